@@ -1,0 +1,3 @@
+"""LightRail: an AMQP 1.0 broker cluster."""
+
+__version__ = "0.1.0"

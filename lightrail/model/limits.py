@@ -1,0 +1,67 @@
+"""Every bound of the broker by name: sizes in bytes, times in milliseconds, the rest counts."""
+
+from typing import Final
+
+# --- AMQP engine: what a stranger may send ------------------------------------------------------------
+MAX_FRAME_SIZE: Final = 65_536
+"""Largest frame that we announce in open (spec 2.7.1); proton and rhea announce 32 KiB and 1 MiB."""
+MIN_MAX_FRAME_SIZE: Final = 512
+"""No peer may ask for less (spec 2.4.1)."""
+MAX_SASL_FRAME_SIZE: Final = 16_384
+"""SCRAM and OAuth tokens outgrow the 512 bytes of the specification (5.3.2); what is larger is no token."""
+CHANNEL_MAX: Final = 255
+"""Highest channel number of a connection."""
+HANDLE_MAX: Final = 4_095
+"""Highest link handle of a session."""
+SESSION_INCOMING_WINDOW: Final = 8_192
+"""Transfer frames a session may send us before we open its window again."""
+MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
+"""Largest message that a link takes (attach.max-message-size)."""
+NESTING_DEPTH_MAX: Final = 32
+"""Compound values inside compound values; JSON parsers stop at 20 to 1000."""
+SYMBOL_CACHE_MAX: Final = 1_024
+"""Interned symbols per process."""
+IDLE_TIME_OUT_MS: Final = 60_000
+"""Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
+OPENING_TIME_MS: Final = 10_000
+"""From accept to open: SASL, header and open frame; half-open connections go after it."""
+CLOSING_TIME_MS: Final = 5_000
+"""From our close to the peer's; then the socket goes."""
+
+# --- frontend ------------------------------------------------------------------------------------------
+LINK_CREDIT_MAX: Final = 2_000
+"""Messages a sending link may have unanswered."""
+LINK_CREDIT_MIN: Final = 20
+"""Credit that even a link of very large messages gets."""
+LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
+"""Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
+WRITE_HIGH_WATER: Final = 1024 * 1024
+"""Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
+CONNECTIONS_MAX: Final = 65_536
+"""Connections per frontend."""
+HALF_OPEN_MAX: Final = 16_384
+"""Connections per frontend that have not finished their open."""
+SOCKET_READ_BYTES: Final = 256 * 1024
+"""One read of a socket."""
+
+# --- frontend to shard ---------------------------------------------------------------------------------
+HEARTBEAT_MS: Final = 1_000
+PEER_SILENCE_MS: Final = 5_000
+"""A shard or frontend that says nothing for so long is taken as gone until it speaks again."""
+
+# --- shard ---------------------------------------------------------------------------------------------
+DELIVERY_SLICE_MESSAGES: Final = 500
+DELIVERY_SLICE_BYTES: Final = 256 * 1024
+"""Most that one consumer gets in one turn."""
+DELIVERY_COUNT_MAX_DEFAULT: Final = 10
+"""Failed deliveries after which a message is dead-lettered; RabbitMQ's quorum queues say 20, Service Bus 10."""
+RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
+"""Bytes at the head of a queue that are never flowed to disk."""
+MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of messages that a shard keeps in memory before it flows to disk."""
+SEGMENT_BYTES: Final = 64 * 1024 * 1024
+PRODUCERS_MAX: Final = 100_000
+"""Producers whose last batch number a shard remembers; the longest silent goes first."""
+QUEUE_NAME_BYTES_MAX: Final = 512
+QUEUES_MAX: Final = 100_000
+"""Queues that come into being by attaching, per shard."""

@@ -1,0 +1,345 @@
+"""Settings: what one LightRail installation was told, from defaults, a TOML file, the environment and flags.
+
+Later sources win: defaults < configuration file < ``LIGHTRAIL_...`` variables < flags. The name of a field
+is its TOML key; with ``-`` for ``_`` it is the flag, in capitals behind ``LIGHTRAIL_`` the variable. Unknown
+keys in the file are refused by name; unknown variables are not looked at, because Kubernetes puts its own
+``LIGHTRAIL_PORT`` beside a service of that name.
+
+No field is a secret: keys and passwords are named by the path of their file.
+"""
+
+import ipaddress
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from lightrail.model import limits, units
+
+PROCESSES_MAX: Final = 256
+"""Frontends, and shards, of one machine."""
+SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+"""Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
+VARIABLE_PREFIX: Final = "LIGHTRAIL_"
+Value = TypeVar("Value")
+
+
+class SettingsError(Exception):
+    """A setting that can't be used; the message names the setting, the value and what is allowed."""
+
+
+class Endpoint(NamedTuple):
+    """Where something listens. Port 0 asks the system for a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """True when nobody outside of this machine can reach it."""
+        return is_loopback(self.host)
+
+    @property
+    def reachable(self) -> "Endpoint":
+        """The same for a client on this machine: the wildcard address becomes the loopback one."""
+        try:
+            address = ipaddress.ip_address(self.host)
+        except ValueError:
+            return self
+        if not address.is_unspecified:
+            return self
+        return Endpoint("127.0.0.1" if address.version == 4 else "::1", self.port)
+
+
+def is_loopback(host: str) -> bool:
+    """True for ``localhost`` and addresses of the loopback network; any other name counts as outside."""
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and bool(mapped.is_loopback))
+
+
+def endpoint(text: str) -> Endpoint:
+    """``HOST:PORT`` or ``[IPV6]:PORT``."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""  # an IPv6 address without brackets: where it ends can't be told
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError("HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:5672 or [::1]:5672")
+    return Endpoint(host, int(port))
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = text.strip().replace("_", "")
+        if not number.isascii() or not number.isdigit() or not low <= int(number) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(number)
+
+    return parse
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return text.strip().lower()
+
+    return parse
+
+
+def _flag(text: str) -> bool:
+    match text.strip().lower():
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+    raise ValueError("true or false")
+
+
+def _path(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("the path of a file or directory")
+    return os.path.expanduser(text)
+
+
+def _host(text: str) -> str:
+    if not text.strip() or text != text.strip() or "/" in text:
+        raise ValueError("an address or host name without a port, such as 127.0.0.1")
+    return text.strip("[]")
+
+
+def _mechanisms(text: str) -> tuple[str, ...]:
+    asked = [name.strip().upper() for name in text.split(",") if name.strip()]
+    if not asked or any(name not in SASL_MECHANISMS for name in asked):
+        raise ValueError("names separated by commas out of " + ", ".join(SASL_MECHANISMS))
+    return tuple(name for name in SASL_MECHANISMS if name in asked)
+
+
+def _setting(default: Value, parse: Callable[[str], Value], metavar: str, help: str) -> Value:
+    made: Value = field(default=default, metadata={"parse": parse, "metavar": metavar, "help": help})
+    return made
+
+
+def _optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
+    return lambda text: parse(text) if text else None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set, with its default; the help text says the unit."""
+
+    data: str = _setting("./data", _path, "DIR", "directory that holds journals, names and users")
+    amqp: Endpoint = _setting(
+        Endpoint("127.0.0.1", 5672), endpoint, "HOST:PORT", "where AMQP is served, in the clear"
+    )
+    amqps: Endpoint | None = _setting(
+        None, _optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
+    )
+    tls_certificate: str | None = _setting(
+        None, _optional(_path), "FILE", "certificate chain for amqps, PEM"
+    )
+    tls_key: str | None = _setting(None, _optional(_path), "FILE", "private key of the certificate, PEM")
+    tls_client_ca: str | None = _setting(
+        None, _optional(_path), "FILE", "ask clients for a certificate signed by one of these, PEM"
+    )
+    http: Endpoint = _setting(
+        Endpoint("127.0.0.1", 8080), endpoint, "HOST:PORT", "where the gateway serves HTTP"
+    )
+    metrics: str = _setting(
+        "127.0.0.1", _host, "HOST", "address of each process's own /metrics; the port is the system's choice"
+    )
+    frontends: int = _setting(
+        0, _whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores"
+    )
+    shards: int = _setting(
+        0,
+        _whole(0, PROCESSES_MAX),
+        "M",
+        "shard processes; 0 is the number the data directory was made with, or one per two cores",
+    )
+    store: str = _setting(
+        "journal",
+        _choice("journal", "memory", "sqlite"),
+        "KIND",
+        "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)",
+    )
+    memory_mark: int = _setting(
+        limits.MEMORY_MARK_BYTES,
+        units.size(1_000_000, 1 << 50),
+        "SIZE",
+        "bytes of messages that a shard keeps in memory before it flows to disk, such as 64MB or 1GiB",
+    )
+    segment_bytes: int = _setting(
+        limits.SEGMENT_BYTES, units.size(1 << 20, 1 << 32), "SIZE", "size of one journal segment file"
+    )
+    idle_timeout: int = _setting(
+        limits.IDLE_TIME_OUT_MS,
+        units.duration_ms(1_000, 86_400_000),
+        "TIME",
+        "silence after which a connection is closed, such as 60s",
+    )
+    max_message_bytes: int = _setting(
+        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 32), "SIZE", "largest message a link takes"
+    )
+    max_delivery_count: int = _setting(
+        limits.DELIVERY_COUNT_MAX_DEFAULT,
+        _whole(0, 1_000_000),
+        "N",
+        "failed deliveries after which a message goes to NAME/$dlq; 0 is never",
+    )
+    sasl_mechanisms: tuple[str, ...] = _setting(
+        SASL_MECHANISMS, _mechanisms, "NAMES", "ways to show a password, separated by commas"
+    )
+    plain_without_tls: bool = _setting(
+        False, _flag, "BOOL", "offer PLAIN, a password in the clear, beyond loopback also without TLS"
+    )
+    allow_anonymous: bool = _setting(
+        False, _flag, "BOOL", "let clients in without a name even when users are defined"
+    )
+    insecure_no_users: bool = _setting(
+        False, _flag, "BOOL", "serve beyond loopback although no user is defined: everybody gets in"
+    )
+    log_format: str = _setting("plain", _choice("plain", "json"), "KIND", "plain or json lines on stderr")
+    log_level: str = _setting(
+        "info", _choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
+    )
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        flags: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        config: str | None = None,
+    ) -> Self:
+        """Merge the sources and check the result; ``config`` is the path of a TOML file, or None.
+
+        Raises SettingsError.
+        """
+        values: dict[str, Any] = {}
+        if config:
+            for key, value in _read_toml(config).items():
+                values[key] = _parse(key, _text(key, value, config), f"{key} in {config}")
+        for name in names():
+            variable = VARIABLE_PREFIX + name.upper()
+            if environ is not None and variable in environ:
+                values[name] = _parse(name, environ[variable], f"the variable {variable}")
+        for name, text in (flags or {}).items():
+            values[name] = _parse(name, text, "--" + name.replace("_", "-"))
+        settings = cls(**values)
+        settings.check()
+        return settings
+
+    def check(self) -> None:
+        """Raise SettingsError where single settings are fine but don't go together."""
+        if self.amqps is not None and not (self.tls_certificate and self.tls_key):
+            raise SettingsError(
+                f"amqps is {self.amqps}, but TLS needs tls_certificate and tls_key as well: "
+                "set both to the paths of PEM files, or leave amqps out"
+            )
+        for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+            path = getattr(self, name)
+            if path and self.amqps is None:
+                raise SettingsError(f"{name} is {path!r}, but amqps is not set: say where TLS is served")
+            if path and not os.access(path, os.R_OK):
+                raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
+
+    def resolved(self, remembered_shards: int = 0) -> Self:
+        """The same with numbers of processes filled in and an absolute data directory."""
+        cores_half = max(1, len(os.sched_getaffinity(0)) // 2)
+        return replace(
+            self,
+            data=os.path.abspath(self.data),
+            frontends=self.frontends or min(cores_half, PROCESSES_MAX),
+            shards=self.shards or remembered_shards or min(cores_half, PROCESSES_MAX),
+        )
+
+    def offered_mechanisms(self, *, loopback: bool, tls: bool, has_users: bool) -> tuple[str, ...]:
+        """SASL mechanisms for one connection, the preferred first; empty means that nobody may enter.
+
+        ``loopback`` is about the peer's address. With no user defined ANONYMOUS is for loopback only, unless
+        insecure_no_users was said. PLAIN shows the password to whoever listens on the line, so beyond
+        loopback it needs TLS, unless plain_without_tls was said.
+        """
+        if not has_users:
+            return ("ANONYMOUS",) if loopback or self.insecure_no_users else ()
+        plain = loopback or tls or self.plain_without_tls
+        offered = tuple(name for name in self.sasl_mechanisms if plain or name != "PLAIN")
+        return (*offered, "ANONYMOUS") if self.allow_anonymous else offered
+
+    def to_json(self) -> str:
+        """One line that from_json reads: how the supervisor tells its children."""
+        return json.dumps({item.name: getattr(self, item.name) for item in fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        values: dict[str, Any] = json.loads(text)
+        for name in ("amqp", "amqps", "http"):
+            values[name] = Endpoint(*values[name]) if values[name] else None
+        values["sasl_mechanisms"] = tuple(values["sasl_mechanisms"])
+        return cls(**values)
+
+
+def names() -> Iterable[str]:
+    """Names of all settings in the order of their declaration."""
+    return [item.name for item in fields(Settings)]
+
+
+def descriptions() -> Iterable[tuple[str, str, str, Any]]:
+    """(name, metavar, help, default) of every setting, for the flags of the command line."""
+    return [
+        (item.name, item.metadata["metavar"], item.metadata["help"], item.default)
+        for item in fields(Settings)
+    ]
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    item.name: item.metadata["parse"] for item in fields(Settings)
+}
+
+
+def _parse(name: str, text: str, where: str) -> Any:
+    try:
+        return _PARSERS[name](text)
+    except ValueError as allowed:
+        raise SettingsError(f"{where} is {text!r}; expected {allowed}") from None
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"the configuration file {path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the configuration file {path} is not TOML: {error}") from None
+    for key in table:
+        if key not in _PARSERS:
+            raise SettingsError(
+                f"{path} sets {key!r}, which is no setting; settings are " + ", ".join(_PARSERS)
+            )
+    return table
+
+
+def _text(key: str, value: object, path: str) -> str:
+    """A TOML value as a flag would spell it, so that each setting is parsed in one place."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str() | int() | float():
+            return str(value)
+        case list() if all(isinstance(item, str) for item in value):
+            return ",".join(value)
+    raise SettingsError(f"{key} in {path} is {value!r}; expected a string, a number, or true or false")

@@ -1,0 +1,74 @@
+"""The channel between the supervisor and one of its children: JSON, one object per line, both ways.
+
+It is a socket pair that the child inherits, so settings never stand in the process list, and each side sees
+at once when the other one is gone, however it died.
+
+Supervisor to child, first: ``{"role", "id", "settings", "sockets"}``; later, to the gateway:
+``{"processes": [...]}``. Child to supervisor: ``{"ready": true, ...}`` when it serves.
+"""
+
+import json
+import socket
+from typing import Any, Final
+
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""A line between processes of one installation: settings, or the list of at most 513 processes."""
+Message = dict[str, Any]
+
+
+class ChannelClosed(Exception):
+    """The other side is gone, or says what no supervisor and no child says."""
+
+
+class Channel:
+    """One end. Reading never waits once the socket is not blocking: ``receive`` gives what is there."""
+
+    __slots__ = ("_buffer", "socket")
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+        self._buffer = bytearray()
+
+    def send(self, message: Message) -> None:
+        """Write one line. Raises ChannelClosed when the other side is gone or doesn't read."""
+        line = json.dumps(message).encode() + b"\n"
+        if len(line) > LINE_BYTES_MAX:
+            raise ValueError(f"a line of {len(line)} bytes; at most {LINE_BYTES_MAX} are read")
+        try:
+            self.socket.sendall(line)
+        except OSError as error:
+            raise ChannelClosed(f"the line could not be written: {error}") from error
+
+    def receive(self) -> list[Message]:
+        """Every whole line that is there now (one at least, if the socket blocks). Raises ChannelClosed."""
+        while True:
+            try:
+                data = self.socket.recv(65_536)
+            except (BlockingIOError, InterruptedError):
+                return []
+            except OSError as error:
+                raise ChannelClosed(f"the channel could not be read: {error}") from error
+            if not data:
+                raise ChannelClosed("the other side has closed")
+            self._buffer += data
+            *lines, rest = self._buffer.split(b"\n")
+            if len(rest) > LINE_BYTES_MAX:
+                raise ChannelClosed(f"a line longer than {LINE_BYTES_MAX} bytes")
+            if lines:
+                self._buffer = bytearray(rest)
+                return [_object(line) for line in lines]
+            if not self.socket.getblocking():
+                return []
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _object(line: bytes | bytearray) -> Message:
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise ChannelClosed(f"a line that is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise ChannelClosed("a line that is not a JSON object")
+    return message

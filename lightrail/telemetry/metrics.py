@@ -1,0 +1,134 @@
+"""Metrics: a count is a plain attribute that hot code adds to, a family says how a scrape reads it.
+
+Families stand in ``families.py``; this file holds what they are made of.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, Literal, TypeVar
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+Counts = TypeVar("Counts")
+Labels = tuple[str, ...]
+
+SYNC_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+BATCH_MESSAGES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0)
+
+
+class Histogram:
+    """Observations in fixed buckets; ``bounds`` rise, and each is the largest value of its bucket."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        assert list(bounds) == sorted(set(bounds)), "bounds of a histogram rise"
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """(upper bound, observations up to it) as Prometheus has them, ``+Inf`` last."""
+        total = 0
+        buckets = []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        return buckets
+
+
+@dataclass(frozen=True, slots=True)
+class Family(Generic[Counts]):
+    """One metric family: its name without ``_total``, and how its samples are read from the counts."""
+
+    kind: Literal["counter", "gauge"]
+    name: str
+    help: str
+    labels: Labels
+    read: Callable[[Counts], Iterable[tuple[Labels, float]]]
+
+    def collect(self, counts: Counts) -> Metric:
+        make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
+        metric: CounterMetricFamily | GaugeMetricFamily = make(self.name, self.help, labels=self.labels)
+        for labels, value in self.read(counts):
+            metric.add_metric(labels, value)
+        return metric
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramFamily(Generic[Counts]):
+    """A histogram without labels."""
+
+    name: str
+    help: str
+    read: Callable[[Counts], Histogram]
+
+    def collect(self, counts: Counts) -> Metric:
+        histogram = self.read(counts)
+        metric = HistogramMetricFamily(self.name, self.help)
+        metric.add_metric([], histogram.cumulative(), histogram.sum)
+        return metric
+
+
+AnyFamily = Family[Counts] | HistogramFamily[Counts]
+
+
+def counter(name: str, help: str, attribute: str) -> Family[object]:
+    """A counter without labels that is one attribute of the counts."""
+    return Family("counter", name, help, (), lambda counts: [((), getattr(counts, attribute))])
+
+
+def counters(name: str, help: str, label: str, attributes: Mapping[str, str]) -> Family[object]:
+    """A counter with one label; ``attributes`` maps its values to attributes of the counts."""
+    return Family("counter", name, help, (label,), _labelled(attributes))
+
+
+def gauge(name: str, help: str, attribute: str) -> Family[object]:
+    """A gauge without labels that is one attribute of the counts."""
+    return Family("gauge", name, help, (), lambda counts: [((), getattr(counts, attribute))])
+
+
+def gauges(name: str, help: str, label: str, attributes: Mapping[str, str]) -> Family[object]:
+    """A gauge with one label; ``attributes`` maps its values to attributes of the counts."""
+    return Family("gauge", name, help, (label,), _labelled(attributes))
+
+
+def _labelled(attributes: Mapping[str, str]) -> Callable[[object], Iterable[tuple[Labels, float]]]:
+    return lambda counts: [((value,), getattr(counts, name)) for value, name in attributes.items()]
+
+
+class FamilyCollector(Collector, Generic[Counts]):
+    """Reads families from one process's counts when a scrape asks."""
+
+    def __init__(self, families: Iterable[AnyFamily[Counts]], counts: Counts) -> None:
+        self._families = tuple(families)
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families:
+            yield family.collect(self._counts)
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())  # names are checked by a test; at registration there is nothing to collect yet
+
+
+def registry(
+    families: Iterable[AnyFamily[Counts]], counts: Counts, *, process: bool = True
+) -> CollectorRegistry:
+    """A registry with the families and, if asked, this process's CPU, memory and open files."""
+    made = CollectorRegistry()
+    made.register(FamilyCollector(families, counts))
+    if process:
+        ProcessCollector(registry=made)
+    return made

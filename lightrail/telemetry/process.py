@@ -1,0 +1,184 @@
+"""Process: what every role's process does the same, from its settings to its orderly end.
+
+A role is one coroutine::
+
+    async def serve(process: Process) -> None:
+        server = await Server.open(process.settings, process.id)
+        process.report_ready(metrics="127.0.0.1:9001")
+        await process.until_stop()          # SIGTERM, SIGINT, or the supervisor is gone
+        await server.close()
+
+    if __name__ == "__main__":
+        sys.exit(main("shard", serve))
+"""
+
+import argparse
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import uvloop
+
+from lightrail.model.settings import Settings
+from lightrail.telemetry import logs
+from lightrail.telemetry.channel import Channel, ChannelClosed, Message
+from lightrail.telemetry.directories import socket_directory
+
+STOP_TIME_MAX_S: Final = 25
+"""From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
+Kubernetes and Docker wait 30 s and 10 s before they kill."""
+
+log = logging.getLogger(__name__)
+
+
+class Process:
+    """One running process of a role: who it is, what it was told, and when it shall stop."""
+
+    __slots__ = ("_channel", "id", "on_message", "ready", "role", "settings", "sockets", "stopping")
+
+    def __init__(
+        self,
+        role: str,
+        id: int,
+        settings: Settings,
+        sockets: str,
+        channel: Channel | None = None,
+    ) -> None:
+        self.role = role
+        self.id = id
+        self.settings = settings
+        self.sockets = sockets
+        """Directory of the ``shard-N.sock`` files of this installation."""
+        self.ready: Message | None = None
+        """What report_ready was given, or None as long as the process does not serve."""
+        self.stopping = asyncio.Event()
+        self.on_message: Callable[[Message], None] | None = None
+        """Called with every later line from the supervisor."""
+        self._channel = channel
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.id}"
+
+    def shard_address(self, shard: int) -> str:
+        """The ZeroMQ address on which frontends find a shard."""
+        return f"ipc://{self.sockets}/shard-{shard}.sock"
+
+    def report_ready(self, **details: Any) -> None:
+        """Tell the supervisor that this process serves, and where, such as ``amqp="127.0.0.1:5672"``."""
+        self.ready = {"ready": True, "pid": os.getpid(), **details}
+        if self._channel is None:
+            log.info("ready: %s", ", ".join(f"{key} {value}" for key, value in self.ready.items()))
+            return
+        try:
+            self._channel.send(self.ready)
+        except ChannelClosed:
+            self.stop("the supervisor is gone")
+
+    def not_ready(self) -> str | None:
+        """Why /readyz should refuse, or None."""
+        if self.stopping.is_set():
+            return "stopping"
+        return None if self.ready else "starting"
+
+    def stop(self, reason: str) -> None:
+        """Begin the orderly end; once is enough, more do nothing."""
+        if self.stopping.is_set():
+            return
+        log.info("stopping: %s", reason)
+        self.stopping.set()
+        # A watchdog of its own thread in C: it also ends a process whose loop no longer turns.
+        faulthandler.dump_traceback_later(STOP_TIME_MAX_S, exit=True)
+
+    async def until_stop(self) -> None:
+        """Wait until the process shall stop."""
+        await self.stopping.wait()
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Listen to signals and to the supervisor on a running loop."""
+        loop.add_signal_handler(signal.SIGTERM, self.stop, "SIGTERM")
+        if self._channel is None:
+            loop.add_signal_handler(signal.SIGINT, self.stop, "SIGINT")
+            return
+        # Ctrl-C reaches the whole group of the terminal; the supervisor decides what it means.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._channel.socket.setblocking(False)
+        loop.add_reader(self._channel.socket, self._from_supervisor, loop)
+
+    def unwatch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Undo watch, so that the loop can close."""
+        loop.remove_signal_handler(signal.SIGTERM)
+        if self._channel is None:
+            loop.remove_signal_handler(signal.SIGINT)
+        else:
+            loop.remove_reader(self._channel.socket)
+            self._channel.close()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _from_supervisor(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._channel is not None
+        try:
+            for message in self._channel.receive():
+                if self.on_message is not None:
+                    self.on_message(message)
+        except ChannelClosed as error:
+            loop.remove_reader(self._channel.socket)
+            self.stop(f"the supervisor is gone ({error})")
+
+
+Serve = Callable[[Process], Awaitable[None]]
+
+
+def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
+    """Entry of ``python -m lightrail.ROLE.main --supervisor-fd N``; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=f"lightrail.{role}", description=f"A {role} under a supervisor; alone: lightrail {role}"
+    )
+    parser.add_argument("--supervisor-fd", type=int, required=True, help="inherited end of the channel")
+    parser.add_argument("--id", type=int, help="only shown in the process list")
+    channel = Channel(socket.socket(fileno=parser.parse_args(argv).supervisor_fd))
+    try:
+        first, *_ = channel.receive()
+    except ChannelClosed as error:
+        print(f"lightrail {role}: no settings came from the supervisor: {error}", file=sys.stderr)
+        return 1
+    settings = Settings.from_json(first["settings"])
+    return run(Process(role, int(first["id"]), settings, first["sockets"], channel), serve)
+
+
+def alone(role: str, id: int, settings: Settings, serve: Serve) -> int:
+    """Run one process of a role without a supervisor; ``settings`` must be resolved."""
+    return run(Process(role, id, settings, socket_directory(settings.data)), serve)
+
+
+def run(process: Process, serve: Serve) -> int:
+    """Run the role on uvloop until it ends; 0 in order, 1 after an error, which is logged."""
+    logs.configure(process.name, process.settings.log_level, process.settings.log_format)
+
+    async def turn() -> None:
+        loop = asyncio.get_running_loop()
+        process.watch(loop)
+        try:
+            await serve(process)
+        finally:
+            process.unwatch(loop)
+
+    with contextlib.suppress(ValueError, OSError):
+        faulthandler.enable()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(turn())
+    except Exception:
+        log.exception("%s failed", process.name)
+        return 1
+    if not process.stopping.is_set():
+        log.error("%s ended without having been told to", process.name)
+        return 1
+    return 0

@@ -1,0 +1,227 @@
+"""Batches and runs: messages are stored once per batch, and a run is a slice of a batch with its sequences.
+
+A queue of a thousand messages that came in one batch is one run: enqueueing appends it, delivering slices
+it, settling drops it. Nothing here costs anything per message; even moving a column of ends is one addition
+of large integers (`shifted`).
+
+All ranges are half-open: `first` belongs to the range, `last` does not.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+Ends = memoryview | array  # type: ignore[type-arg]  # items are u32; one name for both column types
+Data = bytes | bytearray | memoryview
+
+_ONE: Final = (1).to_bytes(4, sys.byteorder)
+
+
+class Place(NamedTuple):
+    """An area of the journal that holds the records of these messages; it may hold records of others too."""
+
+    segment: int
+    offset: int
+    """Bytes from the beginning of the segment."""
+    length: int
+    """Bytes."""
+
+
+class Loaded(NamedTuple):
+    """What a batch needs in memory: both are absent together when it is only on disk."""
+
+    data: Data
+    ends: Ends
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Messages that came together and share their attributes.
+
+    Message i is `data[base + ends[i - 1] : base + ends[i]]` with 0 for `ends[-1]`. `data` and `ends` are
+    both None when the batch was evicted: then only `place` knows where the messages are, and `count`,
+    `size` and `expires_at_ms` (the earliest of its messages) are what is left of them.
+    """
+
+    data: Data | None
+    """The encoded messages; may be a whole frame of the wire, `base` points at the first message."""
+    ends: Ends | None
+    """Items of 4 bytes: where each message ends, counted from `base`."""
+    count: int
+    size: int
+    """Bytes of all messages together."""
+    base: int = 0
+    durable: bool = False
+    priority: int = 4
+    expires_at_ms: int | None = None
+    enqueued_at_ms: int = 0
+    place: Place | None = None
+    message_format: int = 0
+
+    def blob(self, first: int = 0, last: int | None = None) -> memoryview:
+        """The messages `first` to before `last` as they lie in memory, without a copy."""
+        data, ends = self.loaded()
+        last = self.count if last is None else last
+        start = ends[first - 1] if first else 0
+        return memoryview(data)[self.base + start : self.base + (ends[last - 1] if last else 0)]
+
+    def message(self, index: int) -> bytes:
+        """One encoded message, copied."""
+        return bytes(self.blob(index, index + 1))
+
+    def loaded(self) -> Loaded:
+        """Data and ends of a batch that is in memory.
+
+        Raises:
+            ValueError: the batch was evicted; it has to be fetched from its place first.
+        """
+        if self.data is None or self.ends is None:
+            raise ValueError(f"expected a batch in memory, found one only at {self.place}: fetch it first")
+        return Loaded(self.data, self.ends)
+
+    @property
+    def evicted(self) -> bool:
+        """Whether the messages are only on disk."""
+        return self.data is None
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Messages `first` to before `last` of a batch, in one queue, with rising sequences from `sequence`.
+
+    A run is never changed once it was handed out: cutting makes new ones.
+    """
+
+    batch: Batch
+    first: int
+    last: int
+    sequence: int
+    """Of the first message; the others follow without a gap."""
+    attempts: int = 0
+    """Failed deliveries so far: delivery-count of the header (messaging 3.2.1)."""
+    barred: tuple[int, ...] = ()
+    """Consumers that said undeliverable-here of these messages (messaging 3.4.5)."""
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first
+
+    @property
+    def end(self) -> int:
+        """The sequence after the last one."""
+        return self.sequence + self.last - self.first
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages; for a part of an evicted batch the proportional share, which adds up."""
+        batch, first, last = self.batch, self.first, self.last
+        if last - first == batch.count:
+            return batch.size
+        ends = batch.ends
+        if ends is None:
+            return batch.size * last // batch.count - batch.size * first // batch.count
+        size: int = ends[last - 1] - ends[first - 1] if first else ends[last - 1]
+        return size
+
+    def cut(self, start: int, stop: int) -> "Run":
+        """The messages from `start` to before `stop`, counted from the beginning of this run."""
+        return Run(
+            self.batch,
+            self.first + start,
+            self.first + stop,
+            self.sequence + start,
+            self.attempts,
+            self.barred,
+        )
+
+    def split(self, count: int) -> tuple["Run", "Run"]:
+        """The first `count` messages, and the others."""
+        return self.cut(0, count), self.cut(count, self.last - self.first)
+
+    def messages(self) -> list[bytes]:
+        """Each encoded message, copied: for the rare ways that look into messages."""
+        return [self.batch.message(index) for index in range(self.first, self.last)]
+
+
+def batch_of(
+    messages: Iterable[bytes],
+    *,
+    durable: bool = False,
+    priority: int = 4,
+    expires_at_ms: int | None = None,
+    enqueued_at_ms: int = 0,
+    place: Place | None = None,
+    message_format: int = 0,
+) -> Batch:
+    """A batch of whole encoded messages, copied together."""
+    pieces = list(messages)
+    ends = array("I")
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        ends.append(size)
+    return Batch(
+        b"".join(pieces),
+        ends,
+        len(pieces),
+        size,
+        0,
+        durable,
+        priority,
+        expires_at_ms,
+        enqueued_at_ms,
+        place,
+        message_format,
+    )
+
+
+def shifted(column: Data | Ends, delta: int) -> bytes:
+    """A u32 column with `delta` added to every item, which must neither overflow nor fall below zero.
+
+    The column is read as one large integer: a single addition reaches all items, since none carries into
+    the next. A thousand items take about 2 us, a loop over them 60.
+    """
+    raw = bytes(column)
+    ones = int.from_bytes(_ONE * (len(raw) >> 2), sys.byteorder)
+    return (int.from_bytes(raw, sys.byteorder) + delta * ones).to_bytes(len(raw), sys.byteorder)
+
+
+def ends_of(run: Run) -> Ends:
+    """The ends of a run's messages, counted from its own first byte."""
+    ends = run.batch.loaded().ends
+    column = ends[run.first : run.last]
+    if not run.first:
+        return column
+    moved = array("I")
+    moved.frombytes(shifted(column, -ends[run.first - 1]))
+    return moved
+
+
+def joined(runs: Sequence[Run], place: Place | None) -> Batch:
+    """One new batch of the messages of `runs`, which are in memory and share their attributes."""
+    pieces: list[memoryview] = []
+    ends = array("I")
+    size = 0
+    for run in runs:
+        batch_ends = run.batch.loaded().ends
+        start = batch_ends[run.first - 1] if run.first else 0
+        column = batch_ends[run.first : run.last]
+        ends.frombytes(shifted(column, size - start) if size != start else bytes(column))
+        pieces.append(run.batch.blob(run.first, run.last))
+        size = ends[-1]
+    oldest = runs[0].batch
+    return Batch(
+        b"".join(pieces),
+        ends,
+        len(ends),
+        size,
+        0,
+        oldest.durable,
+        oldest.priority,
+        oldest.expires_at_ms,
+        oldest.enqueued_at_ms,
+        place,
+        oldest.message_format,
+    )

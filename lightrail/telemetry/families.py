@@ -18,9 +18,10 @@ from lightrail.telemetry.metrics import (
     counter,
     counters,
     gauge,
-    gauges,
 )
 
+OUTCOMES: Final = ("accepted", "rejected", "released", "modified")
+"""Outcomes by their codes between frontend and shard (docs/formats/wire.md)."""
 DETAILED_QUEUES_MAX: Final = 10_000
 """Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` chooses among more."""
 
@@ -37,30 +38,30 @@ class FrontendCounts:
         "connections_refused",
         "frame_bytes_received",
         "frame_bytes_sent",
-        "links_incoming",
+        "links_closed",
         "links_opened",
-        "links_outgoing",
         "links_refused",
         "message_bytes_delivered",
         "message_bytes_received",
         "messages_accepted",
         "messages_delivered",
+        "messages_presettled",
         "messages_received",
+        "messages_redelivered",
         "messages_refused",
         "messages_released",
+        "outcomes",
         "sessions",
-        "settled_accepted",
-        "settled_modified",
-        "settled_presettled",
-        "settled_rejected",
-        "settled_released",
         "shards_connected",
+        "unanswered_bytes",
         "write_stalls",
     )
 
     def __init__(self) -> None:
         for name in self.__slots__:
             setattr(self, name, 0)
+        self.outcomes = [0] * len(OUTCOMES)
+        """Settled deliveries by the codes of OUTCOMES."""
 
     authentications_failed: int
     batches_repeated: int
@@ -70,25 +71,26 @@ class FrontendCounts:
     connections_refused: int
     frame_bytes_received: int
     frame_bytes_sent: int
-    links_incoming: int
+    links_closed: int
     links_opened: int
-    links_outgoing: int
     links_refused: int
     message_bytes_delivered: int
     message_bytes_received: int
     messages_accepted: int
     messages_delivered: int
+    messages_presettled: int
     messages_received: int
+    messages_redelivered: int
     messages_refused: int
     messages_released: int
-    settled_accepted: int
-    settled_modified: int
-    settled_presettled: int
-    settled_rejected: int
-    settled_released: int
     sessions: int
     shards_connected: int
+    unanswered_bytes: int
     write_stalls: int
+
+    def settled(self, outcome: int, count: int) -> None:
+        """Receivers settled deliveries; ``outcome`` is a place in OUTCOMES."""
+        self.outcomes[outcome] += count
 
 
 FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
@@ -110,18 +112,21 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         {"rejected": "messages_refused", "released": "messages_released"},
     ),
     counter("lightrail_messages_delivered", "Messages written to receivers.", "messages_delivered"),
+    counter(
+        "lightrail_messages_redelivered",
+        "Deliveries of messages that had been delivered before.",
+        "messages_redelivered",
+    ),
     counter("lightrail_message_bytes_delivered", "Bytes of those messages.", "message_bytes_delivered"),
-    counters(
+    Family(
+        "counter",
         "lightrail_messages_settled",
         "Deliveries that receivers settled, by outcome; presettled ones were sent settled.",
-        "outcome",
-        {
-            "accepted": "settled_accepted",
-            "rejected": "settled_rejected",
-            "released": "settled_released",
-            "modified": "settled_modified",
-            "presettled": "settled_presettled",
-        },
+        ("outcome",),
+        lambda counts: [
+            *(((name,), count) for name, count in zip(OUTCOMES, counts.outcomes, strict=True)),
+            (("presettled",), counts.messages_presettled),
+        ],
     ),
     gauge("lightrail_connections", "AMQP connections that are open now.", "connections"),
     counter("lightrail_connections_opened", "AMQP connections that were opened.", "connections_opened"),
@@ -139,13 +144,19 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_authentications_failed", "SASL exchanges that did not succeed.", "authentications_failed"
     ),
     gauge("lightrail_sessions", "AMQP sessions that are open now.", "sessions"),
-    gauges(
+    Family(
+        "gauge",
         "lightrail_links",
-        "AMQP links that are attached now; incoming ones are those of senders.",
-        "direction",
-        {"incoming": "links_incoming", "outgoing": "links_outgoing"},
+        "AMQP links that are attached now.",
+        (),
+        lambda counts: [((), counts.links_opened - counts.links_closed)],
     ),
     counter("lightrail_links_opened", "AMQP links that were attached.", "links_opened"),
+    counter(
+        "lightrail_links_closed",
+        "AMQP links that were detached, or went with their connection.",
+        "links_closed",
+    ),
     counter("lightrail_links_refused", "Attach frames that were refused.", "links_refused"),
     counters(
         "lightrail_frame_bytes",
@@ -162,6 +173,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_batches_repeated",
         "Batches sent to a shard again after it came back without an answer.",
         "batches_repeated",
+    ),
+    gauge(
+        "lightrail_unanswered_bytes",
+        "Bytes of messages that arrived and that no shard has answered yet.",
+        "unanswered_bytes",
     ),
     gauge("lightrail_shards_connected", "Shards that answer this frontend.", "shards_connected"),
 )

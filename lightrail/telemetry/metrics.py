@@ -99,9 +99,6 @@ def gauge(name: str, help: str, attribute: str) -> Family[object]:
     return Family("gauge", name, help, (), lambda counts: [((), getattr(counts, attribute))])
 
 
-def gauges(name: str, help: str, label: str, attributes: Mapping[str, str]) -> Family[object]:
-    """A gauge with one label; ``attributes`` maps its values to attributes of the counts."""
-    return Family("gauge", name, help, (label,), _labelled(attributes))
 
 
 def _labelled(attributes: Mapping[str, str]) -> Callable[[object], Iterable[tuple[Labels, float]]]:

@@ -1,0 +1,254 @@
+"""The coordinator in one SQLite file, shared by all processes of one machine; drawn in docs/formats/.
+
+Calls run in one thread of their own, so that a sync of the disk never stops the loop. Writers take the
+file's lock before they read, so what they decide on can't change under them.
+"""
+
+import asyncio
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from lightrail.amqp.sasl import ScramKeys
+from lightrail.cluster.coordinator import CoordinatorError, ShardsInUse, UserExists, UserUnknown
+from lightrail.cluster.memory import NO_SHARDS, in_use
+from lightrail.cluster.placement import Placement, choose
+from lightrail.cluster.users import UserRecord
+from lightrail.model import names
+
+FILE_NAME: Final = "coordinator.sqlite"
+APPLICATION_ID: Final = 0x4C52434F
+"""``LRCO``, in the header of the file (sqlite.org/fileformat2.html, offset 68)."""
+VERSION: Final = 1
+BUSY_TIME_S: Final = 5.0
+"""How long a call waits for another process's write."""
+
+SCHEMA: Final = """
+CREATE TABLE identity (cluster_id TEXT NOT NULL, secret BLOB NOT NULL) STRICT;
+CREATE TABLE shards (id INTEGER PRIMARY KEY, queues INTEGER NOT NULL) STRICT;
+CREATE TABLE placements (
+    queue TEXT PRIMARY KEY, shard INTEGER NOT NULL, epoch INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE users (
+    name TEXT NOT NULL, hash TEXT NOT NULL, salt BLOB NOT NULL, iterations INTEGER NOT NULL,
+    stored_key BLOB NOT NULL, server_key BLOB NOT NULL, PRIMARY KEY (name, hash)
+) STRICT, WITHOUT ROWID;
+"""
+Answer = TypeVar("Answer")
+
+
+class SqliteCoordinator:
+    """See the port for what its methods promise. Make one by ``await SqliteCoordinator.open(path)``."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordinator")
+        self._file: sqlite3.Connection | None = None
+
+    @classmethod
+    async def open(cls, path: str) -> "SqliteCoordinator":
+        """Open the file; it is made when absent, for its owner only. Raises CoordinatorError."""
+        coordinator = cls(path)
+        try:
+            await coordinator._call(coordinator._open)
+        except BaseException:
+            coordinator._thread.shutdown(wait=False)
+            raise
+        return coordinator
+
+    async def close(self) -> None:
+        await self._call(self._close)
+        self._thread.shutdown()
+
+    async def cluster_id(self) -> str:
+        return await self._call(lambda: str(self._one("SELECT cluster_id FROM identity")))
+
+    async def secret(self) -> bytes:
+        return await self._call(lambda: bytes(self._one("SELECT secret FROM identity")))
+
+    async def shards(self) -> int:
+        return await self._call(lambda: int(self._one("SELECT count(*) FROM shards")))
+
+    async def set_shards(self, count: int) -> None:
+        def write() -> None:
+            with self._transaction() as file:
+                used = 1 + int(self._one("SELECT coalesce(max(id), -1) FROM shards WHERE queues > 0"))
+                if count < used:
+                    raise ShardsInUse(in_use(count, used))
+                file.execute("DELETE FROM shards WHERE id >= ?", (count,))
+                file.executemany(
+                    "INSERT OR IGNORE INTO shards VALUES (?, 0)", [(shard,) for shard in range(count)]
+                )
+
+        await self._call(write)
+
+    async def place(self, queue: str) -> Placement:
+        def write() -> Placement:
+            return self._placement(queue) or self._place(queue)
+
+        return await self._call(write)
+
+    async def placement(self, queue: str) -> Placement | None:
+        return await self._call(lambda: self._placement(queue))
+
+    async def placements(self) -> dict[str, Placement]:
+        def read() -> dict[str, Placement]:
+            rows = self._connection.execute("SELECT queue, shard, epoch FROM placements")
+            return {queue: Placement(shard, epoch) for queue, shard, epoch in rows}
+
+        return await self._call(read)
+
+    async def user(self, name: str) -> UserRecord | None:
+        def read() -> UserRecord | None:
+            rows = self._connection.execute(
+                "SELECT hash, salt, iterations, stored_key, server_key FROM users WHERE name = ?", (name,)
+            )
+            keys = {hash: ScramKeys(*values) for hash, *values in rows}
+            return UserRecord(name, **keys) if keys else None
+
+        return await self._call(read)
+
+    async def users(self) -> list[str]:
+        def read() -> list[str]:
+            rows = self._connection.execute("SELECT DISTINCT name FROM users ORDER BY name")
+            return [name for (name,) in rows]
+
+        return await self._call(read)
+
+    async def has_users(self) -> bool:
+        return await self._call(lambda: bool(self._one("SELECT EXISTS (SELECT 1 FROM users)")))
+
+    async def add_user(self, record: UserRecord) -> None:
+        def write() -> None:
+            with self._transaction():
+                if self._user_is_there(record.name):
+                    raise UserExists(f"the user {record.name!a} is there already")
+                self._insert(record)
+
+        await self._call(write)
+
+    async def replace_user(self, record: UserRecord) -> None:
+        def write() -> None:
+            with self._transaction():
+                self._delete(record.name)
+                self._insert(record)
+
+        await self._call(write)
+
+    async def remove_user(self, name: str) -> None:
+        def write() -> None:
+            with self._transaction():
+                self._delete(name)
+
+        await self._call(write)
+
+    # --- in the coordinator's thread ------------------------------------------------------------------------
+
+    async def _call(self, work: Callable[[], Answer]) -> Answer:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except sqlite3.Error as error:
+            raise CoordinatorError(f"the coordinator's file {self._path}: {error}") from error
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._file is None:
+            raise CoordinatorError(f"the coordinator's file {self._path} is closed")
+        return self._file
+
+    def _one(self, query: str) -> Any:
+        return self._connection.execute(query).fetchone()[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        file = self._connection
+        file.execute("BEGIN IMMEDIATE")
+        try:
+            yield file
+        except BaseException:
+            file.execute("ROLLBACK")
+            raise
+        file.execute("COMMIT")
+
+    def _open(self) -> None:
+        # Made by hand, because SQLite would make it readable for everybody under the usual umask.
+        try:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise CoordinatorError(f"the coordinator's file {self._path}: {error.strerror}") from None
+        file = sqlite3.connect(self._path, timeout=BUSY_TIME_S, isolation_level=None)
+        self._file = file
+        try:
+            file.execute("PRAGMA journal_mode = WAL")
+            # A placement that is forgotten would hide the messages of its queue: every commit is synced.
+            file.execute("PRAGMA synchronous = FULL")
+            self._prepare()
+        except BaseException:
+            self._close()
+            raise
+
+    def _prepare(self) -> None:
+        if self._one("PRAGMA application_id") == 0:
+            with self._transaction() as file:
+                # Asked again, now under the lock: another process may have been faster.
+                if self._one("SELECT count(*) FROM sqlite_schema") == 0:
+                    self._make(file)
+        application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
+        if application != APPLICATION_ID:
+            raise CoordinatorError(f"{self._path} is a SQLite file of another program: move it away")
+        if version != VERSION:
+            raise CoordinatorError(
+                f"{self._path} has format version {version}, this program reads {VERSION}: "
+                "use the version of LightRail that wrote it"
+            )
+
+    def _make(self, file: sqlite3.Connection) -> None:
+        for statement in SCHEMA.split(";"):
+            file.execute(statement)
+        file.execute("INSERT INTO identity VALUES (?, ?)", (secrets.token_hex(16), secrets.token_bytes(32)))
+        file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        file.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _placement(self, queue: str) -> Placement | None:
+        query = "SELECT shard, epoch FROM placements WHERE queue = ?"
+        row = self._connection.execute(query, (queue,)).fetchone()
+        return Placement(*row) if row else None
+
+    def _place(self, queue: str) -> Placement:
+        with self._transaction() as file:
+            loads = dict(file.execute("SELECT id, queues FROM shards"))
+            if not loads:
+                raise CoordinatorError(NO_SHARDS)
+            owner = names.owner(queue)
+            placement = self._placement(queue) or self._placement(owner) or Placement(choose(owner, loads), 1)
+            for name in {owner, queue}:
+                added = file.execute("INSERT OR IGNORE INTO placements VALUES (?, ?, ?)", (name, *placement))
+                file.execute(
+                    "UPDATE shards SET queues = queues + ? WHERE id = ?", (added.rowcount, placement.shard)
+                )
+        return placement
+
+    def _user_is_there(self, name: str) -> bool:
+        return self._connection.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone() is not None
+
+    def _insert(self, record: UserRecord) -> None:
+        self._connection.executemany(
+            "INSERT INTO users VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (record.name, hash, keys.salt, keys.iterations, keys.stored_key, keys.server_key)
+                for hash, keys in (("sha256", record.sha256), ("sha512", record.sha512))
+            ],
+        )
+
+    def _delete(self, name: str) -> None:
+        if not self._connection.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount:
+            raise UserUnknown(f"there is no user {name!a}")

@@ -1,0 +1,62 @@
+"""Users: who may connect, by a name and the SCRAM keys of a password that is itself never kept."""
+
+import secrets
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+from lightrail.amqp.sasl import ScramKeys, derive
+
+SCRAM_ITERATIONS: Final = 15_000
+"""Rounds of PBKDF2; RFC 7677 (section 4) asks for 4096 at least and names 15,000 as a rough guide."""
+SALT_BYTES: Final = 16
+NAME_BYTES_MAX: Final = 255
+PASSWORD_BYTES_MAX: Final = 1_024
+
+
+class UserRefused(ValueError):
+    """A name or password that can't be used; the message says what is allowed, never the password."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user: the name, and what proves the password for each hash. Both have a salt of their own."""
+
+    name: str
+    sha256: ScramKeys
+    sha512: ScramKeys
+
+    @classmethod
+    def make(cls, name: str, password: str, iterations: int = SCRAM_ITERATIONS) -> "UserRecord":
+        """The record of a new password; the salts are drawn at random. Raises UserRefused."""
+        check_name(name)
+        check_password(password)
+        return cls(
+            name,
+            derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha256"),
+            derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha512"),
+        )
+
+
+def check_name(name: str) -> None:
+    """Raise UserRefused unless a user may have this name."""
+    size = len(name.encode(errors="replace"))
+    if not 1 <= size <= NAME_BYTES_MAX or name != name.strip() or _has_control(name):
+        raise UserRefused(
+            f"the user name {name[:80]!a} can't be used; expected 1 to {NAME_BYTES_MAX} bytes of UTF-8 "
+            "without control characters and without white space at its ends"
+        )
+
+
+def check_password(password: str) -> None:
+    """Raise UserRefused unless this may be a password."""
+    size = len(password.encode(errors="replace"))
+    if not 1 <= size <= PASSWORD_BYTES_MAX or _has_control(password):
+        raise UserRefused(
+            f"the password can't be used; expected 1 to {PASSWORD_BYTES_MAX} bytes of UTF-8 "
+            "without control characters"
+        )
+
+
+def _has_control(text: str) -> bool:
+    return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)

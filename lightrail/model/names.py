@@ -1,0 +1,104 @@
+"""Names of queues: paths of segments, and how an AMQP address or an HTTP path becomes one.
+
+A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none of them empty, ``.`` or
+``..``, without control characters, at most QUEUE_NAME_BYTES_MAX bytes (a closing ``/$dlq`` is not counted).
+Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; the one that
+clients may use is ``NAME/$dlq``, the dead-letter queue of NAME. Names are compared as they are: case matters,
+and nothing is normalised.
+"""
+
+import unicodedata
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from lightrail.model import limits
+
+DEAD_LETTER_SEGMENT: Final = "$dlq"
+SYSTEM_MARKS: Final = ("!", "$")
+_SCHEMES: Final = ("amqp://", "amqps://")
+
+
+class InvalidName(ValueError):
+    """An address that names no queue; the message says what was found and what is allowed."""
+
+
+NameError_ = InvalidName
+
+
+def queue_name(address: str) -> str:
+    """The queue that an address names, once decoded and checked.
+
+    ``q``, ``/q``, ``amqp://host:5672/q`` and ``amqps://host/q`` are the same. Raises InvalidName.
+    """
+    path = address
+    scheme, separator, rest = address.partition("://")
+    if separator and f"{scheme.lower()}://" in _SCHEMES:
+        _, slash, path = rest.partition("/")
+        if not slash or not path:
+            raise InvalidName(f"the address {_shown(address)} has no path; expected amqp://HOST/NAME")
+    path = path.removeprefix("/")
+    name = _decoded(path)
+    check(name)
+    return name
+
+
+def check(name: str) -> None:
+    """Raise InvalidName unless ``name``, already decoded, may be the name of a queue."""
+    if not name:
+        raise InvalidName("the name is empty; expected a path such as myapp/orders")
+    size = len(owner(name).encode(errors="replace"))
+    if size > limits.QUEUE_NAME_BYTES_MAX:
+        raise InvalidName(
+            f"the name {_shown(name)} has {size} bytes; at most {limits.QUEUE_NAME_BYTES_MAX} are allowed"
+        )
+    bad = next((c for c in name if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")), None)
+    if bad is not None:
+        raise InvalidName(f"the name {_shown(name)} holds the control character U+{ord(bad):04X}")
+    segments = name.split("/")
+    if any(segment in ("", ".", "..") for segment in segments):
+        raise InvalidName(f"the name {_shown(name)} has an empty segment, '.' or '..' between its slashes")
+    plain = segments[:-1] if len(segments) > 1 and segments[-1] == DEAD_LETTER_SEGMENT else segments
+    system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
+    if system is not None:
+        raise InvalidName(
+            f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
+            f"other segment than a closing {DEAD_LETTER_SEGMENT}"
+        )
+
+
+def dead_letter_name(name: str) -> str:
+    """The dead-letter queue of a queue; that of a dead-letter queue is itself."""
+    return name if is_dead_letter(name) else f"{name}/{DEAD_LETTER_SEGMENT}"
+
+
+def is_dead_letter(name: str) -> bool:
+    """True for ``NAME/$dlq``."""
+    return name.endswith("/" + DEAD_LETTER_SEGMENT)
+
+
+def owner(name: str) -> str:
+    """The queue whose placement decides that of ``name``: NAME for ``NAME/$dlq``, else the name itself."""
+    return name.removesuffix("/" + DEAD_LETTER_SEGMENT)
+
+
+def _decoded(path: str) -> str:
+    if "%" not in path:
+        return path
+    for place, character in enumerate(path):
+        if character == "%" and not _is_hex(path[place + 1 : place + 3]):
+            raise InvalidName(
+                f"the address {_shown(path)} holds a '%' without two hexadecimal digits; a '%' itself is %25"
+            )
+    try:
+        return unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise InvalidName(f"the address {_shown(path)} does not decode to UTF-8") from None
+
+
+def _is_hex(digits: str) -> bool:
+    return len(digits) == 2 and all(c in "0123456789abcdefABCDEF" for c in digits)
+
+
+def _shown(text: str) -> str:
+    """Text of a stranger, short and without control characters."""
+    return ascii(text if len(text) <= 80 else text[:80] + "...")

@@ -1,0 +1,68 @@
+"""Exposition: one process's /metrics, /metrics/detailed, /healthz and /readyz over HTTP."""
+
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from lightrail.telemetry.families import DETAILED_FAMILIES, QueueSelection, ShardCounts
+from lightrail.telemetry.metrics import registry
+
+TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+Ready = Callable[[], str | None]
+
+
+async def start(
+    host: str, port: int, metrics: CollectorRegistry, ready: Ready, *, shard: ShardCounts | None = None
+) -> tuple[web.AppRunner, int]:
+    """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
+
+    ``ready`` says why the process doesn't serve, or None when it does. With ``shard``, /metrics/detailed has
+    a series per queue; ``?queue=PREFIX`` chooses among them.
+    """
+    app = web.Application()
+
+    async def latest(_: web.Request) -> web.Response:
+        return _text(generate_latest(metrics).decode())
+
+    async def detailed(request: web.Request) -> web.Response:
+        if shard is None:
+            return _text("")
+        selection = QueueSelection(shard, request.query.get("queue", ""))
+        return _text(generate_latest(registry(DETAILED_FAMILIES, selection, process=False)).decode())
+
+    async def alive(_: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def serving(_: web.Request) -> web.Response:
+        reason = ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    app.add_routes(
+        [
+            web.get("/metrics", latest),
+            web.get("/metrics/detailed", detailed),
+            web.get("/healthz", alive),
+            web.get("/readyz", serving),
+        ]
+    )
+    return await listen(app, host, port)
+
+
+async def listen(
+    app: web.Application, host: str, port: int, *, reuse_port: bool = False
+) -> tuple[web.AppRunner, int]:
+    """Serve an application; returns (runner, bound port)."""
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port, reuse_port=reuse_port or None).start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    return runner, int(runner.addresses[0][1])
+
+
+def _text(text: str) -> web.Response:
+    return web.Response(body=text.encode(), headers={"Content-Type": TEXT})

@@ -139,10 +139,14 @@ def _write_address(value: Any) -> bytes:
     return write_string(value) if isinstance(value, str) else write_value(value)
 
 
+def _write_message_id(value: Any) -> bytes:
+    return write_ulong(value) if isinstance(value, int) else write_value(value)
+
+
 # Archetypes of which the specification defines primitive members alone; other members may be described types.
 ADDRESS: Final = FieldType("*:address", _readers(0x00, 0xA1, 0xB1), _write_address)
 MESSAGE_ID: Final = FieldType(
-    "*:message-id", _readers(0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1), write_value
+    "*:message-id", _readers(0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1), _write_message_id
 )
 TRANSACTION_ID: Final = FieldType(
     "*:txn-id",

@@ -1,0 +1,226 @@
+"""The port to the disk, and the real disk behind it; the tests put a disk there that tears and loses writes."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of allocating that mean: try again later."""
+_GATHER_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 1024
+_JOIN_BYTES: Final = 64 * 1024
+"""Up to here one copy costs less than a gathered write of many pieces."""
+
+
+class DiskFile(Protocol):
+    """An open file. Reads may come from any thread; everything else from one at a time."""
+
+    def size(self) -> int:
+        """Bytes."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+
+    def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        """Writes the pieces one after another and gives the number of bytes; all of them or OSError."""
+
+    def sync(self) -> None:
+        """Returns when everything that was written is on disk, with the size."""
+
+    def allocate(self, size: int) -> None:
+        """Takes space for `size` bytes, so that writing there needs no more.
+
+        Raises:
+            OSError: with an errno of NO_SPACE when there is none.
+        """
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file."""
+
+    def forget(self) -> None:
+        """Drops what is cached in memory, so that the next read shows what the disk has."""
+
+    def close(self) -> None:
+        """No call may follow."""
+
+
+class Files(Protocol):
+    """One flat directory."""
+
+    def names(self) -> list[str]:
+        """Names of the files, sorted."""
+
+    def open(self, name: str) -> DiskFile:
+        """A file that is there, to read and write."""
+
+    def create(self, name: str) -> DiskFile:
+        """A new, empty file."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Moves a file to a name that is free."""
+
+    def remove(self, name: str) -> None:
+        """Takes the name away; who has the file open may still read it."""
+
+    def sync(self) -> None:
+        """Returns when all names are on disk as they are now."""
+
+    def load(self, name: str) -> bytes | None:
+        """A small file whole; None when there is none."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Writes a small file whole or not at all, and syncs it."""
+
+    def lock(self) -> bool:
+        """Takes the directory for this process; False when another has it."""
+
+    def unlock(self) -> None:
+        """Gives it back."""
+
+    def random(self) -> bytes:
+        """16 bytes nobody can guess."""
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = os.pread(self._descriptor, length, offset)
+        if len(data) == length or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < length and (data := os.pread(self._descriptor, length - got, offset + got)):
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def write(self, offset: int, pieces: Sequence[Buffer]) -> int:
+        total = sum([piece.nbytes if type(piece) is memoryview else len(piece) for piece in pieces])
+        if total <= _JOIN_BYTES:
+            self._write_all(offset, b"".join(pieces))
+            return total
+        position = offset
+        for start in range(0, len(pieces), _GATHER_MAX):
+            group = pieces[start : start + _GATHER_MAX]
+            size = sum([piece.nbytes if type(piece) is memoryview else len(piece) for piece in group])
+            written = os.pwritev(self._descriptor, group, position)
+            if written < size:
+                # Rare (a signal, 2 GiB at once): the rest in one piece.
+                self._write_all(position + written, memoryview(b"".join(group))[written:])
+            position += size
+        return total
+
+    def _write_all(self, offset: int, data: Buffer) -> None:
+        written = os.pwrite(self._descriptor, data, offset)
+        while written < len(data):
+            more = os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
+            if more == 0:
+                raise OSError(errno.EIO, "the disk takes no more bytes and names no reason")
+            written += more
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._descriptor, 0, size)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def forget(self) -> None:
+        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class RealFiles:
+    """A directory of the operating system; made when it is not there."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory: Final = Path(directory)
+        made = not self.directory.exists()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._lock: int | None = None
+        if made:
+            parent = os.open(self.directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(parent)
+            finally:
+                os.close(parent)
+
+    def names(self) -> list[str]:
+        with os.scandir(self.directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+
+    def open(self, name: str) -> RealFile:
+        return RealFile(os.open(self.directory / name, os.O_RDWR | os.O_CLOEXEC))
+
+    def create(self, name: str) -> RealFile:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return RealFile(os.open(self.directory / name, flags, 0o600))
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self.directory / old, self.directory / new)
+
+    def remove(self, name: str) -> None:
+        os.unlink(self.directory / name)
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def load(self, name: str) -> bytes | None:
+        try:
+            return (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, name: str, data: bytes) -> None:
+        new = self.directory / f"{name}.new"
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.closing(RealFile(descriptor)) as file:
+                file.write(0, [data])
+                os.fsync(descriptor)
+        except OSError:
+            os.unlink(new)
+            raise
+        os.replace(new, self.directory / name)
+        self.sync()
+
+    def lock(self) -> bool:
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._lock = descriptor
+        return True
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def random(self) -> bytes:
+        return secrets.token_bytes(16)

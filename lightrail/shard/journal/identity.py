@@ -1,0 +1,75 @@
+"""Whose journal a directory holds: a small file beside the segments, checked before anything is read."""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from lightrail.shard.journal.files import Files
+from lightrail.shard.journal.layout import FORMAT_VERSION
+from lightrail.shard.journal.store import StoreRefused
+
+FILE: Final = "identity.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Written once, when the directory is first used."""
+
+    format: int
+    cluster: str
+    shard: int
+    disk: str
+    """Drawn by chance: tells two disks of the same shard apart."""
+    salt: int
+    """Start value of all checksums of this journal."""
+
+
+def load(files: Files) -> Identity | None:
+    """The identity of a directory; None when it has none yet.
+
+    Raises:
+        StoreRefused: there is one and it cannot be understood.
+    """
+    data = files.load(FILE)
+    if data is None:
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(data)
+        version = int(fields["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreRefused(
+            f"expected {FILE} of a journal, found {data[:80]!r} ({error}): restore the file from a copy"
+        ) from error
+    if version > FORMAT_VERSION:
+        raise StoreRefused(
+            f"this journal has format version {version}, this program knows {FORMAT_VERSION} and older: "
+            "start it with the newer program that wrote it"
+        )
+    return Identity(
+        version, str(fields["cluster"]), int(fields["shard"]), str(fields["disk"]), int(fields["salt"])
+    )
+
+
+def settle(files: Files, cluster: str, shard: int, salt: int | None = None) -> Identity:
+    """Checks that the directory is this shard's, and makes it so when it is new.
+
+    Args:
+        salt: for a directory that lost its identity file but has segments: the one in their headers.
+
+    Raises:
+        StoreRefused: it belongs to another shard or cluster, or a newer program wrote it.
+    """
+    found = load(files)
+    if found is None:
+        drawn = files.random()
+        if salt is None:
+            salt = int.from_bytes(drawn[:4], "little")
+        identity = Identity(FORMAT_VERSION, cluster, shard, drawn.hex(), salt)
+        files.replace(FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
+        return identity
+    if (found.cluster, found.shard) != (cluster, shard):
+        raise StoreRefused(
+            f"expected the journal of shard {shard} of cluster {cluster!r}, found that of shard {found.shard} "
+            f"of cluster {found.cluster!r}: give this shard its own directory"
+        )
+    return found

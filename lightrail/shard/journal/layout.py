@@ -1,0 +1,296 @@
+"""The binary form of records and of the segment header, drawn in docs/formats/journal.md.
+
+Little-endian throughout. A record is a header of 32 bytes and a body; its checksum covers everything after
+the checksum itself. Encoding gives the bytes *from the type on* ("the rest"): length and checksum are put
+before it in the commit thread, so that the event loop never computes one.
+"""
+
+from array import array
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError  # noqa: N812  # the exception's own name says nothing
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from lightrail.shard.journal.record import (
+    Append,
+    Close,
+    Epoch,
+    Gap,
+    Queue,
+    QueueEntry,
+    Seal,
+    Settle,
+    Snapshot,
+)
+
+FORMAT_VERSION: Final = 1
+SEGMENT_MAGIC: Final = b"LRSEGMNT"
+SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
+"""magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
+reserved u32."""
+_SEGMENT_REST: Final = Struct("<QQII")
+SEGMENT_HEADER_SIZE: Final = SEGMENT_HEADER.size
+
+FRONT: Final = Struct("<II")
+"""length of the whole record u32, crc32 u32 of what follows."""
+FRONT_SIZE: Final = FRONT.size
+HEADER: Final = Struct("<IIBBHIQQ")
+"""length, crc32, type u8, flags u8, mark u16, unsynced u32, lsn u64, timestamp u64 (ms)."""
+HEADER_SIZE: Final = HEADER.size
+REST: Final = Struct("<BBHIQQ")
+"""A header without its front."""
+MARK: Final = 0x524C
+MARK_BYTES: Final = b"LR"
+MARK_OFFSET: Final = 10
+"""Where the mark is in a record: what a search for the next whole record looks for."""
+RECORD_SIZE_MIN: Final = 40
+"""Every type has a body of 8 bytes at least, so that a Gap fits wherever a record was."""
+RECORD_SIZE_MAX: Final = 1 << 31
+UNSYNCED_MAX: Final = (1 << 32) - 1
+
+APPEND: Final = 1
+SETTLE: Final = 2
+QUEUE: Final = 3
+SNAPSHOT: Final = 4
+SEAL: Final = 5
+EPOCH: Final = 6
+CLOSE: Final = 7
+GAP: Final = 8
+
+APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
+"""producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
+attempts, number of targets u16, priority u8, attributes u8 (bit 0: durable)."""
+TARGET: Final = Struct("<QQ")
+APPEND_ONE: Final = Struct("<BBHIQQQQqqIIIIHBBQQ")
+"""REST, APPEND_FIXED and one TARGET in one call: nearly every Append is like this."""
+APPEND_BODY: Final = HEADER_SIZE + APPEND_FIXED.size
+"""Where the targets begin in an Append record."""
+SETTLE_FIXED: Final = Struct("<QIIHBB")
+"""queue, number of ranges u32, attempts u32, length of the reason u16, outcome u8, reserved u8."""
+QUEUE_FIXED: Final = Struct("<QIHBB")
+"""queue, length of the policy u32, length of the name u16, event u8, reserved u8."""
+SNAPSHOT_FIXED: Final = Struct("<QII")
+"""epoch, number of queues u32, number of producers u32."""
+SNAPSHOT_QUEUE: Final = Struct("<QQIH")
+"""queue, next sequence, length of the policy u32, length of the name u16."""
+U64: Final = Struct("<Q")
+
+Bytes = bytes | memoryview
+
+
+class LayoutError(Exception):
+    """A record with a right checksum and a wrong body: a newer format, or a fault of the writer."""
+
+
+class AppendHead(NamedTuple):
+    """The fixed part of an Append record's body, in the order of the bytes."""
+
+    producer: int
+    number: int
+    enqueued_at_ms: int
+    expires_at_ms: int
+    """0: never."""
+    message_format: int
+    messages: int
+    size: int
+    attempts: int
+    target_count: int
+    priority: int
+    attributes: int
+
+
+class SegmentHeader(NamedTuple):
+    """What the first bytes of a segment file say."""
+
+    version: int
+    segment: int
+    first_lsn: int
+    salt: int
+    """Start value of the checksums of its records; one per journal, drawn when the journal is made. Without
+    it a client could send bytes that look like a record, and a torn end might be taken for damage."""
+
+
+def encode_segment_header(segment: int, first_lsn: int, salt: int) -> bytes:
+    """The first bytes of a segment file."""
+    checksum = crc32(_SEGMENT_REST.pack(segment, first_lsn, salt, 0))
+    return SEGMENT_HEADER.pack(SEGMENT_MAGIC, FORMAT_VERSION, 0, checksum, segment, first_lsn, salt, 0)
+
+
+def decode_segment_header(data: Bytes) -> SegmentHeader | None:
+    """None when these are not the first bytes of a segment."""
+    if len(data) < SEGMENT_HEADER_SIZE:
+        return None
+    magic, version, _, checksum, segment, first_lsn, salt, reserved = SEGMENT_HEADER.unpack_from(data)
+    if magic != SEGMENT_MAGIC or checksum != crc32(_SEGMENT_REST.pack(segment, first_lsn, salt, reserved)):
+        return None
+    return SegmentHeader(version, segment, first_lsn, salt)
+
+
+def encode_settle(record: Settle) -> bytes:
+    """Body of a Settle record."""
+    reason = record.reason.encode()[:65_535]
+    fixed = SETTLE_FIXED.pack(
+        record.queue, len(record.ranges), record.attempts, len(reason), record.outcome, 0
+    )
+    if len(record.ranges) == 1:
+        first, last = record.ranges[0]
+        return fixed + TARGET.pack(first, last) + reason
+    column = array("Q", [edge for range_ in record.ranges for edge in range_])
+    return b"".join((fixed, column.tobytes(), reason))
+
+
+def decode_settle(data: Bytes, start: int, end: int, flags: int) -> Settle:
+    """The Settle record whose body is data[start:end]."""
+    queue, count, attempts, reason_size, outcome, _ = SETTLE_FIXED.unpack_from(data, start)
+    position = start + SETTLE_FIXED.size
+    if position + 16 * count + reason_size != end:
+        raise LayoutError(f"a Settle of {count} ranges has {end - start} bytes")
+    ranges: list[tuple[int, int]] = [
+        TARGET.unpack_from(data, position + 16 * index) for index in range(count)
+    ]
+    reason = bytes(data[end - reason_size : end]).decode(errors="replace")
+    return Settle(queue, ranges, outcome, reason, attempts, flags)
+
+
+def encode_queue(record: Queue) -> bytes:
+    """Body of a Queue record."""
+    name, policy = record.name.encode(), record.policy.encode()
+    return QUEUE_FIXED.pack(record.queue, len(policy), len(name), record.event, 0) + name + policy
+
+
+def decode_queue(data: Bytes, start: int, end: int, flags: int) -> Queue:
+    """The Queue record whose body is data[start:end]."""
+    queue, policy_size, name_size, event, _ = QUEUE_FIXED.unpack_from(data, start)
+    position = start + QUEUE_FIXED.size
+    if position + name_size + policy_size != end:
+        raise LayoutError(f"a Queue of {name_size} + {policy_size} bytes of text has {end - start} bytes")
+    name = bytes(data[position : position + name_size]).decode()
+    return Queue(event, queue, name, bytes(data[position + name_size : end]).decode(), flags)
+
+
+def encode_snapshot(record: Snapshot) -> bytes:
+    """Body of a Snapshot record."""
+    pieces = [SNAPSHOT_FIXED.pack(record.epoch, len(record.queues), len(record.producers))]
+    for entry in record.queues:
+        name, policy = entry.name.encode(), entry.policy.encode()
+        pieces += (
+            SNAPSHOT_QUEUE.pack(entry.queue, entry.next_sequence, len(policy), len(name)),
+            name,
+            policy,
+        )
+    pieces += (array("Q", record.producers.keys()).tobytes(), array("Q", record.producers.values()).tobytes())
+    return b"".join(pieces)
+
+
+def decode_snapshot(data: Bytes, start: int, end: int, flags: int) -> Snapshot:
+    """The Snapshot record whose body is data[start:end]."""
+    epoch, queue_count, producer_count = SNAPSHOT_FIXED.unpack_from(data, start)
+    position = start + SNAPSHOT_FIXED.size
+    queues = []
+    for _ in range(queue_count):
+        queue, next_sequence, policy_size, name_size = SNAPSHOT_QUEUE.unpack_from(data, position)
+        position += SNAPSHOT_QUEUE.size
+        name = bytes(data[position : position + name_size]).decode()
+        position += name_size
+        policy = bytes(data[position : position + policy_size]).decode()
+        position += policy_size
+        queues.append(QueueEntry(queue, name, policy, next_sequence))
+    if position + 16 * producer_count != end:
+        raise LayoutError(f"a Snapshot ends at {end}, its columns at {position + 16 * producer_count}")
+    middle = position + 8 * producer_count
+    names, numbers = array("Q"), array("Q")
+    names.frombytes(data[position:middle])
+    numbers.frombytes(data[middle:end])
+    return Snapshot(epoch, queues, dict(zip(names, numbers, strict=True)), flags)
+
+
+def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
+    """The rest of an Append record up to its ends: for any number of targets."""
+    batch = record.batch
+    rest = REST.pack(APPEND, record.flags, MARK, unsynced, lsn, now_ms)
+    fixed = APPEND_FIXED.pack(
+        record.producer,
+        record.number,
+        batch.enqueued_at_ms,
+        batch.expires_at_ms or 0,
+        batch.message_format,
+        record.last - record.first,
+        size,
+        record.attempts,
+        len(record.targets),
+        batch.priority,
+        batch.durable,
+    )
+    return b"".join((rest, fixed, *(TARGET.pack(queue, sequence) for queue, sequence in record.targets)))
+
+
+def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead, list[tuple[int, int]], int]:
+    """Head, targets, and where the ends column begins, of the Append record at `start`.
+
+    Raises:
+        LayoutError: the columns do not fill the record.
+    """
+    head = AppendHead._make(APPEND_FIXED.unpack_from(data, start + HEADER_SIZE))
+    position = start + APPEND_BODY
+    targets: list[tuple[int, int]] = [
+        TARGET.unpack_from(data, position + 16 * index)
+        for index in range(head.target_count)
+    ]
+    position += 16 * head.target_count
+    if position + 4 * head.messages + head.size != start + length:
+        raise LayoutError(f"an Append of {head.messages} messages of {head.size} bytes has {length} bytes")
+    return head, targets, position
+
+
+_Small = Settle | Queue | Snapshot | Seal | Epoch | Close | Gap
+
+_ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
+    Settle: (SETTLE, encode_settle),
+    Queue: (QUEUE, encode_queue),
+    Snapshot: (SNAPSHOT, encode_snapshot),
+    Seal: (SEAL, lambda record: U64.pack(record.epoch)),
+    Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
+    Close: (CLOSE, lambda record: U64.pack(0)),
+    Gap: (GAP, lambda record: U64.pack(record.next_lsn)),
+}
+
+
+def encode_small(record: _Small, lsn: int, unsynced: int, now_ms: int) -> bytes:
+    """The rest of any record that is not an Append."""
+    code, encode = _ENCODERS[type(record)]
+    return REST.pack(code, record.flags, MARK, unsynced, lsn, now_ms) + encode(record)
+
+
+def decode_small(data: Bytes, start: int, length: int) -> _Small:
+    """Any record that is not an Append.
+
+    Raises:
+        LayoutError: an unknown type, or a body that is not as drawn.
+    """
+    code, flags = data[start + FRONT_SIZE], data[start + FRONT_SIZE + 1]
+    body, end = start + HEADER_SIZE, start + length
+    try:
+        if code == SETTLE:
+            return decode_settle(data, body, end, flags)
+        if code == QUEUE:
+            return decode_queue(data, body, end, flags)
+        if code == SNAPSHOT:
+            return decode_snapshot(data, body, end, flags)
+        (number,) = U64.unpack_from(data, body)
+    except (StructError, UnicodeDecodeError, ValueError) as error:
+        raise LayoutError(f"a record of type {code} with {length} bytes: {error}") from error
+    if code == SEAL:
+        return Seal(number, flags)
+    if code == EPOCH:
+        return Epoch(number, flags)
+    if code == CLOSE:
+        return Close(flags)
+    if code == GAP:
+        return Gap(number, flags)
+    raise LayoutError(f"a record of type {code}, which format version {FORMAT_VERSION} does not have")
+
+
+def finished(rest: bytes, salt: int) -> bytes:
+    """A whole record: front and rest."""
+    return FRONT.pack(FRONT_SIZE + len(rest), crc32(rest, salt)) + rest

@@ -1,0 +1,127 @@
+"""Reading records one after another from a segment, with every check that needs no knowledge of their bodies."""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from lightrail.shard.journal.files import DiskFile
+from lightrail.shard.journal.layout import (
+    HEADER,
+    HEADER_SIZE,
+    MARK,
+    MARK_BYTES,
+    MARK_OFFSET,
+    RECORD_SIZE_MAX,
+    RECORD_SIZE_MIN,
+)
+
+WINDOW_BYTES: Final = 2 * 1024 * 1024
+"""Read at once; a larger record is read on its own."""
+
+
+class Found(NamedTuple):
+    """A whole record with a right checksum: `view[start : start + length]`."""
+
+    view: memoryview
+    start: int
+    length: int
+    code: int
+    flags: int
+    lsn: int
+    unsynced: int
+    timestamp: int
+    offset: int
+    """Of the record in the segment."""
+
+
+class Scan:
+    """Goes through the records of a file from `offset` on and stops before the first that is not whole.
+
+    Afterwards `offset` and `lsn` are those of the record that would come next, and `found` says what was
+    there instead of it.
+    """
+
+    __slots__ = ("_end", "_file", "_salt", "found", "lsn", "offset")
+
+    def __init__(self, file: DiskFile, salt: int, offset: int, end: int, lsn: int | None) -> None:
+        """`lsn` is the first record's number, None for any; each further one must be one higher."""
+        self._file = file
+        self._salt = salt
+        self._end = end
+        self.offset = offset
+        self.lsn = lsn
+        self.found = ""
+
+    def skip_to(self, lsn: int) -> None:
+        """The records up to before `lsn` are known to be lost."""
+        self.lsn = lsn
+
+    def __iter__(self) -> Iterator[Found]:
+        salt, end, expected = self._salt, self._end, self.lsn
+        unpack = HEADER.unpack_from
+        view = memoryview(b"")
+        base = self.offset  # of the view's first byte in the file
+        offset = self.offset
+        size = 0
+        while True:
+            start = offset - base
+            if start + HEADER_SIZE > size:
+                base, start = offset, 0
+                view = memoryview(self._file.read(offset, min(WINDOW_BYTES, end - offset)))
+                size = len(view)
+                if size < HEADER_SIZE:
+                    self.found = "the end of the file"
+                    return
+            length, checksum, code, flags, mark, unsynced, lsn, timestamp = unpack(view, start)
+            if mark != MARK or not RECORD_SIZE_MIN <= length <= RECORD_SIZE_MAX:
+                self.found = f"no record, but the bytes {bytes(view[start : start + 16]).hex(' ')}"
+                return
+            if expected is None:
+                expected = lsn
+            elif lsn != expected:
+                self.found = f"record {lsn} where record {expected} should be"
+                return
+            if offset + length > end:
+                self.found = f"record {lsn} of {length} bytes, of which {end - offset} are there"
+                return
+            if start + length > size:
+                base, start = offset, 0
+                view = memoryview(self._file.read(offset, min(max(WINDOW_BYTES, length), end - offset)))
+                size = len(view)
+                if size < length:
+                    self.found = f"record {lsn} of {length} bytes, of which {size} are there"
+                    return
+            if crc32(view[start + 8 : start + length], salt) != checksum:
+                self.found = f"record {lsn} of {length} bytes with a wrong checksum"
+                return
+            self.offset = offset + length
+            self.lsn = expected = expected + 1
+            yield Found(view, start, length, code, flags, lsn, unsynced, timestamp, offset)
+            offset = self.offset
+            if self.lsn != expected:
+                expected = self.lsn  # skip_to
+
+
+def next_whole(file: DiskFile, salt: int, offset: int, end: int, lsn: int) -> Iterator[Found]:
+    """Whole records with a number of at least `lsn` anywhere from `offset` on, found by their mark."""
+    position = offset
+    while position < end:
+        chunk = file.read(position, min(WINDOW_BYTES, end - position))
+        if len(chunk) < HEADER_SIZE:
+            return
+        at = chunk.find(MARK_BYTES, MARK_OFFSET)
+        while at >= 0:
+            start = at - MARK_OFFSET
+            if start + HEADER_SIZE <= len(chunk):
+                length, checksum, code, flags, _, unsynced, number, timestamp = HEADER.unpack_from(chunk, start)
+                there = position + start
+                if number >= lsn and RECORD_SIZE_MIN <= length <= min(RECORD_SIZE_MAX, end - there):
+                    data = file.read(there, length)
+                    if len(data) == length and crc32(memoryview(data)[8:], salt) == checksum:
+                        yield Found(
+                            memoryview(data), 0, length, code, flags, number, unsynced, timestamp, there
+                        )
+            at = chunk.find(MARK_BYTES, at + 1)
+        if len(chunk) < WINDOW_BYTES:
+            return
+        position += len(chunk) - HEADER_SIZE + 1

@@ -1,0 +1,200 @@
+"""The port to whatever keeps durable messages: the journal, SQLite, or memory.
+
+One thread (the event loop's) calls everything except `Commit.perform` and `read`. A commit is the whole
+life of a group:
+
+    if store.pending and nothing is being committed:
+        commit = store.begin_commit()           # loop: takes all that gathered
+        commit.perform()                        # commit thread: writes, syncs; may raise OSError
+        store.end_commit(commit)                # loop: now its records are durable
+        (or store.fail_commit(commit, error))   # loop: the store refuses everything from now on
+
+`append` goes on gathering the next group meanwhile. At most one commit is under way.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lightrail.shard.journal.record import SPILLED, Append, Record
+from lightrail.shard.queue.runs import Place, Run
+
+
+class StoreError(Exception):
+    """What a store may raise; the message says what was expected, what was found, and what to do."""
+
+
+class StoreFull(StoreError):
+    """There is no room for this record now. Try again later: when space is back, appends work again."""
+
+
+class StoreBroken(StoreError):
+    """A write or sync failed, so nobody knows what is on disk: only a restart, with recovery, helps."""
+
+
+class StoreRefused(StoreError):
+    """The directory belongs to another shard or cluster, to a newer format, or is held by another process."""
+
+
+class JournalDamaged(StoreError):
+    """Stored bytes are not what was written there, and no crash explains it."""
+
+    def __init__(self, segment: str, offset: int, found: str) -> None:
+        super().__init__(
+            f"journal segment {segment} is damaged at offset {offset}: {found}. Messages may be lost, so "
+            "the shard does not start by itself. Restore the segment from a copy, or run `lightrail-admin "
+            "journal repair DIRECTORY`: it sets the damaged bytes aside in a file, says what they held, and "
+            "lets the shard start with the rest"
+        )
+        self.segment = segment
+        self.offset = offset
+        self.found = found
+
+
+@dataclass(slots=True)
+class RecoveredQueue:
+    """A queue as it was when the store was last written."""
+
+    queue: int
+    name: str
+    policy: str
+    next_sequence: int
+    runs: list[Run] = field(default_factory=list)
+    """In order of their sequences; those beyond the memory allowed have no data, only their place."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a store held when it was opened."""
+
+    queues: list[RecoveredQueue] = field(default_factory=list)
+    producers: dict[int, int] = field(default_factory=dict)
+    """Last batch number by producer, the longest silent first."""
+    epoch: int = 0
+    lsn: int = 0
+    """Number of the last record."""
+    sealed: bool = False
+    """The last word of this store was that another owner goes on with its queues."""
+    cut_bytes: int = 0
+    """Bytes of a half-written end that were cut off; never of anything that had been committed."""
+    lost: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of records (first, before last) that a repair gave up."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Figures for metrics. The first group counts from the start of the process and never falls."""
+
+    records: int = 0
+    messages: int = 0
+    """Messages in committed Append records."""
+    written_bytes: int = 0
+    commits: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
+    segments_made: int = 0
+    segments_dropped: int = 0
+
+    segments: int = 0
+    total_bytes: int = 0
+    """Taken on disk."""
+    live_bytes: int = 0
+    """Of messages that are still in a queue."""
+    full: bool = False
+    broken: str = ""
+    """Why the store refuses everything; empty while it works."""
+
+
+class Commit(Protocol):
+    """A group of records on its way to the disk."""
+
+    records: int
+    messages: int
+    synced: bool
+    """Whether the group had anything that must be on disk before it is answered."""
+    sync_seconds: float
+    """Time that the syncs took, after `perform`."""
+
+    def perform(self) -> None:
+        """Writes and syncs the group; called once, in the commit thread.
+
+        Raises:
+            OSError: the disk refused; hand it to `fail_commit`.
+        """
+
+
+class Store(Protocol):
+    """Keeps records and gives them back after a crash. See the module's text for who calls what."""
+
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+        """Opens the store and says what it holds; called once, before anything else.
+
+        Args:
+            memory_bytes: of messages to bring into memory, shared by all queues, the heads first.
+
+        Raises:
+            JournalDamaged: what had been committed cannot be read.
+            StoreRefused: not this shard's, or in use.
+        """
+
+    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+        """Gathers a record for the next commit.
+
+        Returns:
+            Where an Append's messages will be; None for other records.
+
+        Raises:
+            StoreFull: no room (settlements get through for longer than messages do).
+            StoreBroken: a commit failed before.
+        """
+
+    @property
+    def pending(self) -> bool:
+        """Whether something has gathered for a commit."""
+
+    def begin_commit(self) -> Commit:
+        """Takes everything that has gathered."""
+
+    def end_commit(self, commit: Commit) -> None:
+        """The commit was performed."""
+
+    def fail_commit(self, commit: Commit, error: BaseException) -> None:
+        """The commit raised; from now on `append` and `begin_commit` raise StoreBroken."""
+
+    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+        """The messages of a queue with sequences `first` to before `last` that are in this place.
+
+        Any thread may call it; records that are not committed yet are found too. The runs have their data,
+        are in order, and no sequence is in two of them; a sequence that was written twice is given as it
+        was written last. Attempts are those of the record: the caller knows later ones.
+
+        Raises:
+            JournalDamaged: the bytes are not what was written.
+            StoreError: there is no such place (any more).
+        """
+
+    def release(self, segment: int, size: int) -> None:
+        """`size` bytes of messages whose place is in `segment` have left their queue, or moved elsewhere."""
+
+    def oldest_to_clean(self) -> int | None:
+        """The segment whose live messages should be appended again, flagged REWRITTEN, and then dropped."""
+
+    def drop(self, segment: int) -> None:
+        """No live message is in this segment any more; its file goes with the next commit.
+
+        What was appended before this call is on disk before the file goes.
+        """
+
+    def usage(self) -> Usage:
+        """The figures as they are now."""
+
+    def close(self, now_ms: int = 0) -> None:
+        """Commits what has gathered and lets go of the files. No commit may be under way.
+
+        Raises:
+            OSError: the last commit failed.
+        """
+
+
+def needs_sync(record: Record) -> bool:
+    """Whether the record must be on disk before anybody is told; spilled messages are written without."""
+    return type(record) is not Append or not record.flags & SPILLED

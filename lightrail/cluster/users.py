@@ -5,11 +5,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.amqp.sasl import ScramKeys, derive
+from lightrail.amqp.sasl import ITERATIONS_DEFAULT, SALT_BYTES, SaslError, ScramKeys, derive, prepare
 
-SCRAM_ITERATIONS: Final = 15_000
-"""Rounds of PBKDF2; RFC 7677 (section 4) asks for 4096 at least and names 15,000 as a rough guide."""
-SALT_BYTES: Final = 16
 NAME_BYTES_MAX: Final = 255
 PASSWORD_BYTES_MAX: Final = 1_024
 
@@ -27,15 +24,18 @@ class UserRecord:
     sha512: ScramKeys
 
     @classmethod
-    def make(cls, name: str, password: str, iterations: int = SCRAM_ITERATIONS) -> "UserRecord":
+    def make(cls, name: str, password: str, iterations: int = ITERATIONS_DEFAULT) -> "UserRecord":
         """The record of a new password; the salts are drawn at random. Raises UserRefused."""
         check_name(name)
         check_password(password)
-        return cls(
-            name,
-            derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha256"),
-            derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha512"),
-        )
+        try:
+            return cls(
+                prepare(name),  # what clients send went through SASLprep as well (RFC 5802, 5.1)
+                derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha256"),
+                derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha512"),
+            )
+        except SaslError as error:
+            raise UserRefused(f"the user {name!a} can't be made: {error}") from None
 
 
 def check_name(name: str) -> None:

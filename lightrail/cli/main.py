@@ -1,0 +1,121 @@
+"""The command ``lightrail``: serve a whole broker, run one process of it, or measure any broker."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+from lightrail.cli import serve
+from lightrail.model.settings import VARIABLE_PREFIX, Settings, SettingsError, descriptions, names
+from lightrail.model.units import format_duration, format_size
+from lightrail.telemetry import process
+from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
+
+EXAMPLES: Final = """examples:
+  lightrail serve
+  lightrail serve --data /var/lib/lightrail --frontends 2 --shards 2
+  lightrail serve --amqp 127.0.0.1:0 --http 127.0.0.1:0 --json
+  lightrail serve --amqp 0.0.0.0:5672 --amqps 0.0.0.0:5671 --tls-certificate server.pem --tls-key server.key
+  LIGHTRAIL_MEMORY_MARK=256MB lightrail serve --config lightrail.toml
+  lightrail bench --help
+"""
+SOURCES: Final = (
+    "Every setting is also a key of the TOML file given by --config (memory_mark = \"64MB\") and a variable "
+    "(LIGHTRAIL_MEMORY_MARK=64MB). Flags win over variables, variables over the file."
+)
+ROLES: Final = {
+    "frontend": "one process that serves AMQP clients",
+    "shard": "one process that owns queues",
+    "gateway": "one process that serves HTTP",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["bench"]:
+        # Has flags of its own, and needs a client library that no server process should load.
+        status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
+        return status
+    parsed = _parser().parse_args(arguments)
+    try:
+        settings = _settings(parsed)
+        if parsed.command == "serve":
+            return serve.serve(settings, as_json=parsed.json)
+        make_data_directory(settings.data)
+        role = importlib.import_module(f"lightrail.{parsed.command}.main")
+        return process.alone(parsed.command, parsed.id, settings.resolved(), role.serve)
+    except (SettingsError, DirectoryRefused) as error:
+        print(f"lightrail {parsed.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightrail",
+        description="LightRail, a fast and durable AMQP 1.0 broker of several processes.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"lightrail {version('lightrail')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "serve", help="run a whole broker on this machine", description="Run a broker.", epilog=SOURCES
+    )
+    add_settings(command)
+    command.add_argument("--json", action="store_true", help="when ready, print one line of JSON, not help")
+    for role, help in ROLES.items():
+        command = commands.add_parser(role, help=help, description=f"Run {help}.", epilog=SOURCES)
+        command.add_argument("--id", type=int, default=0, metavar="N", help="its number, from 0")
+        add_settings(command)
+    commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """A flag for every setting, and ``--config``."""
+    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with settings")
+    for name, metavar, help, default in descriptions():
+        switch = isinstance(default, bool)  # --allow-anonymous alone means true
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            dest=name,
+            metavar=metavar,
+            default=argparse.SUPPRESS,
+            help=_help(name, help, default).replace("%", "%%"),
+            nargs="?" if switch else None,
+            const="true" if switch else None,
+        )
+
+
+def _help(name: str, help: str, default: Any) -> str:
+    match default:
+        case None | False:
+            return help
+        case int() if name in ("frontends", "shards"):
+            return help
+        case int() if name == "idle_timeout":
+            return f"{help} (default {format_duration(default)})"
+        case int() if name == "max_delivery_count":
+            return f"{help} (default {default})"
+        case int():
+            return f"{help} (default {format_size(default)})"
+        case tuple() if name == "sasl_mechanisms":
+            return f"{help} (default {','.join(default)})"
+    return f"{help} (default {default})"
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    given: Mapping[str, Any] = vars(parsed)
+    return Settings.load(
+        flags={name: given[name] for name in names() if name in given},
+        environ=os.environ,
+        config=parsed.config or os.environ.get(VARIABLE_PREFIX + "CONFIG"),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

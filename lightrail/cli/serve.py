@@ -1,0 +1,250 @@
+"""``lightrail serve``: a whole broker on this machine, from its data directory to the first message."""
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Final
+
+from lightrail.cli.supervisor import GaveUp, Limits, Plan, Supervisor
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.model.settings import Endpoint, Settings
+from lightrail.telemetry import directories, logs
+from lightrail.telemetry.channel import Message
+
+MODULES: Final[Mapping[str, str]] = {
+    "shard": "lightrail.shard.main",
+    "frontend": "lightrail.frontend.main",
+    "gateway": "lightrail.gateway.main",
+}
+ORPHANS_TIME_MAX_S: Final = 30.0
+"""How long a start waits for the children of an instance that was killed; they end by themselves."""
+ORPHANS_POLL_S: Final = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """Why the broker does not start: what was expected, what was found, what to do."""
+
+
+def serve(
+    settings: Settings,
+    *,
+    as_json: bool = False,
+    modules: Mapping[str, str] = MODULES,
+    limits: Limits | None = None,
+) -> int:
+    """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve."""
+    logs.configure("serve", settings.log_level, settings.log_format)
+    try:
+        directories.make_data_directory(settings.data)
+        lock = lock_data_directory(os.path.abspath(settings.data))
+        try:
+            return asyncio.run(_serve(settings, lock, as_json, modules, limits))
+        finally:
+            os.close(lock)
+    except (Refused, GaveUp, CoordinatorError, directories.DirectoryRefused) as error:
+        print(f"lightrail serve: {error}", file=sys.stderr)
+        return 1
+
+
+async def _serve(
+    settings: Settings, lock: int, as_json: bool, modules: Mapping[str, str], limits: Limits | None
+) -> int:
+    settings, has_users = await _prepare(settings)
+    refuse_without_users(settings, has_users)
+    with ExitStack() as reserved:
+        settings = reserve_all(settings, reserved)
+        sockets = directories.socket_directory(settings.data)
+        supervisor = Supervisor(plans(settings, modules), settings, sockets, inherited=[lock], limits=limits)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, supervisor.stop, "SIGTERM")
+        loop.add_signal_handler(signal.SIGINT, supervisor.stop, "SIGINT")
+
+        def on_ready(processes: list[Message]) -> None:
+            text = as_line(settings, processes) if as_json else greeting(settings, has_users)
+            with suppress(BrokenPipeError):  # whoever started us does not listen; that is no reason to end
+                print(text, flush=True)
+
+        await supervisor.run(on_ready)
+    return 0
+
+
+async def _prepare(settings: Settings) -> tuple[Settings, bool]:
+    """Numbers of processes as the data directory knows them, and whether users are defined."""
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    try:
+        settings = settings.resolved(await coordinator.shards())
+        await coordinator.set_shards(settings.shards)
+        return settings, await coordinator.has_users()
+    finally:
+        await coordinator.close()
+
+
+def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
+    """The processes of this machine."""
+    numbers = {"shard": settings.shards, "frontend": settings.frontends, "gateway": 1}
+    return [
+        Plan(role, id, (sys.executable, "-m", modules[role]))
+        for role, number in numbers.items()
+        for id in range(number)
+    ]
+
+
+def lock_data_directory(data: str) -> int:
+    """Take DATA/lock; the descriptor holds it, and so do the children that inherit it. Raises Refused.
+
+    A directory whose instance was killed is free as soon as its children have noticed and ended.
+    """
+    path = os.path.join(data, "lock")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + ORPHANS_TIME_MAX_S
+    waited = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            running = _is_running(holder)
+            if running or time.monotonic() > deadline:
+                os.close(lock)
+                what = f"another instance (pid {holder})" if running else "processes of an instance that died"
+                raise Refused(
+                    f"the data directory {data} is held by {what}: end it, or choose another with --data"
+                ) from None
+            if not waited:
+                log.warning("waiting for the processes of an instance that died (pid %s)", holder)
+                waited = True
+            time.sleep(ORPHANS_POLL_S)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _is_running(pid: str) -> bool:
+    if not pid.isascii() or not pid.isdigit() or int(pid) == os.getpid():
+        return False  # our own number is that of a container's first process, before it was started anew
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def refuse_without_users(settings: Settings, has_users: bool) -> None:
+    """Raise Refused when anybody in the network could send and receive, unless that was asked for."""
+    if has_users:
+        return
+    outside = [
+        f"{name} {endpoint}"
+        for name in ("amqp", "amqps", "http")
+        if (endpoint := getattr(settings, name)) is not None and not endpoint.loopback
+    ]
+    if not outside:
+        log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
+    elif settings.insecure_no_users:
+        log.warning("no user is defined and %s can be reached from outside: everybody gets in", outside[0])
+    else:
+        raise Refused(
+            f"{', '.join(outside)} can be reached from outside of this machine, but no user is defined: "
+            f"add one with `lightrail-admin --data {settings.data} user add NAME`, or say --insecure-no-users"
+        )
+
+
+def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
+    """Reserve every port that is listened on, as long as the stack lives; returns the settings with them."""
+
+    def bound(endpoint: Endpoint, name: str) -> Endpoint:
+        held, found = reserve(endpoint, name)
+        reserved.enter_context(held)
+        return found
+
+    return replace(
+        settings,
+        amqp=bound(settings.amqp, "amqp"),
+        amqps=bound(settings.amqps, "amqps") if settings.amqps else None,
+        http=bound(settings.http, "http"),
+    )
+
+
+def reserve(endpoint: Endpoint, name: str) -> tuple[socket.socket, Endpoint]:
+    """Bind without listening, so that a port stays ours while the processes that listen come and go.
+
+    Returns the socket and the endpoint with its port. Raises Refused.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        if endpoint.port:
+            # Without SO_REUSEPORT first: with it, another broker of the same user would share its clients.
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+        held = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise Refused(_bind_failed(endpoint, name, error)) from None
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(address)
+    except OSError as error:
+        held.close()
+        raise Refused(_bind_failed(endpoint, name, error)) from None
+    return held, Endpoint(endpoint.host, held.getsockname()[1])
+
+
+def _bind_failed(endpoint: Endpoint, name: str, error: OSError) -> str:
+    return f"{name} can't be served on {endpoint}: {error.strerror}; choose another with --{name} HOST:PORT"
+
+
+def as_line(settings: Settings, processes: list[Message]) -> str:
+    """What ``--json`` prints, in one line, once everything serves."""
+    return json.dumps(
+        {
+            "ready": True,
+            "amqp": str(settings.amqp.reachable),
+            "amqps": str(settings.amqps.reachable) if settings.amqps else None,
+            "http": str(settings.http.reachable),
+            "metrics": f"http://{settings.http.reachable}/metrics",
+            "pid": os.getpid(),
+            "processes": processes,
+        }
+    )
+
+
+def greeting(settings: Settings, has_users: bool) -> str:
+    """Where everything is, and three lines for a shell that send and receive a first message."""
+    http = settings.http.reachable
+    who = "NAME:PASSWORD@" if has_users and not settings.allow_anonymous else ""
+    proton = "from proton import Message; from proton.utils import BlockingConnection as C; c = C('$URL')"
+    send = "c.create_sender('first').send(Message(body='Hello')); c.close()"
+    receive = "r = c.create_receiver('first'); print(r.receive(5).body); r.accept(); c.close()"
+    lines = [
+        "LightRail is ready.",
+        f"  AMQP 1.0  amqp://{settings.amqp.reachable}",
+        *([f"  over TLS  amqps://{settings.amqps.reachable}"] if settings.amqps else []),
+        f"  HTTP      http://{http}/",
+        f"  metrics   http://{http}/metrics",
+        f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards)",
+        "",
+        "Send and receive a first message, in another shell:",
+        "",
+        f"URL=amqp://{who}{settings.amqp.reachable}",
+        f'{sys.executable} -c "{proton}; {send}"',
+        f'{sys.executable} -c "{proton}; {receive}"',
+        "",
+    ]
+    return "\n".join(lines)

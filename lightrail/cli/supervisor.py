@@ -1,0 +1,315 @@
+"""Supervisor: keeps the processes of one machine running, in order at the start and at the end.
+
+Shards come first, frontends when all shards serve, the gateway last. One that dies, or isn't ready in its
+time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
+frontends go first (their clients are told, nothing is received any more), then shards (they sync), then the
+gateway (it answers /readyz until then). Each child holds one end of a socket pair: when the supervisor dies,
+however it dies, they notice and end by themselves.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lightrail.model.settings import Settings
+from lightrail.telemetry.channel import Channel, ChannelClosed, Message
+
+RESTART_PAUSE_MIN_S: Final = 0.1
+RESTART_PAUSE_MAX_S: Final = 5.0
+HEALTHY_TIME_S: Final = 10.0
+"""A child that served so long starts again with the shortest pause."""
+START_ATTEMPTS_MAX: Final = 5
+"""Starts in vain after which a child that has never served makes the supervisor give up."""
+READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 30.0, "gateway": 30.0}
+"""From start to ready; a shard reads its journal in this time, about 3 s per million small messages."""
+STOP_TIME_MAX_S: Final = 30.0
+"""From SIGTERM to SIGKILL; a role's own watchdog ends it a little earlier."""
+START_ORDER: Final = ("shard", "frontend", "gateway")
+STOP_ORDER: Final = ("frontend", "shard", "gateway")
+
+log = logging.getLogger(__name__)
+
+
+class GaveUp(Exception):
+    """A child can't be started; the message says which. Its own log says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One process to keep running; ``command`` gets ``--supervisor-fd N --id ID`` behind it."""
+
+    role: str
+    id: int
+    command: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times of the supervisor in seconds; tests shorten them."""
+
+    pause_min: float = RESTART_PAUSE_MIN_S
+    pause_max: float = RESTART_PAUSE_MAX_S
+    ready: float | None = None
+    """None: by role, READY_TIME_MAX_S."""
+    stop: float = STOP_TIME_MAX_S
+
+
+class Child:
+    """One process, its restarts, and what it said about itself."""
+
+    def __init__(self, plan: Plan, supervisor: "Supervisor") -> None:
+        self.plan = plan
+        self.details: Message | None = None
+        """What it reported when it got ready; None while it does not serve."""
+        self.restarts = 0
+        self.pid = 0
+        self._supervisor = supervisor
+        self._channel: Channel | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._changed = asyncio.Event()
+
+    def describe(self) -> Message:
+        """What the gateway and ``serve --json`` are told."""
+        details = self.details or {}
+        return {
+            "role": self.plan.role,
+            "id": self.plan.id,
+            "pid": self.pid,
+            "ready": self.details is not None,
+            "restarts": self.restarts,
+            "metrics": details.get("metrics"),
+        }
+
+    async def keep(self) -> None:
+        """Run the process, again and again, until the supervisor stops. Raises GaveUp."""
+        pause = self._supervisor.limits.pause_min
+        vain = 0
+        loop = asyncio.get_running_loop()
+        while not self._supervisor.stopping.is_set():
+            ready_at: float | None = None
+            try:
+                await self._start()
+                if await self._until_ready():
+                    ready_at = loop.time()
+                end = await self._until_exit()
+            except OSError as error:
+                end = f"could not be started: {error}"
+            finally:
+                self._forget()
+            if self._supervisor.stopping.is_set():
+                return
+            if ready_at is not None:
+                vain = 0
+                if loop.time() - ready_at >= HEALTHY_TIME_S:
+                    pause = self._supervisor.limits.pause_min
+            else:
+                vain += 1
+                if vain >= START_ATTEMPTS_MAX and not self._supervisor.served:
+                    raise GaveUp(f"{self.plan.name} {end}; it has been started {vain} times in vain")
+            log.warning("%s %s; starting it again in %.1f s", self.plan.name, end, pause)
+            self.restarts += 1
+            self._supervisor.changed()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._supervisor.stopping.wait(), pause)
+            pause = min(pause * 2, self._supervisor.limits.pause_max)
+
+    async def until_serving(self) -> None:
+        """Wait until the process has reported ready."""
+        while self.details is None:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def send(self, message: Message) -> None:
+        """Tell the process something, if it runs."""
+        if self._channel is not None and self.details is not None:
+            with suppress(ChannelClosed):  # it died a moment ago, or does not read: keep() sees its exit
+                self._channel.send(message)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL when the time is over."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._supervisor.limits.stop)
+        except TimeoutError:
+            log.error("%s did not end in %.0f s and is killed", self.plan.name, self._supervisor.limits.stop)
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, at once."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._channel = channel = Channel(ours)
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self.plan.command,
+                "--supervisor-fd",
+                str(theirs.fileno()),
+                "--id",
+                str(self.plan.id),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # stdout is the supervisor's, for what it tells its caller
+                pass_fds=(theirs.fileno(), *self._supervisor.inherited),
+            )
+        finally:
+            theirs.close()
+        self.pid = process.pid
+        with suppress(ChannelClosed):  # it died already: its exit says so
+            channel.send(self._supervisor.first_message(self.plan))
+        ours.setblocking(False)
+        asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
+        if self._supervisor.stopping.is_set():
+            self.kill()  # stop() may have come while the process was being made, and has not seen it
+
+    def _from_child(self, channel: Channel) -> None:
+        try:
+            for message in channel.receive():
+                if message.get("ready"):
+                    self.details = message
+                    self._changed.set()
+                    self._supervisor.changed()
+        except ChannelClosed:
+            asyncio.get_running_loop().remove_reader(channel.socket)
+
+    async def _until_ready(self) -> bool:
+        """True when it serves; False when it ended first, or was killed because its time was over."""
+        assert self._process is not None
+        limit = self._supervisor.limits.ready or READY_TIME_MAX_S.get(self.plan.role, 30.0)
+        tasks = [asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self.until_serving())]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not done:
+            log.error("%s was not ready in %.0f s and is killed", self.plan.name, limit)
+            self.kill()
+        return self.details is not None
+
+    async def _until_exit(self) -> str:
+        assert self._process is not None
+        code = await self._process.wait()
+        if code >= 0:
+            return f"(pid {self.pid}) ended with status {code}"
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return f"(pid {self.pid}) was ended by {name}"
+
+    def _forget(self) -> None:
+        if self._channel is not None:
+            asyncio.get_running_loop().remove_reader(self._channel.socket)
+            self._channel.close()
+            self._channel = None
+        self.kill()
+        self._process = None
+        self.details = None
+        self.pid = 0
+
+
+class Supervisor:
+    """All children of one machine. ``run`` returns after ``stop`` when every one of them has ended."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        settings: Settings,
+        sockets: str,
+        *,
+        inherited: Sequence[int] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        self.settings = settings
+        self.sockets = sockets
+        self.inherited = tuple(inherited)
+        """File descriptors that the children hold as well, such as the lock of the data directory."""
+        self.limits = limits or Limits()
+        self.stopping = asyncio.Event()
+        self.served = False
+        """Whether all children have ever been ready together."""
+        self.children = [Child(plan, self) for plan in plans]
+
+    async def run(self, on_ready: Callable[[list[Message]], None]) -> None:
+        """Start, call ``on_ready`` once with every child's description, keep them running, stop them.
+
+        Raises GaveUp when a child can't be started at all; the others have ended by then.
+        """
+        keepers: list[asyncio.Task[None]] = []
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            for role in START_ORDER:
+                batch = [child for child in self.children if child.plan.role == role]
+                keepers += [asyncio.create_task(child.keep()) for child in batch]
+                serving = asyncio.gather(*(child.until_serving() for child in batch))
+                try:
+                    await self._first(serving, stopping, *keepers)
+                finally:
+                    serving.cancel()
+                if self.stopping.is_set():
+                    return
+            self.served = True
+            on_ready([child.describe() for child in self.children])
+            self.changed()
+            await self._first(stopping, *keepers)
+        finally:
+            self.stopping.set()
+            await self._stop_in_order()
+            for keeper in keepers:
+                keeper.cancel()
+            await asyncio.gather(stopping, *keepers, return_exceptions=True)
+
+    def stop(self, reason: str) -> None:
+        """Begin the end in order; asked a second time, kill what is left."""
+        if self.stopping.is_set():
+            log.warning("%s again: killing what still runs", reason)
+            for child in self.children:
+                child.kill()
+            return
+        log.info("stopping: %s", reason)
+        self.stopping.set()
+
+    def changed(self) -> None:
+        """A child came or went: the gateway is told who is there."""
+        if self.served:
+            processes = [child.describe() for child in self.children]
+            for child in self.children:
+                if child.plan.role == "gateway":
+                    child.send({"processes": processes})
+
+    def first_message(self, plan: Plan) -> Message:
+        return {
+            "role": plan.role,
+            "id": plan.id,
+            "settings": self.settings.to_json(),
+            "sockets": self.sockets,
+        }
+
+    async def _first(self, *futures: "asyncio.Future[Any]") -> None:
+        """Wait until the first of these is done, and raise what it raised."""
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        for future in done:
+            future.result()
+
+    async def _stop_in_order(self) -> None:
+        for role in STOP_ORDER:
+            await asyncio.gather(*(child.stop() for child in self.children if child.plan.role == role))

@@ -35,6 +35,12 @@ LINK_CREDIT_MIN: Final = 20
 """Credit that even a link of very large messages gets."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
+FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
+"""Bytes that all sending links of a frontend may have unanswered before each falls back to LINK_CREDIT_MIN."""
+DELIVERY_WINDOW_MAX: Final = 2_000
+"""Messages that a shard may send ahead of what a consumer's socket took."""
+DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of the same, by the mean message size; never less than one message."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
 CONNECTIONS_MAX: Final = 65_536

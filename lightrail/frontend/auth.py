@@ -1,0 +1,146 @@
+"""Who a client is: the SASL mechanisms that are offered to it, and the check of what it shows.
+
+Password hashes are made in a worker thread: they are slow by design and must not hold up the other clients.
+The number of checks at a time is bounded, so that a flood of log-ins waits in line instead of taking every core.
+"""
+
+import asyncio
+import secrets
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from lightrail.amqp import sasl
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.users import UserRecord
+from lightrail.model.settings import Settings, is_loopback
+
+CHECKS_AT_ONCE: Final = 2
+"""Password hashes that are computed at a time, per frontend."""
+
+
+@dataclass(slots=True)
+class Step:
+    """What to answer: a challenge, or a user that is known now, or neither: refused, with a reason for the log."""
+
+    challenge: bytes | None = None
+    user: str | None = None
+    data: bytes | None = None
+    """Goes out with the good outcome (additional-data, security 5.3.3.5): SCRAM's proof of the server."""
+    reason: str = ""
+
+
+class Authenticator:
+    """What all connections share: users, settings, the secret behind the salts of unknown users."""
+
+    def __init__(self, coordinator: Coordinator, settings: Settings) -> None:
+        self.coordinator = coordinator
+        self.settings = settings
+        self.has_users = False
+        self.secret = b""
+        self.turn = asyncio.Semaphore(CHECKS_AT_ONCE)
+
+    async def refresh(self) -> None:
+        """Looks again whether any user is defined; connections that come after see it."""
+        if not self.secret:
+            self.secret = await self.coordinator.secret()
+        self.has_users = await self.coordinator.has_users()
+
+    def begin(self, transport: asyncio.Transport) -> "Authentication":
+        """The authentication of one connection: what it is offered depends on where it comes from."""
+        peer = transport.get_extra_info("peername")
+        loopback = is_loopback(peer[0]) if isinstance(peer, tuple) else True
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        certificate = _subject(tls)
+        mechanisms = self.settings.offered_mechanisms(
+            loopback=loopback, tls=tls is not None, has_users=self.has_users
+        )
+        if certificate is not None:
+            mechanisms = ("EXTERNAL", *mechanisms)
+        return Authentication(self, mechanisms, certificate)
+
+
+class Authentication:
+    """One connection's SASL exchange."""
+
+    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "mechanisms")
+
+    def __init__(self, owner: Authenticator, mechanisms: tuple[str, ...], certificate: str | None) -> None:
+        self._owner = owner
+        self._certificate = certificate
+        self._exchange: sasl.ScramServer | None = None
+        self._record: UserRecord | None = None
+        self.mechanisms = mechanisms
+
+    @property
+    def anonymous(self) -> bool:
+        """True when a client may come in without SASL as well."""
+        return "ANONYMOUS" in self.mechanisms
+
+    async def start(self, mechanism: str, response: bytes | None) -> Step:
+        """The client chose a mechanism."""
+        if mechanism not in self.mechanisms:
+            return Step(reason=f"mechanism {mechanism!r} is not offered to this client")
+        if mechanism == "ANONYMOUS":
+            return Step(user="anonymous")
+        if mechanism == "EXTERNAL":
+            return Step(user=self._certificate)
+        try:
+            if mechanism == "PLAIN":
+                return await self._plain(response or b"")
+            return await self._scram_first(mechanism, response or b"")
+        except sasl.SaslError as error:
+            return Step(reason=str(error))
+
+    async def respond(self, response: bytes | None) -> Step:
+        """The client answered the challenge of SCRAM."""
+        exchange = self._exchange
+        if exchange is None:
+            return Step(reason="a response came where no challenge was open")
+        self._exchange = None
+        try:
+            signature = exchange.final(response or b"")
+        except sasl.SaslError as error:
+            return Step(reason=f"{error} (user {exchange.user!r})")
+        if self._record is None:
+            return Step(reason=f"unknown user {exchange.user!r}")
+        return Step(user=exchange.user, data=signature)
+
+    async def _plain(self, response: bytes) -> Step:
+        user, password = sasl.parse_plain(response)
+        record = await self._owner.coordinator.user(user)
+        # The same work for a name that does not exist, so that time does not tell which do.
+        keys = (
+            record.sha256
+            if record is not None
+            else sasl.unknown_user_keys(self._owner.secret, user, "SCRAM-SHA-256")
+        )
+        async with self._owner.turn:
+            good = await asyncio.to_thread(sasl.verify_plain, keys, password)
+        if record is None or not good:
+            return Step(reason=f"unknown user or wrong password for {user!r}")
+        return Step(user=user)
+
+    async def _scram_first(self, mechanism: str, response: bytes) -> Step:
+        exchange = sasl.ScramServer(mechanism)
+        user = exchange.first(response)
+        self._record = record = await self._owner.coordinator.user(user)
+        if record is None:
+            keys = sasl.unknown_user_keys(self._owner.secret, user, mechanism)
+        else:
+            keys = record.sha256 if mechanism == "SCRAM-SHA-256" else record.sha512
+        challenge = exchange.challenge(keys, secrets.token_urlsafe(24))
+        self._exchange = exchange
+        return Step(challenge=challenge)
+
+
+def _subject(tls: ssl.SSLObject | None) -> str | None:
+    """The common name of a client certificate that the TLS layer has verified, or None."""
+    if tls is None:
+        return None
+    certificate = tls.getpeercert()
+    for entry in (certificate or {}).get("subject", ()):
+        for key, value in entry:
+            if key == "commonName":
+                return str(value)
+    return None

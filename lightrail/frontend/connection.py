@@ -1,0 +1,337 @@
+"""One client's socket: bytes to the engine, the engine's events to links, output once per turn.
+
+Nothing here waits: what needs the coordinator (where a queue is placed) or a worker thread (a password's
+hash) runs as a task and comes back to the connection, which may have gone by then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from lightrail.amqp import events
+from lightrail.amqp.connection import Connection
+from lightrail.amqp.link import Link
+from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.frontend.auth import Authentication
+from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.routes import Refused, consumer_options, queue_of
+from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import conditions, limits
+from lightrail.wire.messages import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.frontend.engine import Frontend
+
+log = logging.getLogger("lightrail.frontend.connection")
+
+
+class ClientConnection(asyncio.Protocol):
+    """The asyncio protocol of one accepted socket."""
+
+    __slots__ = (
+        "_authentication",
+        "_dirty",
+        "_links",
+        "_peer",
+        "_sessions",
+        "amqp",
+        "closing",
+        "deadline_ms",
+        "frontend",
+        "opened",
+        "paused",
+        "transport",
+        "user",
+    )
+
+    def __init__(self, frontend: "Frontend") -> None:
+        self.frontend = frontend
+        self.paused = False
+        self.opened = False
+        self.closing = False
+        self.user: str | None = None
+        self.deadline_ms: int | None = None
+        self.transport: asyncio.Transport | None = None
+        self.amqp: Connection | None = None
+        self._authentication: Authentication | None = None
+        self._dirty = False
+        self._links: set[ProducerLink | ConsumerLink] | None = None
+        self._peer = ""
+        self._sessions = 0
+
+    # --- the socket ------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(limits.WRITE_HIGH_WATER, limits.WRITE_HIGH_WATER // 4)
+        peer = self.transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self._authentication = self.frontend.authentication(self.transport)
+        self.amqp = self.frontend.new_amqp(self._authentication.mechanisms, self._authentication.anonymous)
+        self.frontend.connected(self)
+        self.touch()
+
+    def data_received(self, data: bytes) -> None:
+        amqp = self.amqp
+        if amqp is None:
+            return
+        frontend = self.frontend
+        now_ms = frontend.now_ms()
+        frontend.counts.frame_bytes_received += len(data)
+        self._feed(amqp, data, now_ms)
+        self.touch()
+
+    def _feed(self, amqp: Connection, data: bytes, now_ms: int) -> None:
+        for event in amqp.feed(data, now_ms):
+            if type(event) is events.Transfers:
+                producer = event.link.context
+                if producer is not None:
+                    producer.transfers(event, now_ms)
+            elif type(event) is events.Outcome:
+                consumer = event.link.context
+                if consumer is not None:
+                    consumer.outcome(event)
+            elif type(event) is events.Credit:
+                consumer = event.link.context
+                if consumer is not None:
+                    consumer.credit(event)
+            else:
+                self._rare(event)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drop_links()
+        self.frontend.disconnected(self)
+        self.amqp = None
+        self.transport = None
+
+    def pause_writing(self) -> None:
+        self.paused = True
+        self.frontend.counts.write_stalls += 1
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        for link in self._links or ():
+            if isinstance(link, ConsumerLink):
+                link.writable()
+
+    # --- output ----------------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Something may have to be written: it leaves at the end of this turn of the loop."""
+        if not self._dirty:
+            self._dirty = True
+            self.frontend.dirty.append(self)
+            self.frontend.schedule_flush()
+
+    def flush(self) -> None:
+        """Writes what the engine has, in one piece."""
+        self._dirty = False
+        amqp = self.amqp
+        transport = self.transport
+        if amqp is None or transport is None:
+            return
+        output = amqp.output
+        if output:
+            data = b"".join(output)
+            output.clear()
+            self.frontend.counts.frame_bytes_sent += len(data)
+            transport.write(data)
+        if amqp.closed and not self.closing:
+            self.closing = True
+            transport.close()
+        self.frontend.schedule_tick(self)
+
+    def tick(self, now_ms: int) -> None:
+        """A deadline of the engine has come: idle time-outs, half-open connections."""
+        amqp = self.amqp
+        if amqp is None:
+            return
+        self.deadline_ms = amqp.tick(now_ms)
+        self.touch()
+        if self.closing and self.transport is not None:
+            # The peer does not read what is left to write.
+            self.transport.abort()
+
+    def close(self, condition: str, description: str) -> None:
+        """Ends the connection in order, with a condition that tells the client why."""
+        if self.amqp is not None and not self.amqp.closed:
+            self.amqp.close(condition, description)
+            self.touch()
+
+    # --- rare events -----------------------------------------------------------------------------------
+
+    def _rare(self, event: object) -> None:
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, event)
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> None:
+        self.frontend.spawn(work)
+
+    def _sasl(self, event: events.SaslInit | events.SaslResponse) -> None:
+        self._task(self._authenticate(event))
+
+    async def _authenticate(self, event: events.SaslInit | events.SaslResponse) -> None:
+        authentication = self._authentication
+        amqp = self.amqp
+        if authentication is None or amqp is None:
+            return
+        if isinstance(event, events.SaslInit):
+            step = await authentication.start(str(event.mechanism), event.response)
+        else:
+            step = await authentication.respond(event.response)
+        if self.amqp is None or amqp.closed:
+            return
+        if step.challenge is not None:
+            amqp.sasl_challenge(step.challenge)
+        elif step.user is not None:
+            self.user = step.user
+            amqp.sasl_outcome(True, step.user, step.data)
+        else:
+            self.frontend.counts.authentications_failed += 1
+            log.warning("authentication by %s from %s failed: %s", event_name(event), self._peer, step.reason)
+            amqp.sasl_outcome(False, None)
+        # The client may have sent its open along with the last response.
+        self._feed(amqp, b"", self.frontend.now_ms())
+        self.touch()
+
+    def _opened(self, event: events.Opened) -> None:
+        self.opened = True
+        self.frontend.opened(self)
+        if self.frontend.stopping:
+            self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
+
+    def _begun(self, event: events.Begun) -> None:
+        self.frontend.counts.sessions += 1
+        self._sessions += 1
+
+    def _attached(self, event: events.Attached) -> None:
+        link = event.link
+        try:
+            queue = queue_of(link, self.frontend.settings)
+        except Refused as refusal:
+            self.frontend.counts.links_refused += 1
+            link.refuse(refusal.condition, refusal.description)
+            return
+        self._task(self._bind(link, queue))
+
+    async def _bind(self, link: Link, queue: str) -> None:
+        """Finds the shard of the queue and opens the link there; the attach is answered when it is ready."""
+        frontend = self.frontend
+        try:
+            shard, epoch = await frontend.place(queue)
+        except Exception:
+            log.exception("the coordinator could not place queue %s", queue)
+            if self.amqp is not None and not link.detached:
+                link.refuse(conditions.INTERNAL_ERROR, "the placement of the queue is not known; try again")
+                self.touch()
+            return
+        if self.amqp is None or link.detached:
+            return
+        number = frontend.next_link()
+        bound: ProducerLink | ConsumerLink
+        if link.is_sender:
+            options = consumer_options(link, queue)
+            bound = ConsumerLink(self, link, shard, number=number, options=options, epoch=epoch)
+        else:
+            bound = ProducerLink(self, link, shard, number=number, queue=queue, epoch=epoch)
+        link.context = bound
+        if self._links is None:
+            self._links = set()
+        self._links.add(bound)
+        frontend.link_opened(bound)
+        if isinstance(bound, ConsumerLink):
+            shard.open_consumer(bound)
+        else:
+            shard.open_producer(bound)
+
+    def _detached(self, event: events.Detached) -> None:
+        self._drop_link(event.link)
+
+    def _ended(self, event: events.Ended) -> None:
+        self.frontend.counts.sessions -= 1
+        self._sessions -= 1
+        for link in event.session.links():
+            self._drop_link(link)
+
+    def _drop_link(self, link: Link) -> None:
+        bound = link.context
+        if bound is not None:
+            link.context = None
+            bound.close()
+            if self._links is not None and bound in self._links:
+                self._links.remove(bound)
+                self.frontend.link_closed(bound)
+
+    def _drop_links(self) -> None:
+        self.frontend.counts.sessions -= self._sessions
+        self._sessions = 0
+        links, self._links = self._links, None
+        for bound in links or ():
+            bound.close()
+            self.frontend.link_closed(bound)
+
+    def _closed(self, event: events.Closed) -> None:
+        if event.error is not None:
+            if not event.by_peer:
+                self.frontend.counts.connections_failed += 1
+            log.info("connection from %s ended: %s", self._peer, describe(event.error))
+        self._drop_links()
+
+    # --- answers to attach -----------------------------------------------------------------------------
+
+    def accept_incoming(self, link: Link) -> None:
+        """The shard has the producer: echo the attach."""
+        target = link.target
+        assert isinstance(target, Target)
+        link.accept(source=link.source, target=target, max_message_size=self.frontend.settings.max_message_bytes)
+        self.touch()
+
+    def accept_outgoing(self, link: Link) -> None:
+        """The shard has the consumer: echo the attach without the filters that are not applied (3.5.3)."""
+        source = link.source
+        assert isinstance(source, Source)
+        source.filter = None
+        link.accept(source=source, target=link.target)
+        self.touch()
+
+    def refuse_link(self, link: Link, attached: bool, refusal: Refusal) -> None:
+        """The shard will not have the link: refused, or detached when it had been accepted."""
+        bound = link.context
+        link.context = None
+        if self._links is not None and bound in self._links:
+            self._links.remove(bound)
+            self.frontend.link_closed(bound)
+        if self.amqp is None or link.detached:
+            return
+        if attached:
+            link.detach(refusal.condition, refusal.description)
+        else:
+            link.refuse(refusal.condition, refusal.description)
+        self.touch()
+
+
+def event_name(event: events.SaslInit | events.SaslResponse) -> str:
+    return str(event.mechanism) if isinstance(event, events.SaslInit) else "the mechanism begun"
+
+
+def describe(error: AmqpError) -> str:
+    """An AMQP error in one line for a log."""
+    return f"{error.condition}: {error.description or ''}"
+
+
+Handler = Callable[[ClientConnection, Any], None]
+_HANDLERS: dict[type, Handler] = {
+    events.SaslInit: ClientConnection._sasl,
+    events.SaslResponse: ClientConnection._sasl,
+    events.Opened: ClientConnection._opened,
+    events.Begun: ClientConnection._begun,
+    events.Attached: ClientConnection._attached,
+    events.Detached: ClientConnection._detached,
+    events.Ended: ClientConnection._ended,
+    events.Closed: ClientConnection._closed,
+}

@@ -1,0 +1,251 @@
+"""A link that receives from a queue: slices from the shard out to the client, its credit, its outcomes back.
+
+Delivery numbers count from 0 over the life of the link and are the same here, in the engine and at the shard.
+The shard never learns of more credit than the client's socket keeps up with: a reader that stalls holds back
+a window, not its whole credit.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp.events import Credit, Outcome
+from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
+from lightrail.amqp.sections import decode_header, with_header
+from lightrail.amqp.types import encode
+from lightrail.model import limits
+from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.shards import ShardPeer
+
+_COUNTED: Final = {
+    OutcomeCode.ACCEPTED: "settled_accepted",
+    OutcomeCode.REJECTED: "settled_rejected",
+    OutcomeCode.RELEASED: "settled_released",
+    OutcomeCode.MODIFIED: "settled_modified",
+}
+
+
+class ConsumerLink:
+    """One outgoing link (the client receives) bound to a queue of a shard."""
+
+    __slots__ = (
+        "_attached",
+        "_base",
+        "_closed",
+        "_connection",
+        "_drain",
+        "_limit",
+        "_link",
+        "_mean_size",
+        "_options",
+        "_presettled",
+        "_said_limit",
+        "_sent",
+        "_shard",
+        "epoch",
+        "number",
+    )
+
+    def __init__(
+        self,
+        connection: "ClientConnection",
+        link: "Link",
+        shard: "ShardPeer",
+        *,
+        number: int,
+        options: ConsumerOpen,
+        epoch: int,
+    ) -> None:
+        self.number = number
+        self.epoch = epoch
+        self._connection = connection
+        self._link = link
+        self._shard = shard
+        self._options = options
+        self._presettled = options.presettled
+        self._attached = False
+        self._closed = False
+        self._sent = 0
+        self._base = 0
+        self._limit = 0
+        self._said_limit = 0
+        self._drain = False
+        self._mean_size = 1024.0
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def credit(self, event: Credit) -> None:
+        """The client lets us send deliveries numbered below `event.limit`."""
+        self._limit = event.limit
+        self._drain = event.drain
+        self._say_credit(force=True)
+
+    def outcome(self, event: Outcome) -> None:
+        """What the client made of a range of deliveries goes to the shard; unknown ones are long gone."""
+        first = event.first
+        last = event.last
+        if not event.settled:
+            # The receiver waits for us to settle (receiver-settle-mode second, or it only said its state).
+            self._link.settle_sent(first, last, event.state)
+        if self._presettled:
+            return
+        first = max(first, self._base)
+        if first > last:
+            # Delivered by a shard process that has died since: the message is back in its queue already.
+            return
+        code, body = self._encode_outcome(event.state)
+        name = _COUNTED[code]
+        counts = self._connection.frontend.counts
+        setattr(counts, name, getattr(counts, name) + last - first + 1)
+        self._shard.post(
+            frame(
+                Kind.SETTLE,
+                flags=code,
+                link=self.number,
+                epoch=self.epoch,
+                count=last - first + 1,
+                number=first,
+                body=body,
+            )
+        )
+
+    def _encode_outcome(self, state: object) -> tuple[OutcomeCode, bytes]:
+        if isinstance(state, Accepted):
+            return OutcomeCode.ACCEPTED, b""
+        if isinstance(state, Released):
+            return OutcomeCode.RELEASED, b""
+        if isinstance(state, Rejected):
+            error = state.error
+            detail = SettleDetail()
+            if error is not None:
+                detail.condition = str(error.condition)[:256]
+                detail.description = (error.description or "")[:1024]
+            return OutcomeCode.REJECTED, detail.encode()
+        if isinstance(state, Modified):
+            annotations = encode(state.message_annotations).hex() if state.message_annotations else ""
+            return OutcomeCode.MODIFIED, SettleDetail(
+                delivery_failed=bool(state.delivery_failed),
+                undeliverable_here=bool(state.undeliverable_here),
+                annotations=annotations,
+            ).encode()
+        # Settled without an outcome: the source's default-outcome, else modified(delivery-failed) (3.5.3).
+        options = self._options
+        return OutcomeCode(options.default_outcome), SettleDetail(
+            delivery_failed=options.default_failed
+        ).encode()
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens this consumer at the shard with the credit that is left."""
+        self._base = self._options.first = self._sent
+        self._shard.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.epoch, body=self._options.encode())
+        )
+        self._said_limit = self._sent
+        self._say_credit(force=True)
+
+    def ready(self) -> None:
+        """The shard took the consumer: the client's attach is answered."""
+        if not self._closed and not self._attached:
+            self._attached = True
+            self._connection.accept_outgoing(self._link)
+
+    def deliver(self, part: bytes, number: int, count: int) -> None:
+        """A slice of the queue for the client."""
+        if self._closed:
+            return
+        _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        blob_at = DELIVER_ENDS + 4 * count
+        ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
+        if attempts or expires:
+            self._deliver_rewritten(part, blob_at, ends, base, attempts, expires, message_format)
+        else:
+            self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
+        self._sent = number + count
+        self._mean_size += (size / count - self._mean_size) * 0.25
+        counts = self._connection.frontend.counts
+        counts.messages_delivered += count
+        counts.message_bytes_delivered += size
+        if self._presettled:
+            counts.settled_presettled += count
+        self._connection.touch()
+        if self._said_limit < self._limit:
+            self._say_credit()
+
+    def _deliver_rewritten(
+        self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int, fmt: int
+    ) -> None:
+        """Deliveries whose header a broker must change (messaging 3.2.1): delivery-count, ttl."""
+        now_ms = self._connection.frontend.now_ms()
+        start = blob_at
+        for end in ends:
+            stop = blob_at + end - base
+            message = part[start:stop]
+            start = stop
+            header = decode_header(message)
+            if attempts:
+                header.delivery_count = attempts
+                header.first_acquirer = False
+            if header.ttl is not None and expires:
+                header.ttl = max(0, min(header.ttl, expires - now_ms))
+            message = with_header(message, header)
+            self._link.send_one(message, self._presettled, fmt)
+
+    def drained(self, number: int) -> None:
+        """The shard has nothing (more) for the credit that it knows of."""
+        if self._closed or not self._drain:
+            return
+        if number >= self._said_limit and self._said_limit < self._limit:
+            self._say_credit(force=True)
+            return
+        self._drain = False
+        self._limit = self._said_limit = self._sent
+        self._link.drained()
+        self._connection.touch()
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this consumer (any more)."""
+        if not self._closed:
+            self._closed = True
+            self._connection.refuse_link(self._link, self._attached, refusal)
+
+    # --- credit towards the shard ----------------------------------------------------------------------
+
+    def writable(self) -> None:
+        """The client's socket takes bytes again."""
+        if self._said_limit < self._limit:
+            self._say_credit()
+
+    def close(self) -> None:
+        """The client's link is gone: the shard takes back what it held."""
+        self._closed = True
+        self._shard.close_consumer(self.number)
+
+    def _say_credit(self, *, force: bool = False) -> None:
+        window = int(limits.DELIVERY_WINDOW_BYTES / self._mean_size)
+        window = max(1, min(limits.DELIVERY_WINDOW_MAX, window))
+        ahead = self._said_limit - self._sent
+        if self._connection.paused:
+            limit = min(self._limit, max(self._said_limit, self._sent))
+        else:
+            if not force and ahead > window >> 1:
+                return
+            limit = min(self._limit, self._sent + window)
+        if limit == self._said_limit and not force:
+            return
+        self._said_limit = limit
+        self._shard.post(
+            frame(
+                Kind.CREDIT,
+                flags=DRAIN if self._drain else 0,
+                link=self.number,
+                epoch=self.epoch,
+                number=limit,
+            )
+        )

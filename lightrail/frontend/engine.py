@@ -1,0 +1,257 @@
+"""The frontend: its connections, its shards, and the turn of the loop that joins them.
+
+One turn: sockets and shards are read, links move batches, then everything that gathered is written: one
+message per shard, one write per connection.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import zmq
+
+from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.frontend.auth import Authentication, Authenticator
+from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.shards import ShardPeer, State
+from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import conditions, limits
+from lightrail.model.settings import Settings
+from lightrail.telemetry.families import FrontendCounts
+
+log = logging.getLogger("lightrail.frontend")
+
+
+class Frontend:
+    """Everything one frontend process owns; no durable state."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        boot: int,
+        settings: Settings,
+        coordinator: Coordinator,
+        authenticator: Authenticator,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.name = name
+        self.boot = boot
+        self.settings = settings
+        self.counts = FrontendCounts()
+        self.stopping = False
+        self.dirty: list[ClientConnection] = []
+        self.connections: set[ClientConnection] = set()
+        self.half_open = 0
+        self.unanswered_bytes = 0
+        self.shards: dict[int, ShardPeer] = {}
+        self._coordinator = coordinator
+        self._authenticator = authenticator
+        self._loop = loop
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._flush_scheduled = False
+        self._links = itertools.count(1)
+        self._routes: dict[str, tuple[int, int]] = {}
+        self._placing: dict[str, asyncio.Future[tuple[int, int]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._deadlines: list[tuple[int, int, ClientConnection]] = []
+        self._order = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def now_ms() -> int:
+        """Wall clock: expiry times of messages and of the shard's journal are meant in it."""
+        return time.time_ns() // 1_000_000
+
+    # --- shards ----------------------------------------------------------------------------------------
+
+    def add_shard(self, shard: int, address: str) -> None:
+        """Connects to a shard; it may come later."""
+        self.shards[shard] = ShardPeer(
+            self._loop,
+            self._context,
+            shard=shard,
+            address=address,
+            frontend=self.name,
+            boot=self.boot,
+            now_ms=self.now_ms,
+            schedule_flush=self.schedule_flush,
+        )
+
+    def not_ready(self) -> str | None:
+        """Why this frontend does not serve, or None: every shard has greeted us."""
+        away = [str(shard) for shard, peer in self.shards.items() if peer.state is not State.SERVING]
+        self.counts.shards_connected = len(self.shards) - len(away)
+        return f"waiting for shard {', '.join(away)}" if away else None
+
+    async def place(self, queue: str) -> tuple[ShardPeer, int]:
+        """The shard and the epoch of a queue; a new queue is placed by the coordinator and remembered."""
+        known = self._routes.get(queue)
+        if known is None:
+            # One look-up per name: many links of one queue often come together.
+            pending = self._placing.get(queue)
+            if pending is None:
+                pending = self._placing[queue] = asyncio.ensure_future(self._ask(queue))
+            try:
+                known = await asyncio.shield(pending)
+            finally:
+                self._placing.pop(queue, None)
+            if len(self._routes) >= limits.QUEUES_MAX:
+                self._routes.clear()
+            self._routes[queue] = known
+        return self.shards[known[0]], known[1]
+
+    async def _ask(self, queue: str) -> tuple[int, int]:
+        placement = await self._coordinator.place(queue)
+        return placement.shard, placement.epoch
+
+    # --- connections -----------------------------------------------------------------------------------
+
+    def protocol(self) -> ClientConnection:
+        """For create_server: the protocol of a socket that was accepted."""
+        return ClientConnection(self)
+
+    def authentication(self, transport: asyncio.Transport) -> Authentication:
+        return self._authenticator.begin(transport)
+
+    def new_amqp(self, mechanisms: tuple[str, ...], anonymous: bool) -> Connection:
+        """The engine of a new connection, with the limits of this broker."""
+        settings = ConnectionSettings(
+            container_id=self.name,
+            sasl_mechanisms=mechanisms,
+            allow_plain_header=anonymous,
+            idle_time_out_ms=self.settings.idle_timeout,
+            max_message_size=self.settings.max_message_bytes,
+        )
+        return Connection(settings, self.now_ms())
+
+    def connected(self, connection: ClientConnection) -> None:
+        self.connections.add(connection)
+        self.half_open += 1
+        self.counts.connections_opened += 1
+        self.counts.connections += 1
+        if self.half_open > limits.HALF_OPEN_MAX or len(self.connections) > limits.CONNECTIONS_MAX:
+            self.counts.connections_refused += 1
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def opened(self, connection: ClientConnection) -> None:
+        self.half_open -= 1
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.counts.connections -= 1
+            if not connection.opened:
+                self.half_open -= 1
+
+    def link_opened(self, link: ProducerLink | ConsumerLink) -> None:
+        self.counts.links_opened += 1
+        self._count_link(link, 1)
+
+    def link_closed(self, link: ProducerLink | ConsumerLink) -> None:
+        self._count_link(link, -1)
+
+    def _count_link(self, link: ProducerLink | ConsumerLink, change: int) -> None:
+        if isinstance(link, ConsumerLink):
+            self.counts.links_outgoing += change
+        else:
+            self.counts.links_incoming += change
+
+    def next_link(self) -> int:
+        """A number for a link, unique over the life of this process."""
+        return next(self._links)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs what has to wait; its errors are logged and end nothing else."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the frontend failed", exc_info=error)
+
+    # --- the turn --------------------------------------------------------------------------------------
+
+    def schedule_flush(self) -> None:
+        """Asks for a flush at the end of this turn."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        dirty, self.dirty = self.dirty, []
+        for connection in dirty:
+            connection.flush()
+        for peer in self.shards.values():
+            peer.flush()
+
+    # --- deadlines -------------------------------------------------------------------------------------
+
+    def schedule_tick(self, connection: ClientConnection) -> None:
+        """Keeps one entry per connection in the heap; a deadline that moved away is found when it comes."""
+        if connection.deadline_ms is None and connection.amqp is not None:
+            deadline = connection.amqp.tick(self.now_ms())
+            if deadline is not None:
+                connection.deadline_ms = deadline
+                heapq.heappush(self._deadlines, (deadline, next(self._order), connection))
+                self._arm()
+
+    def _arm(self) -> None:
+        if self._deadlines and (self._timer is None or self._deadlines[0][0] < self._timer_ms):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = self._deadlines[0][0]
+            wait = max(0, self._timer_ms - self.now_ms()) / 1000
+            self._timer = self._loop.call_later(wait, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_ms = self.now_ms()
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            connection = heapq.heappop(deadlines)[2]
+            connection.tick(now_ms)
+            if connection.deadline_ms is not None:
+                deadline = max(connection.deadline_ms, now_ms + 1)
+                heapq.heappush(deadlines, (deadline, next(self._order), connection))
+        self._arm()
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    async def stop(self, wait_s: float) -> None:
+        """Ends in order: no new credit, what came is answered, then every connection is closed with a condition.
+
+        The listeners are closed by the caller before.
+        """
+        self.stopping = True
+        deadline = self._loop.time() + wait_s
+        while self.unanswered_bytes and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            connection.close(conditions.CONNECTION_FORCED, "the broker is shutting down; connect again later")
+        while self.connections and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+        for peer in self.shards.values():
+            peer.close()
+        for task in list(self._tasks):
+            task.cancel()
+        self._context.term()

@@ -1,0 +1,88 @@
+"""The frontend process: `python -m lightrail.frontend.main`, started by the supervisor or by `lightrail frontend`."""
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import sys
+
+from lightrail.cluster.sqlite import SqliteCoordinator
+from lightrail.frontend.auth import Authenticator
+from lightrail.frontend.engine import Frontend
+from lightrail.frontend.listener import listen, tls_context
+from lightrail.model.settings import Endpoint
+from lightrail.telemetry import exposition
+from lightrail.telemetry.families import FRONTEND_FAMILIES
+from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.process import Process, main
+
+log = logging.getLogger("lightrail.frontend")
+
+USERS_REFRESH_S = 1.0
+"""How long a change of the users file may go unnoticed by new connections."""
+STOP_WAIT_S = 5.0
+"""How long the end waits for answers to what was sent and for the peers' closes."""
+
+
+async def serve(process: Process) -> None:
+    """Serves until the process shall stop."""
+    settings = process.settings
+    loop = asyncio.get_running_loop()
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, "coordinator.sqlite"))
+    authenticator = Authenticator(coordinator, settings)
+    await authenticator.refresh()
+    if not authenticator.has_users:
+        log.warning("no user is defined: everybody on this machine gets in; see `lightrail-admin user add`")
+    frontend = Frontend(
+        name=process.name,
+        boot=secrets.randbits(32),
+        settings=settings,
+        coordinator=coordinator,
+        authenticator=authenticator,
+        loop=loop,
+    )
+    for shard in range(await coordinator.shards() or settings.shards):
+        frontend.add_shard(shard, process.shard_address(shard))
+    runner, metrics_port = await exposition.start(
+        settings.metrics,
+        0,
+        registry(FRONTEND_FAMILIES, frontend.counts),
+        lambda: process.not_ready() or frontend.not_ready(),
+    )
+    tls = tls_context(settings) if settings.amqps is not None else None
+    # Batches and events die young and by reference counting; full collections would only walk idle connections.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    servers = [await listen(frontend, settings.amqp, None)]
+    if settings.amqps is not None:
+        servers.append(await listen(frontend, settings.amqps, tls))
+    refresh = asyncio.create_task(_refresh(authenticator))
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    details = {
+        "amqp": str(Endpoint(settings.amqp.host, ports[0])),
+        "metrics": str(Endpoint(settings.metrics, metrics_port)),
+    }
+    if settings.amqps is not None:
+        details["amqps"] = str(Endpoint(settings.amqps.host, ports[1]))
+    process.report_ready(**details)
+    await process.until_stop()
+    refresh.cancel()
+    for server in servers:
+        server.close()
+    await frontend.stop(STOP_WAIT_S)
+    await runner.cleanup()
+    await coordinator.close()
+
+
+async def _refresh(authenticator: Authenticator) -> None:
+    while True:
+        await asyncio.sleep(USERS_REFRESH_S)
+        try:
+            await authenticator.refresh()
+        except Exception as error:
+            log.warning("the users could not be read: %s", error)
+
+
+if __name__ == "__main__":
+    sys.exit(main("frontend", serve))

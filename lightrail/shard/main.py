@@ -1,0 +1,84 @@
+"""The shard process: `python -m lightrail.shard.main`, started by the supervisor or by `lightrail shard`."""
+
+import asyncio
+import gc
+import logging
+import os
+import secrets
+import sys
+import time
+
+from lightrail.cluster.sqlite import SqliteCoordinator
+from lightrail.model.settings import Endpoint, Settings
+from lightrail.shard.engine import Engine
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.memory import MemoryStore
+from lightrail.shard.journal.sqlite import SqliteStore
+from lightrail.shard.journal.store import Store
+from lightrail.shard.server import Server
+from lightrail.telemetry import exposition
+from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
+from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.process import Process, main
+
+log = logging.getLogger("lightrail.shard")
+
+
+def open_store(settings: Settings, shard: int, cluster: str) -> Store:
+    """The store that the settings name, for this shard of this installation."""
+    directory = os.path.join(settings.data, f"shard-{shard}")
+    if settings.store == "memory":
+        return MemoryStore()
+    if settings.store == "sqlite":
+        return SqliteStore(directory, shard=shard, cluster=cluster)
+    return Journal(directory, shard=shard, cluster=cluster, segment_bytes=settings.segment_bytes)
+
+
+async def serve(process: Process) -> None:
+    """Serves until the process shall stop."""
+    settings = process.settings
+    loop = asyncio.get_running_loop()
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, "coordinator.sqlite"))
+    cluster = await coordinator.cluster_id()
+    await coordinator.close()
+    counts = ShardCounts(settings.memory_mark)
+    store = open_store(settings, process.id, cluster)
+    started = time.perf_counter()
+    now_ms = Server.now_ms()
+    recovered = store.recover(settings.memory_mark, now_ms)
+    engine = Engine(
+        shard=process.id,
+        boot=secrets.randbits(32),
+        store=store,
+        recovered=recovered,
+        counts=counts,
+        memory_mark=settings.memory_mark,
+        max_delivery_count=settings.max_delivery_count,
+        now_ms=now_ms,
+    )
+    log.info(
+        "recovered %d messages of %d queues in %.2f s",
+        sum(run.count for queue in recovered.queues for run in queue.runs),
+        len(recovered.queues),
+        time.perf_counter() - started,
+    )
+    del recovered
+    # Messages and runs die by reference counting; full collections would only walk the backlog.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    server = Server(loop, engine, store, counts, process.shard_address(process.id))
+    runner, port = await exposition.start(
+        settings.metrics,
+        0,
+        registry(SHARD_FAMILIES, counts),
+        lambda: process.not_ready() or engine.not_ready(),
+        shard=counts,
+    )
+    process.report_ready(metrics=str(Endpoint(settings.metrics, port)))
+    await process.until_stop()
+    await server.close()
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    sys.exit(main("shard", serve))

@@ -1,0 +1,54 @@
+"""How the memory of a shard is shared: who flows to disk, and how much, once all queues together pass the mark.
+
+The formula: while the messages in memory exceed the mark, the queue that holds most gives up what is beyond
+its fair share, the mark divided by the number of queues that hold more than that, and at least an eighth of
+what it holds, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
+its head, so that consumers do not wait for the disk.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lightrail.shard.engine import Queue
+
+LOW_WATER: Final = 0.9
+"""Relief goes on down to this part of the mark, so that it is not needed again at once."""
+
+
+class Memory:
+    """Bytes of messages in memory, by queue."""
+
+    __slots__ = ("_queues", "mark", "resident")
+
+    def __init__(self, mark: int) -> None:
+        self.mark = mark
+        self.resident = 0
+        self._queues: dict[Queue, None] = {}
+
+    @property
+    def above_mark(self) -> bool:
+        return self.resident > self.mark
+
+    def update(self, queue: "Queue") -> None:
+        """Counts the queue again after it changed."""
+        now = queue.machine.stats.resident_bytes
+        self.resident += now - queue.resident
+        queue.resident = now
+        if now:
+            self._queues[queue] = None
+        else:
+            self._queues.pop(queue, None)
+
+    def plan(self) -> list[tuple["Queue", int]]:
+        """(queue, bytes that it should give up), the largest queue first."""
+        surplus = self.resident - int(self.mark * LOW_WATER)
+        by_size = sorted(self._queues, key=lambda queue: queue.resident, reverse=True)
+        share = self.mark // max(1, len(by_size))
+        plan = []
+        for queue in by_size:
+            if surplus <= 0:
+                break
+            wanted = min(surplus, max(queue.resident - share, queue.resident // 8))
+            plan.append((queue, wanted))
+            surplus -= wanted
+        return plan

@@ -1,0 +1,25 @@
+"""One read of messages that had flowed to disk: performed in the reader thread, ended on the loop."""
+
+from lightrail.shard.journal.store import Store
+from lightrail.shard.queue.runs import Place, Run
+
+
+class Read:
+    """What to read for which queue; `runs` after `perform`."""
+
+    __slots__ = ("place", "queue", "queue_id", "run", "runs")
+
+    def __init__(self, queue: str, queue_id: int, run: Run, place: Place) -> None:
+        self.queue = queue
+        self.queue_id = queue_id
+        self.run = run
+        self.place = place
+        self.runs: list[Run] = []
+
+    @property
+    def segment(self) -> int:
+        return self.place.segment
+
+    def perform(self, store: Store) -> None:
+        """Reads from the store; in a thread."""
+        self.runs = store.read(self.place, self.queue_id, self.run.sequence, self.run.end)

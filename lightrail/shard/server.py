@@ -1,0 +1,148 @@
+"""Performs what the engine decides: the ROUTER socket, the commit thread, the reader thread, the timer."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import zmq
+
+from lightrail.model import limits
+from lightrail.shard.engine import Engine
+from lightrail.shard.journal.store import Commit, Store
+from lightrail.shard.reading import Read
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.peer import LoopSocket
+
+log = logging.getLogger("lightrail.shard")
+
+
+class Server:
+    """One shard process on its loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, engine: Engine, store: Store, counts: ShardCounts, address: str
+    ) -> None:
+        self._loop = loop
+        self._engine = engine
+        self._store = store
+        self._counts = counts
+        self._committer = ThreadPoolExecutor(1, "commit")
+        self._reader = ThreadPoolExecutor(1, "read")
+        self._commit: Commit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closing = False
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        socket = self._context.socket(zmq.ROUTER)
+        # A ROUTER drops what does not fit; what may be under way is bounded by link credit instead.
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        if address.startswith("ipc://"):
+            # A socket file that a killed process left behind; who owns the directory holds its lock.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address.removeprefix("ipc://"))
+        socket.bind(address)
+        self._socket = LoopSocket(loop, socket, self._receive, self._turn)
+        self._beat()
+
+    @staticmethod
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    # --- the turn --------------------------------------------------------------------------------------
+
+    def _receive(self, parts: list[bytes]) -> None:
+        self._engine.receive(parts[0], parts[1:], self.now_ms())
+
+    def _turn(self) -> None:
+        """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
+        engine = self._engine
+        engine.step(self.now_ms())
+        self._send()
+        if self._commit is None and self._store.pending:
+            self._begin_commit()
+        for read in engine.take_reads():
+            self._begin_read(read)
+
+    def _send(self) -> None:
+        for identity, parts in self._engine.take_output():
+            if not self._socket.send([identity, *parts]):
+                self._engine.lost(identity)
+
+    # --- commits ---------------------------------------------------------------------------------------
+
+    def _begin_commit(self) -> None:
+        commit = self._store.begin_commit()
+        self._engine.commit_begun()
+        self._commit = commit
+        self._idle.clear()
+        started = time.perf_counter()
+        future = self._committer.submit(commit.perform)
+        future.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._end_commit, commit, done, started)
+        )
+
+    def _end_commit(self, commit: Commit, done: "Future[None]", started: float) -> None:
+        self._commit = None
+        error = done.exception()
+        if error is not None:
+            log.critical("the store failed to write: %s; nothing more is accepted", error)
+            self._counts.store_failures += 1
+            self._store.fail_commit(commit, error)
+            self._engine.commit_failed(error)
+        else:
+            self._store.end_commit(commit)
+            messages = self._engine.commit_ended(self.now_ms())
+            self._counts.synced(messages, time.perf_counter() - started)
+        self._turn()
+        if self._commit is None:
+            self._idle.set()
+
+    # --- reads -----------------------------------------------------------------------------------------
+
+    def _begin_read(self, read: Read) -> None:
+        future = self._reader.submit(read.perform, self._store)
+        future.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._end_read, read, done)
+        )
+
+    def _end_read(self, read: Read, done: "Future[None]") -> None:
+        error = done.exception()
+        if error is not None:
+            log.error("messages of queue %s could not be read back: %s", read.queue, error)
+        self._engine.read_ended(read, error, self.now_ms())
+        self._turn()
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        now_ms = self.now_ms()
+        self._engine.tick(now_ms)
+        self._turn()
+        deadline = self._engine.deadline_ms
+        wait_ms = limits.HEARTBEAT_MS
+        if deadline is not None:
+            wait_ms = max(1, min(wait_ms, deadline - now_ms))
+        if not self._closing:
+            self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends in order: what was accepted is on disk, answers have left."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._turn()
+        await self._idle.wait()
+        self._socket.close(linger_ms=500)
+        self._committer.shutdown()
+        self._reader.shutdown()
+        self._store.close()
+        self._context.term()

@@ -1,0 +1,166 @@
+"""The frames between frontends and shards: one fixed header, then columns; drawn in docs/formats/wire.md.
+
+A ZeroMQ message is a list of parts and each part is one frame, so that everything that gathered for a peer
+in one turn of the loop leaves in one message. All integers are little-endian: both ends of an `ipc://` or
+`tcp://` link are ours, and the columns are used where they lie (memoryview, no conversion).
+
+Header, 24 bytes: kind u8, flags u8, reserved u16, epoch u32, link u32, count u32, number u64.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+VERSION: Final = 1
+"""Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
+
+HEADER: Final = Struct("<BBHIIIQ")
+HEADER_SIZE: Final = HEADER.size
+ENQUEUE_COLUMNS: Final = Struct("<qII")
+"""expires_at_ms i64 (0: never), message_format u32, bytes of the blob u32."""
+ENQUEUE_ENDS: Final = HEADER_SIZE + ENQUEUE_COLUMNS.size
+DELIVER_COLUMNS: Final = Struct("<QqqIIII")
+"""first sequence u64, expires_at_ms i64, enqueued_at_ms i64, attempts u32, message_format u32, base u32, bytes u32."""
+DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame says; the first group goes to the shard, the second to the frontend."""
+
+    HELLO = 1
+    PRODUCER_OPEN = 2
+    PRODUCER_CLOSE = 3
+    ENQUEUE = 4
+    CONSUMER_OPEN = 5
+    CONSUMER_CLOSE = 6
+    CREDIT = 7
+    SETTLE = 8
+    PING = 9
+    GOODBYE = 10
+
+    WELCOME = 65
+    PRODUCER_READY = 66
+    ACCEPTED = 67
+    REFUSED = 68
+    CONSUMER_READY = 69
+    DELIVER = 70
+    DRAINED = 71
+    GONE = 72
+    PONG = 73
+    ABSENT = 74
+
+
+# Flags of ENQUEUE.
+DURABLE: Final = 1
+# Flags of CREDIT.
+DRAIN: Final = 1
+
+
+class OutcomeCode(IntEnum):
+    """Flags byte of SETTLE: the outcome of the range (messaging 3.4)."""
+
+    ACCEPTED = 0
+    REJECTED = 1
+    RELEASED = 2
+    MODIFIED = 3
+
+
+class WireError(Exception):
+    """A frame that does not have the layout of this version: what was expected and what came."""
+
+
+class Header(NamedTuple):
+    """The fixed part of every frame, in the order of the bytes."""
+
+    kind: int
+    flags: int
+    reserved: int
+    epoch: int
+    link: int
+    count: int
+    number: int
+
+
+def frame(
+    kind: Kind, *, flags: int = 0, epoch: int = 0, link: int = 0, count: int = 0, number: int = 0, body: bytes = b""
+) -> bytes:
+    """Any frame that is not on the hot path: header and a body of bytes (text or JSON)."""
+    return HEADER.pack(kind, flags, 0, epoch, link, count, number) + body
+
+
+def read_header(part: Buffer) -> Header:
+    """The header of a frame.
+
+    Raises:
+        WireError: fewer bytes than a header has.
+    """
+    if len(part) < HEADER_SIZE:
+        raise WireError(f"a frame has at least {HEADER_SIZE} bytes, {len(part)} came")
+    return Header._make(HEADER.unpack_from(part))
+
+
+def enqueue(
+    link: int,
+    epoch: int,
+    number: int,
+    ends: bytes,
+    blob: Sequence[Buffer],
+    *,
+    durable: bool,
+    priority: int,
+    expires_at_ms: int,
+    message_format: int,
+    size: int,
+) -> bytes:
+    """A batch of messages for a queue.
+
+    Args:
+        number: of the batch, rising by one per producer; sent again unchanged after a reconnect.
+        ends: u32 column, where each message ends in the blob; its length is 4 x count.
+        blob: the messages, in pieces that are joined here once.
+        expires_at_ms: 0 for never.
+        size: bytes of the blob.
+    """
+    count = len(ends) >> 2
+    return b"".join(
+        (
+            HEADER.pack(Kind.ENQUEUE, durable, priority, epoch, link, count, number),
+            ENQUEUE_COLUMNS.pack(expires_at_ms, message_format, size),
+            ends,
+            *blob,
+        )
+    )
+
+
+def deliver(
+    link: int,
+    epoch: int,
+    number: int,
+    count: int,
+    sequence: int,
+    attempts: int,
+    expires_at_ms: int,
+    enqueued_at_ms: int,
+    message_format: int,
+    base: int,
+    ends: Buffer,
+    blob: Buffer,
+) -> bytes:
+    """A slice of a queue for a consumer: delivery numbers from `number`, sequences from `sequence`.
+
+    `ends` are copied as they stand in the stored batch; `base` is the end of the message before the first,
+    so message i lies at ends[i-1]-base .. ends[i]-base of the blob, with base for ends[-1].
+    """
+    return b"".join(
+        (
+            HEADER.pack(Kind.DELIVER, 0, 0, epoch, link, count, number),
+            DELIVER_COLUMNS.pack(
+                sequence, expires_at_ms, enqueued_at_ms, attempts, message_format, base, len(blob)
+            ),
+            ends,
+            blob,
+        )
+    )

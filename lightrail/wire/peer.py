@@ -1,0 +1,93 @@
+"""A plain ZeroMQ socket on an asyncio loop: read until empty, written at once, never `zmq.asyncio`.
+
+The FD of a ZeroMQ socket is edge-triggered and says only "look at EVENTS": every send and receive may use up
+the edge, so after each of them EVENTS is read again. `zmq.asyncio` makes a future and a callback per
+message, which costs more than the message does here.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import zmq
+
+Parts = list[bytes]
+Receive = Callable[[Parts], None]
+
+MESSAGES_PER_TURN: Final = 256
+"""Messages that are read before the loop's other work gets its turn."""
+
+
+class LoopSocket:
+    """One ZeroMQ socket whose messages reach `receive`; `after` is called once when a turn's messages are in."""
+
+    __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        socket: "zmq.Socket[bytes]",
+        receive: Receive,
+        after: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._socket = socket
+        self._receive = receive
+        self._after = after
+        self._scheduled = False
+        self._closed = False
+        self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
+        loop.add_reader(self._fd, self._drain)
+        self._schedule()
+
+    def send(self, parts: Sequence[bytes]) -> bool:
+        """Hands the parts to ZeroMQ as one message.
+
+        Returns:
+            False when there is nobody at the other end to take it (the caller sends again after the greeting).
+        """
+        if self._closed:
+            return False
+        try:
+            self._socket.send_multipart(parts, zmq.NOBLOCK)
+        except (zmq.Again, zmq.error.ZMQError) as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                sent = False
+            else:
+                raise
+        else:
+            sent = True
+        if not self._scheduled and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator]
+            self._schedule()
+        return sent
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Takes the socket off the loop; what was sent has `linger_ms` to leave."""
+        if not self._closed:
+            self._closed = True
+            self._loop.remove_reader(self._fd)
+            self._socket.close(linger_ms)
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        receive_multipart = self._socket.recv_multipart
+        receive = self._receive
+        got = 0
+        try:
+            while got < MESSAGES_PER_TURN:
+                receive(receive_multipart(zmq.NOBLOCK))
+                got += 1
+        except zmq.Again:
+            pass
+        if got:
+            self._after()
+        if got == MESSAGES_PER_TURN or (
+            not self._closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator]
+        ):
+            self._schedule()

@@ -10,7 +10,7 @@ All ranges are half-open: `first` belongs to the range, `last` does not.
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 Ends = memoryview | array  # type: ignore[type-arg]  # items are u32; one name for both column types
@@ -45,9 +45,9 @@ class Batch:
     `size` and `expires_at_ms` (the earliest of its messages) are what is left of them.
     """
 
-    data: Data | None
+    data: Data | None = field(repr=False)
     """The encoded messages; may be a whole frame of the wire, `base` points at the first message."""
-    ends: Ends | None
+    ends: Ends | None = field(repr=False)
     """Items of 4 bytes: where each message ends, counted from `base`."""
     count: int
     size: int

@@ -1,0 +1,126 @@
+"""Commands: what may be asked of a queue, as values.
+
+Ranges of delivery numbers and sequences are half-open: `last` is the first one that no longer belongs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from lightrail.shard.queue.runs import Batch, Run
+
+
+class OutcomeKind(IntEnum):
+    """Terminal states of a delivery (messaging 3.4)."""
+
+    ACCEPTED = 0
+    REJECTED = 1
+    RELEASED = 2
+    MODIFIED = 3
+
+
+class Outcome(NamedTuple):
+    """What became of a delivery, with the fields that rejected and modified carry."""
+
+    kind: OutcomeKind
+    condition: str = ""
+    """Of rejected: the error condition, or empty."""
+    description: str = ""
+    delivery_failed: bool = False
+    """Of modified: counts as an attempt."""
+    undeliverable_here: bool = False
+    """Of modified: this consumer must not get the message again."""
+    annotations: Any = None
+    """Of modified: what the machine's `annotate` merges into the messages; None or empty for nothing."""
+
+
+ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)
+RELEASED: Final = Outcome(OutcomeKind.RELEASED)
+FAILED: Final = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
+"""Modified with delivery-failed: what the loss of a link means where its source names nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer wants its messages."""
+
+    browse: bool = False
+    """Distribution-mode copy: gets copies, what it settles changes nothing (messaging 3.5.3)."""
+    presettled: bool = False
+    """What is delivered counts as accepted at once."""
+    exclusive: bool = False
+    """Refused beside other consumers, and refuses them; browsers don't count."""
+    priority: int = 0
+    """A higher one gets everything as long as it has credit."""
+    default_outcome: Outcome = FAILED
+    """For what is in flight when the consumer goes."""
+    first: int = 0
+    """The delivery number it begins with: not 0 for one that goes on after the shard was away."""
+
+
+class Enqueue(NamedTuple):
+    batch: Batch
+
+
+class Attach(NamedTuple):
+    consumer: int
+    """Never used twice in the life of a machine."""
+    options: ConsumerOptions = ConsumerOptions()
+
+
+class Detach(NamedTuple):
+    consumer: int
+
+
+class Credit(NamedTuple):
+    """The consumer may be sent the delivery numbers below `limit`."""
+
+    consumer: int
+    limit: int
+    drain: bool = False
+
+
+class Settle(NamedTuple):
+    consumer: int
+    first: int
+    last: int
+    outcome: Outcome = ACCEPTED
+
+
+class Tick(NamedTuple):
+    """Time has passed: expires what is due. The machine says by `next_deadline_ms` when it wants one."""
+
+
+class Purge(NamedTuple):
+    """Removes every ready message; what is in flight stays with its consumers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """Looks at up to `count` ready messages from a sequence on; nothing is locked."""
+
+    from_sequence: int
+    count: int
+
+
+class Fetched(NamedTuple):
+    """The answer to a Fetch: the messages of the run that begins at `sequence`, in memory.
+
+    `runs` may reach further than asked. What is missing is asked for again a little later, unless `damaged`
+    says that nothing better will come: then it is given up as lost.
+    """
+
+    sequence: int
+    runs: Sequence[Run]
+    damaged: bool = False
+
+
+class Restore(NamedTuple):
+    """What recovery found, into an empty machine: sequences rising, some of the runs evicted."""
+
+    runs: Sequence[Run]
+    next_sequence: int
+
+
+Command = Enqueue | Attach | Detach | Credit | Settle | Tick | Purge | Peek | Fetched | Restore

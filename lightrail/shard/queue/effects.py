@@ -1,0 +1,103 @@
+"""Effects: what a queue wants done, as values; the engine performs them in the order they come.
+
+Sequences are half-open: `last_sequence` is the first one that no longer belongs.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from lightrail.shard.queue.runs import Batch, Run
+
+
+class Reason(StrEnum):
+    """Why messages left the queue."""
+
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAX_DELIVERY_COUNT = "max-delivery-count"
+    PURGED = "purged"
+    LOST = "lost"
+    """The journal gave back less than was written to it."""
+
+
+class Stored(NamedTuple):
+    """A batch has its sequences. The engine journals it (if durable) and sets `run.batch.place`."""
+
+    run: Run
+
+
+class Deliver(NamedTuple):
+    """Send these messages to the consumer with delivery numbers from `first_number`."""
+
+    consumer: int
+    first_number: int
+    run: Run
+
+
+class Drained(NamedTuple):
+    """The consumer has no credit any more and nothing of it is left to wait for.
+
+    Every delivery number below `number` was delivered; its limit is now `number`.
+    """
+
+    consumer: int
+    number: int
+
+
+class Removed(NamedTuple):
+    """Messages are gone for good; those with a place free it, durable ones are settled in the journal."""
+
+    batch: Batch
+    first_sequence: int
+    last_sequence: int
+    size: int
+    reason: Reason
+
+
+class Returned(NamedTuple):
+    """Runs that went back to the queue with one more attempt; recovery has to know the new number."""
+
+    runs: list[Run]
+
+
+class Replaced(NamedTuple):
+    """The same messages with other bytes (annotations were merged): journal `run`, free what `old` held."""
+
+    run: Run
+    old: Run
+
+
+class DeadLetter(NamedTuple):
+    """Messages left this queue and belong on its dead-letter queue; the removal is part of this effect.
+
+    `run` is in memory and has the attempts that the copies should carry.
+    """
+
+    run: Run
+    reason: Reason
+    condition: str = ""
+    description: str = ""
+
+
+class Fetch(NamedTuple):
+    """Read this run from its place and answer with Fetched; it is asked for once."""
+
+    run: Run
+
+
+class Refused(NamedTuple):
+    """The consumer may not attach."""
+
+    consumer: int | None
+    condition: str
+    description: str
+
+
+class Peeked(NamedTuple):
+    """What a Peek saw; some of the runs may be evicted, the engine reads those from their places."""
+
+    runs: list[Run]
+
+
+Effect = Stored | Deliver | Drained | Removed | Returned | Replaced | DeadLetter | Fetch | Refused | Peeked

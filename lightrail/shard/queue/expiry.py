@@ -1,0 +1,52 @@
+"""Deadlines: when which sequences expire, found without looking at any message.
+
+One entry per batch with a time to live, in a heap. Entries are not taken out when their messages are
+settled: they fall out when they are due, or when the heap has grown far beyond the runs that wait.
+"""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from lightrail.shard.queue.runs import Run
+
+_STALE_MIN: Final = 256
+"""Entries below which nobody looks for stale ones."""
+
+
+class Deadlines:
+    """Expiry times of ranges of sequences; an entry may be stale, never missing."""
+
+    __slots__ = ("heap",)
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, int]] = []
+        """(milliseconds since the epoch, first sequence, last sequence)."""
+
+    def add(self, run: Run) -> None:
+        """Notes the expiry of a run that has one."""
+        expires_at_ms = run.batch.expires_at_ms
+        if expires_at_ms is not None:
+            heappush(self.heap, (expires_at_ms, run.sequence, run.end))
+
+    def due(self, now_ms: int) -> Iterable[tuple[int, int]]:
+        """Takes out the ranges of sequences whose time has come, earliest first."""
+        heap = self.heap
+        while heap and heap[0][0] <= now_ms:
+            _, first, last = heappop(heap)
+            yield first, last
+
+    @property
+    def next_ms(self) -> int | None:
+        """When something may expire, or None."""
+        return self.heap[0][0] if self.heap else None
+
+    def thin(self, runs: Iterable[Run], count: int) -> None:
+        """Forgets stale entries when there are more than twice as many as the `count` runs that wait."""
+        if len(self.heap) > _STALE_MIN + 2 * count:
+            self.heap = [
+                (run.batch.expires_at_ms, run.sequence, run.end)
+                for run in runs
+                if run.batch.expires_at_ms is not None
+            ]
+            heapify(self.heap)

@@ -1,0 +1,115 @@
+"""Invariants: what is true of a machine after every step; the tests check it, nothing else pays for it."""
+
+from itertools import pairwise
+
+from lightrail.shard.queue.line import Line
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import Run
+
+
+def check(machine: Machine) -> None:
+    """Raises AssertionError with the law that is broken and the numbers that break it."""
+    _check_conservation(machine)
+    _check_ready(machine)
+    _check_consumers(machine)
+    _check_locked_once(machine)
+    _check_deadlines(machine)
+
+
+def _check_conservation(machine: Machine) -> None:
+    counters = machine.counters
+    present = machine.ready.count + machine.in_flight_count
+    assert counters.arrived == present + counters.left, (
+        f"{counters.arrived} arrived, but {present} are here and {counters.left} left: {counters}"
+    )
+
+
+def _check_ready(machine: Machine) -> None:
+    ready = machine.ready
+    runs = ready.waiting()
+    _check_line(ready)
+    for run in runs:
+        assert run.end <= machine.next_sequence, f"{run} reaches beyond {machine.next_sequence}"
+    for index in range(len(runs)):
+        assert ready.keys[ready.head + index] == runs[index].sequence, "a key is not the sequence of its run"
+    assert ready.count == sum(run.count for run in runs)
+    assert ready.bytes == sum(run.size for run in runs)
+    evicted = [run for run in runs if run.batch.data is None]
+    assert ready.evicted_runs == len(evicted)
+    assert ready.evicted_bytes == sum(run.size for run in evicted)
+    assert ready.barred_runs == sum(bool(run.barred) for run in runs)
+    assert all(run.batch.place is not None for run in evicted), "an evicted run without a place"
+    assert all(run.count == run.batch.count for run in evicted), "a part of an evicted batch"
+
+
+def _check_consumers(machine: Machine) -> None:
+    count = size = 0
+    consumers = machine.consumers
+    for consumer in consumers:
+        assert consumer.limit >= consumer.next, f"consumer {consumer.id} has negative credit"
+        _check_line(consumer.in_flight)
+        for key, run in zip(consumer.in_flight.keys, consumer.in_flight.runs, strict=True):
+            if run.count:
+                assert key + run.count <= consumer.next, f"delivery {key} was never sent to {consumer.id}"
+                count += run.count
+                size += run.size
+        ring = consumer.ring
+        if ring is None:
+            assert not len(consumer.in_flight), "a browser has something in flight"
+        else:
+            assert ring in consumers.rings
+            assert consumer.waits == (consumer.limit > consumer.next)
+            assert list(ring.turn).count(consumer) == consumer.waits
+        assert consumer.draining == (consumer in consumers.draining)
+    assert machine.in_flight_count == count
+    assert machine.in_flight_bytes == size
+    competing = [each for each in consumers if each.ring is not None]
+    assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
+    assert not consumers.exclusive or len(competing) == 1
+
+
+def _check_locked_once(machine: Machine) -> None:
+    ranges = [(run.sequence, run.end) for run in machine.ready.waiting()]
+    for consumer in machine.consumers:
+        ranges += [(run.sequence, run.end) for run in consumer.in_flight.runs[consumer.in_flight.head :]]
+    ranges.sort()
+    for (_, end), (start, _) in pairwise(ranges):
+        assert end <= start, f"the message with sequence {start} is in two places"
+
+
+def _check_deadlines(machine: Machine) -> None:
+    for run in machine.ready.waiting():
+        expires_at_ms = run.batch.expires_at_ms
+        if expires_at_ms is None or run.sequence in machine.eviction.fetching:
+            continue
+        covered = {
+            sequence
+            for time, first, last in machine.deadlines.heap
+            if time <= expires_at_ms
+            for sequence in range(max(first, run.sequence), min(last, run.end))
+        }
+        assert covered or run.batch.data is None, f"nobody will expire {run}"
+        if run.batch.data is not None:
+            assert len(covered) == run.count, f"nobody will expire some of {run}"
+
+
+def _check_line(line: Line) -> None:
+    assert len(line.keys) == len(line.runs)
+    assert 0 <= line.head <= len(line.runs)
+    end = -1
+    for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+        assert key >= end, f"key {key} lies in the run before it"
+        _check_run(run)
+        end = key + run.count
+
+
+def _check_run(run: Run) -> None:
+    batch = run.batch
+    assert 0 <= run.first < run.last <= batch.count, f"{run} is no part of its batch"
+    assert run.attempts >= 0
+    assert (batch.data is None) == (batch.ends is None)
+    if batch.ends is not None:
+        assert len(batch.ends) == batch.count
+        assert batch.ends[-1] == batch.size
+        assert batch.data is not None
+        assert batch.base + batch.size <= len(batch.data)

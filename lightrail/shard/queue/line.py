@@ -1,0 +1,113 @@
+"""A line: runs under rising keys, taken mostly from the head, found by bisection.
+
+Both the ready runs (keys: sequences) and the deliveries in flight (keys: delivery numbers) are one. A list
+with a moving head does what a deque does, and can be searched; keys are a list of their own because bisect
+compares plain integers in C.
+"""
+
+from bisect import bisect_right
+from typing import Final
+
+from lightrail.shard.queue.runs import Batch, Run
+
+GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
+"""Stands where a run was taken, so that its batch can be freed before the list is shortened."""
+_SLACK: Final = 256
+"""Taken places that may stay before the head; shortening costs one move of the rest."""
+
+
+class Line:
+    """Keys and runs; those before index `head` are taken."""
+
+    __slots__ = ("head", "keys", "runs")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self.runs: list[Run] = []
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.runs) - self.head
+
+    def append(self, key: int, run: Run) -> None:
+        """Puts a run at the tail; the key is above all others."""
+        self.keys.append(key)
+        self.runs.append(run)
+
+    def drop_first(self) -> None:
+        """Takes the head away."""
+        self.runs[self.head] = GONE
+        self.head += 1
+        if self.head == len(self.runs):
+            self.keys.clear()
+            self.runs.clear()
+            self.head = 0
+        elif self.head > _SLACK and self.head * 2 > len(self.runs):
+            self.shorten()
+
+    def shorten(self) -> None:
+        """Forgets the taken places."""
+        del self.keys[: self.head]
+        del self.runs[: self.head]
+        self.head = 0
+
+    def index(self, key: int) -> int:
+        """Of the run that covers `key`, or else of the first run above it (then perhaps the length)."""
+        index = bisect_right(self.keys, key, self.head) - 1
+        if index < self.head:
+            return self.head
+        run = self.runs[index]
+        return index if key < self.keys[index] + run.last - run.first else index + 1
+
+    def replace(self, start: int, stop: int, keys: list[int], runs: list[Run]) -> None:
+        """Puts other entries where those from index `start` to before `stop` are."""
+        if start == self.head and not runs and stop > start:
+            self.runs[start:stop] = [GONE] * (stop - start)
+            self.head = stop - 1
+            self.drop_first()
+            return
+        self.keys[start:stop] = keys
+        self.runs[start:stop] = runs
+
+    def put_first(self, key: int, run: Run) -> None:
+        """Puts a run before the head, into the place that was taken last when there is one."""
+        if self.head:
+            self.head -= 1
+            self.keys[self.head] = key
+            self.runs[self.head] = run
+        else:
+            self.keys.insert(0, key)
+            self.runs.insert(0, run)
+
+    def take(self, first: int, last: int) -> list[Run]:
+        """Takes out what lies under the keys from `first` to before `last`; holes are passed over.
+
+        The common case, the range that ends or empties the head, moves nothing.
+        """
+        keys, runs = self.keys, self.runs
+        start = stop = self.index(first)
+        taken: list[Run] = []
+        kept_keys: list[int] = []
+        kept: list[Run] = []
+        while stop < len(runs):
+            key = keys[stop]
+            if key >= last:
+                break
+            run = runs[stop]
+            stop += 1
+            count = run.last - run.first
+            low = first - key if first > key else 0
+            high = last - key if last < key + count else count
+            if low == 0 and high == count:
+                taken.append(run)
+                continue
+            taken.append(run.cut(low, high))
+            if low:
+                kept_keys.append(key)
+                kept.append(run.cut(0, low))
+            if high < count:
+                kept_keys.append(key + high)
+                kept.append(run.cut(high, count))
+        if stop > start:
+            self.replace(start, stop, kept_keys, kept)
+        return taken

@@ -1,0 +1,580 @@
+"""The queue machine: commands in, effects out; no socket, clock, file or chance.
+
+`apply` takes one command and changes the state; `dispatch`, called once after the commands of a step,
+hands ready runs to consumers with credit, in large slices. What a message goes through:
+
+    Enqueue -> ready -> Deliver -> in flight -> Settle -> Removed | DeadLetter | ready again
+                 \\-> expired, purged
+
+Every transition is in this file; the parts of the state keep their own sums right. Costs are per run and
+per range, never per message, except where messages have to be rewritten (annotations).
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lightrail.model import limits
+from lightrail.shard.queue.commands import (
+    Attach,
+    Command,
+    Credit,
+    Detach,
+    Enqueue,
+    Fetched,
+    Outcome,
+    OutcomeKind,
+    Peek,
+    Purge,
+    Restore,
+    Settle,
+    Tick,
+)
+from lightrail.shard.queue.consumers import Consumer, Consumers
+from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Deliver,
+    Drained,
+    Effect,
+    Fetch,
+    Peeked,
+    Reason,
+    Removed,
+    Replaced,
+    Returned,
+    Stored,
+)
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
+from lightrail.shard.queue.ready import Ready, fitting
+from lightrail.shard.queue.runs import Place, Run, batch_of
+
+DEAD_LETTER_SUFFIX: Final = "/$dlq"
+_JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
+"""Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
+
+Annotate = Callable[[bytes, Any], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a queue does beyond first in, first out."""
+
+    max_delivery_count: int = limits.DELIVERY_COUNT_MAX_DEFAULT
+    """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
+    dead_letter: bool = True
+    """Whether what is rejected, failed or expired goes to `NAME/$dlq`; never of such a queue itself."""
+
+
+class Machine:
+    """One queue.
+
+    Args:
+        name: of the queue; one that ends with `/$dlq` never dead-letters.
+        annotate: merges the annotations of a modified outcome into an encoded message; without it they
+            are ignored.
+    """
+
+    __slots__ = (
+        "_annotate",
+        "_joined_to",
+        "_joining_bytes",
+        "_known_to",
+        "_seen_to",
+        "consumers",
+        "counters",
+        "deadlines",
+        "eviction",
+        "in_flight_bytes",
+        "in_flight_count",
+        "name",
+        "next_sequence",
+        "policy",
+        "ready",
+    )
+
+    def __init__(self, name: str, policy: Policy | None = None, annotate: Annotate | None = None) -> None:
+        policy = policy or Policy()
+        if name.endswith(DEAD_LETTER_SUFFIX):
+            policy = replace(policy, dead_letter=False)
+        self.name = name
+        self.policy = policy
+        self.next_sequence = 0
+        """Of the next message that is enqueued."""
+        self.ready = Ready()
+        self.consumers = Consumers()
+        self.deadlines = Deadlines()
+        self.eviction = Eviction(self.ready)
+        self.counters = Counters()
+        self.in_flight_count = 0
+        self.in_flight_bytes = 0
+        self._annotate = annotate
+        self._seen_to = 0
+        """Sequences below were delivered at least once: delivering them again is a redelivery."""
+        self._joining_bytes = 0
+        """Bytes that came since the tail was last joined."""
+        self._joined_to = 0
+        self._known_to = 0
+        """Sequences below were there in an earlier step: the engine has given them their places."""
+
+    # --- commands -------------------------------------------------------------------------------------
+
+    def apply(self, command: Command, now_ms: int) -> list[Effect]:
+        """Changes the state by one command; messages are delivered by `dispatch` only."""
+        if isinstance(command, Settle):
+            return self._settle(command)
+        if isinstance(command, Enqueue):
+            return self._enqueue(command, now_ms)
+        effects: list[Effect] = []
+        match command:
+            case Credit():
+                consumer = self.consumers.by_id.get(command.consumer)
+                if consumer is not None:
+                    self.consumers.credit(consumer, command.limit, command.drain)
+            case Attach():
+                refused = self.consumers.attach(command.consumer, command.options)
+                if refused is not None:
+                    effects.append(refused)
+            case Detach():
+                consumer = self.consumers.detach(command.consumer)
+                if consumer is not None:
+                    runs = consumer.in_flight.everything()
+                    self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
+            case Tick():
+                self._pass_time(now_ms, effects)
+            case Fetched():
+                self._fetched(command, now_ms, effects)
+            case Purge():
+                for run in self.ready.clear():
+                    self.counters.purged += run.count
+                    effects.append(_removed(run, Reason.PURGED))
+            case Peek():
+                effects.append(Peeked(self._peek(command)))
+            case Restore():
+                self._restore(command)
+        return effects
+
+    def _enqueue(self, command: Enqueue, now_ms: int) -> list[Effect]:
+        batch = command.batch
+        sequence = self.next_sequence
+        run = Run(batch, 0, batch.count, sequence)
+        self.next_sequence = sequence + batch.count
+        self.ready.add(run)
+        self.counters.enqueued += batch.count
+        self._joining_bytes += batch.size
+        if batch.expires_at_ms is not None:
+            self.deadlines.add(run)
+        return [Stored(run)]
+
+    def _settle(self, command: Settle) -> list[Effect]:
+        effects: list[Effect] = []
+        consumer = self.consumers.by_id.get(command.consumer)
+        if consumer is not None:
+            runs = consumer.in_flight.take(command.first, command.last)
+            self._settle_runs(consumer, runs, command.outcome, effects)
+        return effects
+
+    def _settle_runs(
+        self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]
+    ) -> None:
+        """Gives runs that were taken out of flight their outcome."""
+        if outcome.kind == OutcomeKind.ACCEPTED:
+            for run in runs:
+                size = run.size
+                count = run.last - run.first
+                self.in_flight_count -= count
+                self.in_flight_bytes -= size
+                self.counters.accepted += count
+                sequence = run.sequence
+                effects.append(Removed(run.batch, sequence, sequence + count, size, Reason.ACCEPTED))
+            return
+        for run in runs:
+            self.in_flight_count -= run.count
+            self.in_flight_bytes -= run.size
+        match outcome.kind:
+            case OutcomeKind.REJECTED:
+                for run in runs:
+                    self.counters.rejected += run.count
+                    self._discard(run, Reason.REJECTED, effects, outcome.condition, outcome.description)
+            case OutcomeKind.RELEASED:
+                for run in runs:
+                    self.counters.released += run.count
+                    self._give_back(run)
+            case _:
+                self._modify(consumer, runs, outcome, effects)
+
+    def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+        returned: list[Run] = []
+        count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
+        for run in runs:
+            self.counters.modified += run.count
+            attempts = run.attempts + outcome.delivery_failed
+            barred = run.barred
+            if outcome.undeliverable_here and consumer.id not in barred:
+                barred = (*barred, consumer.id)
+            changed = Run(run.batch, run.first, run.last, run.sequence, attempts, barred)
+            if outcome.delivery_failed and count_max and attempts >= count_max:
+                self._discard(
+                    changed,
+                    Reason.MAX_DELIVERY_COUNT,
+                    effects,
+                    description=f"delivery failed {attempts} times, {count_max} are allowed",
+                )
+                continue
+            if outcome.annotations and self._annotate is not None:
+                changed = self._rewrite(changed, outcome.annotations)
+                effects.append(Replaced(changed, run))
+            elif attempts != run.attempts:
+                returned.append(changed)
+            self._give_back(changed)
+        if returned:
+            effects.append(Returned(returned))
+
+    def _rewrite(self, run: Run, annotations: Any) -> Run:
+        """The same messages with merged annotations, in a batch of their own."""
+        assert self._annotate is not None
+        batch = run.batch
+        merged = batch_of(
+            [self._annotate(message, annotations) for message in run.messages()],
+            durable=batch.durable,
+            priority=batch.priority,
+            expires_at_ms=batch.expires_at_ms,
+            enqueued_at_ms=batch.enqueued_at_ms,
+            message_format=batch.message_format,
+        )
+        return Run(merged, 0, merged.count, run.sequence, run.attempts, run.barred)
+
+    def _give_back(self, run: Run) -> None:
+        """Ready again, at its place by sequence."""
+        self.ready.give_back(run)
+        if run.batch.expires_at_ms is not None:
+            self.deadlines.add(run)
+        if self.ready.barred_runs:
+            self.consumers.look_again(run.sequence)
+
+    def _discard(
+        self, run: Run, reason: Reason, effects: list[Effect], condition: str = "", description: str = ""
+    ) -> None:
+        """Out of this queue: to the dead-letter queue where there is one, else for good."""
+        counts = self.counters.dead_lettered if self.policy.dead_letter else self.counters.discarded
+        counts[reason] = counts.get(reason, 0) + run.count
+        if self.policy.dead_letter:
+            effects.append(DeadLetter(run, reason, condition, description))
+        else:
+            effects.append(_removed(run, reason))
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the machine wants a Tick (or a dispatch, which does the same), or None."""
+        times = [self.deadlines.next_ms, self.eviction.retries[0][0] if self.eviction.retries else None]
+        return min((time for time in times if time is not None), default=None)
+
+    def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
+        for sequence in self.eviction.retry(now_ms):
+            index = self.ready.index(sequence)
+            if index < len(self.ready.runs):
+                self.deadlines.add(self.ready.runs[index])
+        for first, last in self.deadlines.due(now_ms):
+            self._expire(first, last, now_ms, effects)
+        self.deadlines.thin(self.ready.waiting(), len(self.ready))
+
+    def _expire(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Takes out what is ready and due of these sequences; what is only on disk is fetched first."""
+        ready = self.ready
+        index = ready.index(first)
+        while index < len(ready.runs) and ready.runs[index].sequence < last:
+            run = ready.runs[index]
+            expires_at_ms = run.batch.expires_at_ms
+            if expires_at_ms is None or expires_at_ms > now_ms:
+                index += 1
+            elif run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                index += 1
+            else:
+                ready.swap(index, index + 1, [])
+                index = ready.index(run.end)
+                self.counters.expired += run.count
+                self._discard(run, Reason.EXPIRED, effects)
+
+    # --- deliveries -----------------------------------------------------------------------------------
+
+    def dispatch(self, now_ms: int) -> list[Effect]:
+        """Hands ready runs to consumers with credit; called once per step, after all commands.
+
+        Consumers of the highest priority come first and take turns. A turn brings
+        `ceil(ready / consumers with credit)` messages, at most DELIVERY_SLICE_MESSAGES and
+        DELIVERY_SLICE_BYTES: everybody gets a share of what is there, in pieces as large as can be.
+        """
+        effects: list[Effect] = []
+        deadline = self.deadlines.next_ms
+        if (deadline is not None and deadline <= now_ms) or self.eviction.retries:
+            self._pass_time(now_ms, effects)
+        consumers = self.consumers
+        if consumers.browsers:
+            for browser in consumers.browsers:
+                if browser.next < browser.limit:
+                    self._show(browser, effects)
+        blocked = False
+        for ring in consumers.rings:
+            turn = ring.turn
+            idle: list[Consumer] = []
+            while turn and self.ready.count and not blocked:
+                consumer = turn[0]
+                share = -(-self.ready.count // len(turn))
+                if self.ready.barred_runs:
+                    got, blocked = self._deliver_around(consumer, share, effects)
+                else:
+                    got, blocked = self._deliver(consumer, share, effects)
+                if consumer.next == consumer.limit:
+                    consumer.waits = False
+                    turn.popleft()
+                elif not got and not blocked:
+                    idle.append(turn.popleft())
+                elif len(turn) > 1:
+                    turn.rotate(-1)
+            turn.extend(idle)
+        if self.ready.evicted_runs and (
+            blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
+        ):
+            effects.extend(Fetch(run) for run in self.eviction.look_ahead())
+        if consumers.draining:
+            self._drain(effects)
+        if self._joining_bytes >= 2 * JOINED_BYTES:
+            self._join()
+        self._known_to = self.next_sequence
+        return effects
+
+    def _deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """One turn from the head.
+
+        Returns:
+            Whether the consumer got something, and whether the head is only on disk.
+        """
+        ready = self.ready
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        while wanted > 0 and room > 0 and ready.count:
+            if ready.runs[ready.head].batch.data is None:
+                return got, True
+            run, size = ready.take_first(wanted, room)
+            wanted -= run.last - run.first
+            room -= size
+            got = True
+            self._hand_over(consumer, run, size, effects)
+        return got, False
+
+    def _deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """The same where some runs are barred for some consumers: those are passed over."""
+        ready = self.ready
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        index = ready.index(consumer.cursor)
+        while wanted > 0 and room > 0 and index < len(ready.runs):
+            run = ready.runs[index]
+            if consumer.id in run.barred:
+                consumer.cursor = run.end
+                index += 1
+                continue
+            if run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                break
+            run, size = ready.take_at(index, wanted, room)
+            wanted -= run.last - run.first
+            room -= size
+            got = True
+            self._hand_over(consumer, run, size, effects)
+            index = ready.index(run.end)
+        return got, False
+
+    def _hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
+        """Sends a run that was taken from the ready ones."""
+        number = consumer.next
+        count = run.last - run.first
+        end = run.sequence + count
+        consumer.next = number + count
+        effects.append(Deliver(consumer.id, number, run))
+        counters = self.counters
+        counters.delivered += count
+        self.eviction.unseen_bytes += size
+        if run.sequence < self._seen_to:
+            counters.redelivered += min(end, self._seen_to) - run.sequence
+        if end > self._seen_to:
+            self._seen_to = end
+        if consumer.options.presettled:
+            counters.accepted += count
+            effects.append(Removed(run.batch, run.sequence, end, size, Reason.ACCEPTED))
+        else:
+            consumer.in_flight.append(number, run)
+            self.in_flight_count += count
+            self.in_flight_bytes += size
+
+    def _show(self, browser: Consumer, effects: list[Effect]) -> None:
+        """Sends copies of what is ready from the browser's cursor on."""
+        ready = self.ready
+        index = ready.index(browser.cursor)
+        while browser.next < browser.limit and index < len(ready.runs):
+            run = ready.runs[index]
+            index += 1
+            if run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            skipped = max(browser.cursor - run.sequence, 0)
+            rest = run.cut(skipped, run.count)
+            while rest.count and browser.next < browser.limit:
+                wanted = min(rest.count, browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
+                piece, rest = rest.split(fitting(rest, wanted, limits.DELIVERY_SLICE_BYTES))
+                effects.append(Deliver(browser.id, browser.next, piece))
+                browser.next += piece.count
+                browser.cursor = piece.end
+                self.counters.browsed += piece.count
+
+    def _drain(self, effects: list[Effect]) -> None:
+        """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
+        waiting: list[Consumer] = []
+        for consumer in self.consumers.draining:
+            if consumer.next < consumer.limit and self._expects(consumer):
+                waiting.append(consumer)
+                continue
+            consumer.draining = False
+            consumer.limit = consumer.next
+            if consumer.waits and consumer.ring is not None:
+                consumer.ring.turn.remove(consumer)
+                consumer.waits = False
+            effects.append(Drained(consumer.id, consumer.next))
+        self.consumers.draining = waiting
+
+    def _expects(self, consumer: Consumer) -> bool:
+        """Whether something that this consumer may get is ready: after a dispatch, only what is on disk."""
+        ready = self.ready
+        index = ready.index(consumer.cursor)
+        while index < len(ready.runs):
+            if consumer.id not in ready.runs[index].barred:
+                return True
+            index += 1
+        return False
+
+    # --- memory and disk ------------------------------------------------------------------------------
+
+    def evict(self, bytes_wanted: int) -> int:
+        """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
+        return self.eviction.evict(bytes_wanted)
+
+    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+        """Runs that could be evicted if they had a place; the engine writes them and sets it."""
+        return self.eviction.spill_candidates(bytes_wanted)
+
+    def runs_in(self, segment: int) -> list[Run]:
+        """Every run, ready or in flight, whose place is in a segment of the journal."""
+        return [
+            run
+            for run in self._all_runs()
+            if run.batch.place is not None and run.batch.place.segment == segment
+        ]
+
+    def relocate(self, run: Run, place: Place) -> None:
+        """The messages of `run` were written again at `place`: whatever is left of them is there now.
+
+        `run` still says the old place. It may be one that `runs_in` named, or a part of it as it was read
+        from disk; what was settled in the meantime is passed over.
+        """
+        old = run.batch.place
+        if self.eviction.relocate(run, place) == run.count or old is None:
+            return
+        for consumer in self.consumers:
+            line = consumer.in_flight
+            for index in range(line.head, len(line.runs)):
+                each = line.runs[index]
+                if (
+                    each.sequence < run.end
+                    and run.sequence < each.end
+                    and each.batch.place is not None
+                    and each.batch.place.segment == old.segment
+                ):
+                    moved = each.cut(0, each.count)
+                    moved.batch = replace(each.batch, place=place)
+                    line.runs[index] = moved
+
+    def _fetched(self, command: Fetched, now_ms: int, effects: list[Effect]) -> None:
+        came, lost = self.eviction.fill(command, now_ms)
+        for run in came:
+            self.deadlines.add(run)
+        for run in lost:
+            self.counters.lost += run.count
+            effects.append(_removed(run, Reason.LOST))
+
+    def _restore(self, command: Restore) -> None:
+        assert not self.next_sequence, "expected a new machine to restore into"
+        runs = [
+            on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms)
+            if run.batch.data is None
+            else run
+            for run in command.runs
+        ]
+        for run in merge_evicted(join_neighbours(runs), {}):
+            self.ready.add(run)
+            self.deadlines.add(run)
+            self.counters.restored += run.count
+        self.next_sequence = self._joined_to = self._known_to = command.next_sequence
+
+    def _peek(self, command: Peek) -> list[Run]:
+        found: list[Run] = []
+        wanted = command.count
+        for run in self.ready.runs[self.ready.index(command.from_sequence) :]:
+            if wanted <= 0:
+                break
+            skipped = max(command.from_sequence - run.sequence, 0)
+            found.append(run.cut(skipped, min(run.count, skipped + wanted)))
+            wanted -= found[-1].count
+        return found
+
+    def _join(self) -> None:
+        """Joins small batches at the tail when a backlog has built up."""
+        ready = self.ready
+        self._joining_bytes = 0
+        start = ready.index(self._joined_to)
+        self._joined_to = self._known_to
+        if ready.bytes < _JOIN_BACKLOG_BYTES:
+            return
+        stop = ready.index(self._known_to)
+        # The last one of the time before may have room left.
+        start = max(start - 1, ready.head)
+        runs = ready.runs[start:stop]
+        joined = join_neighbours(runs)
+        if len(joined) < len(runs):
+            ready.swap(start, stop, joined)
+
+    # --- figures --------------------------------------------------------------------------------------
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of messages that are in memory, ready or in flight."""
+        return self.ready.bytes - self.ready.evicted_bytes + self.in_flight_bytes
+
+    @property
+    def gauges(self) -> Gauges:
+        """How much is in the queue now."""
+        return Gauges(
+            self.ready.count,
+            self.in_flight_count,
+            self.ready.bytes + self.in_flight_bytes,
+            self.resident_bytes,
+            len(self.consumers.by_id),
+        )
+
+    def _all_runs(self) -> Iterable[Run]:
+        yield from self.ready.waiting()
+        for consumer in self.consumers:
+            yield from consumer.in_flight.runs[consumer.in_flight.head :]
+
+
+def _removed(run: Run, reason: Reason) -> Removed:
+    return Removed(run.batch, run.sequence, run.end, run.size, reason)

@@ -1,0 +1,143 @@
+"""Merging: neighbours in a queue become one batch, in memory or on disk, so that backlogs cost few objects.
+
+A million messages that came ten at a time would be a hundred thousand batches, each with some 700 bytes of
+objects around 1000 bytes of payload. Joined they are copied once; that happens only when a backlog has
+built up, away from both ends, so that a queue that keeps up never pays for it.
+"""
+
+from typing import Final
+
+from lightrail.shard.queue.runs import Batch, Place, Run, joined
+
+JOINED_BYTES: Final = 64 * 1024
+"""Size that small batches are joined up to in memory; at most half of it is small."""
+JOINED_SPAN_MS: Final = 60_000
+"""Messages of one joined batch came within this time; it keeps the earliest time of arrival."""
+PLACE_BYTES: Final = 1024 * 1024
+"""Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
+PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
+"""The same where records of other queues lie between, if at least one byte in `PLACE_SPARSENESS` is ours."""
+PLACE_SPARSENESS: Final = 32
+
+
+def join_neighbours(runs: list[Run]) -> list[Run]:
+    """The same messages in fewer runs: neighbours in memory are copied together up to `JOINED_BYTES`."""
+    result: list[Run] = []
+    group: list[Run] = []
+    size = 0
+    place: Place | None = None
+    for run in runs:
+        run_size = run.size
+        if group:
+            if (
+                size + run_size <= JOINED_BYTES
+                and near(place, run.batch.place, size + run_size)
+                and _alike(group[-1], run)
+                and run.batch.expires_at_ms == group[0].batch.expires_at_ms
+                and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= JOINED_SPAN_MS
+            ):
+                group.append(run)
+                size += run_size
+                place = spanning(place, run.batch.place)
+                continue
+            result.append(_join(group, place))
+        group = [run]
+        size = run_size
+        place = run.batch.place
+        if run.batch.data is None or 2 * size > JOINED_BYTES or (run.batch.durable and place is None):
+            result.append(run)
+            group = []
+    if group:
+        result.append(_join(group, place))
+    return result
+
+
+def merge_evicted(runs: list[Run], busy: dict[int, int]) -> list[Run]:
+    """The same messages in fewer runs: neighbours that are only on disk, near each other, become one.
+
+    The expiry of the result is the earliest of its parts: when it comes the run is fetched, and every
+    batch brings its own expiry back. Runs whose sequence is in `busy` are being fetched and stay as they are.
+    """
+    result: list[Run] = []
+    for run in runs:
+        if result and run.batch.data is None and run.sequence not in busy:
+            before = result[-1]
+            if before.batch.data is None and before.sequence not in busy and _alike(before, run):
+                size = before.size + run.size
+                if near(before.batch.place, run.batch.place, size):
+                    place = spanning(before.batch.place, run.batch.place)
+                    result[-1] = on_disk(
+                        before, before.count + run.count, size, place, _earliest(before, run)
+                    )
+                    continue
+        result.append(run)
+    return result
+
+
+def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms: int | None) -> Run:
+    """A run of `count` messages from the sequence of `run`, with its attributes, known by its place only."""
+    batch = run.batch
+    return Run(
+        Batch(
+            None,
+            None,
+            count,
+            size,
+            0,
+            batch.durable,
+            batch.priority,
+            expires_at_ms,
+            batch.enqueued_at_ms,
+            place,
+            batch.message_format,
+        ),
+        0,
+        count,
+        run.sequence,
+        run.attempts,
+        run.barred,
+    )
+
+
+def near(one: Place | None, other: Place | None, size: int) -> bool:
+    """Whether one place may cover both, for `size` bytes of messages; two without a place are near."""
+    if one is None or other is None:
+        return one is other
+    if one.segment != other.segment:
+        return False
+    length = max(one.offset + one.length, other.offset + other.length) - min(one.offset, other.offset)
+    return length <= PLACE_BYTES or length <= min(PLACE_SPARSE_BYTES, PLACE_SPARSENESS * size)
+
+
+def spanning(one: Place | None, other: Place | None) -> Place | None:
+    """The place that covers two of one segment; None if either has none."""
+    if one is None or other is None:
+        return None
+    start = min(one.offset, other.offset)
+    return Place(one.segment, start, max(one.offset + one.length, other.offset + other.length) - start)
+
+
+def _join(group: list[Run], place: Place | None) -> Run:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    batch = joined(group, place)
+    return Run(batch, 0, batch.count, first.sequence, first.attempts, first.barred)
+
+
+def _alike(before: Run, after: Run) -> bool:
+    """Whether two runs follow each other without a gap and share what a batch and a run say of all."""
+    one, other = before.batch, after.batch
+    return (
+        before.sequence + before.last - before.first == after.sequence
+        and before.attempts == after.attempts
+        and before.barred == after.barred
+        and one.durable == other.durable
+        and one.priority == other.priority
+        and one.message_format == other.message_format
+    )
+
+
+def _earliest(one: Run, other: Run) -> int | None:
+    times = [run.batch.expires_at_ms for run in (one, other) if run.batch.expires_at_ms is not None]
+    return min(times) if times else None

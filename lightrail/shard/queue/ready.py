@@ -1,0 +1,146 @@
+"""Ready: the runs of a queue that wait for a consumer, by sequence, with their sums.
+
+There is one line now. Priorities get one per level, groups and delayed messages lines beside it; the
+machine asks only for the head, for a place by sequence, and for the sums.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from lightrail.shard.queue.line import Line
+from lightrail.shard.queue.runs import Run
+
+
+class Ready(Line):
+    """Runs by sequence. The sums always agree with the runs: every change passes through here."""
+
+    __slots__ = ("barred_runs", "bytes", "count", "evicted_bytes", "evicted_runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        """Messages."""
+        self.bytes = 0
+        """Of all of them, in memory or not."""
+        self.evicted_runs = 0
+        self.evicted_bytes = 0
+        self.barred_runs = 0
+        """Runs that some consumer must not get; while there are none the head is for everybody."""
+
+    def add(self, run: Run) -> None:
+        """Puts a run at the tail."""
+        self.keys.append(run.sequence)
+        self.runs.append(run)
+        self._count(run, 1)
+
+    def take_first(self, count_max: int, bytes_max: int) -> tuple[Run, int]:
+        """Takes up to `count_max` messages of up to `bytes_max` bytes, at least one, from the head run.
+
+        Returns:
+            The run and its bytes. The head must be in memory and barred for nobody.
+        """
+        head = self.head
+        run = self.runs[head]
+        size = run.size
+        count = run.last - run.first
+        if count > count_max or (size > bytes_max and count > 1):
+            wanted = fitting(run, min(count, count_max), bytes_max)
+            if wanted < count:
+                run, rest = run.split(wanted)
+                size = run.size
+                count = wanted
+                self.keys[head] = rest.sequence
+                self.runs[head] = rest
+                self.count -= count
+                self.bytes -= size
+                return run, size
+        self.drop_first()
+        self.count -= count
+        self.bytes -= size
+        return run, size
+
+    def take_at(self, index: int, count_max: int, bytes_max: int) -> tuple[Run, int]:
+        """Like `take_first`, from the run at an index."""
+        run = self.runs[index]
+        wanted = fitting(run, min(run.count, count_max), bytes_max)
+        taken, rest = run.split(wanted)
+        self.swap(index, index + 1, [rest] if rest.count else [])
+        return taken, taken.size
+
+    def give_back(self, run: Run) -> None:
+        """Puts a run back to its place by sequence, and makes one run of it and its neighbours again."""
+        self._count(run, 1)
+        index = bisect_right(self.keys, run.sequence, self.head)
+        if index > self.head and _one_run(self.runs[index - 1], run):
+            before = self.runs[index - 1]
+            self.barred_runs -= bool(run.barred)
+            run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+            self.runs[index - 1] = run
+            index -= 1
+            placed = True
+        else:
+            placed = False
+        following = index + 1 if placed else index
+        if following < len(self.runs) and _one_run(run, self.runs[following]):
+            after = self.runs[following]
+            self.barred_runs -= bool(run.barred)
+            run = Run(run.batch, run.first, after.last, run.sequence, run.attempts, run.barred)
+            self.keys[following] = run.sequence
+            self.runs[following] = run
+            if placed:
+                self.replace(index, following, [], [])
+        elif not placed:
+            if index == self.head:
+                self.put_first(run.sequence, run)
+            else:
+                self.keys.insert(index, run.sequence)
+                self.runs.insert(index, run)
+
+    def swap(self, start: int, stop: int, runs: Sequence[Run]) -> list[Run]:
+        """Puts other runs where those from index `start` to before `stop` are; returns the old ones."""
+        old = self.runs[start:stop]
+        for run in old:
+            self._count(run, -1)
+        for run in runs:
+            self._count(run, 1)
+        self.replace(start, stop, [run.sequence for run in runs], list(runs))
+        return old
+
+    def clear(self) -> list[Run]:
+        """Takes everything."""
+        runs = self.runs[self.head :]
+        self.__init__()  # type: ignore[misc]
+        return runs
+
+    def waiting(self) -> list[Run]:
+        """All runs in order."""
+        return self.runs[self.head :]
+
+    def _count(self, run: Run, sign: int) -> None:
+        size = run.size
+        self.count += sign * (run.last - run.first)
+        self.bytes += sign * size
+        if run.batch.data is None:
+            self.evicted_runs += sign
+            self.evicted_bytes += sign * size
+        if run.barred:
+            self.barred_runs += sign
+
+
+def fitting(run: Run, count_max: int, bytes_max: int) -> int:
+    """How many messages of a run, which is in memory, fit into `bytes_max` bytes: at least one."""
+    ends = run.batch.loaded().ends
+    start = ends[run.first - 1] if run.first else 0
+    count = bisect_right(ends, start + bytes_max, run.first, run.first + count_max) - run.first
+    return count or 1
+
+
+def _one_run(before: Run, after: Run) -> bool:
+    """Whether two runs follow each other in their batch and in the queue, with the same past."""
+    return (
+        before.batch is after.batch
+        and before.last == after.first
+        and before.sequence + before.last - before.first == after.sequence
+        and before.attempts == after.attempts
+        and before.barred == after.barred
+    )

@@ -12,7 +12,7 @@ from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
-from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, check_name
+from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
 from lightrail.model.settings import VARIABLE_PREFIX
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
@@ -80,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _user(parsed: argparse.Namespace) -> int:
-    if parsed.action in ("add", "password"):
-        check_name(parsed.name)
+    if parsed.action != "list":
+        parsed.name = user_name(parsed.name)
     path = os.path.join(parsed.data, FILE_NAME)
     if parsed.action == "add":
         make_data_directory(parsed.data)

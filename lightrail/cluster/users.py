@@ -26,26 +26,33 @@ class UserRecord:
     @classmethod
     def make(cls, name: str, password: str, iterations: int = ITERATIONS_DEFAULT) -> "UserRecord":
         """The record of a new password; the salts are drawn at random. Raises UserRefused."""
-        check_name(name)
+        known = user_name(name)
         check_password(password)
         try:
             return cls(
-                prepare(name),  # what clients send went through SASLprep as well (RFC 5802, 5.1)
+                known,
                 derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha256"),
                 derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha512"),
             )
         except SaslError as error:
-            raise UserRefused(f"the user {name!a} can't be made: {error}") from None
+            raise UserRefused(f"the password can't be used: {error}") from None
 
 
-def check_name(name: str) -> None:
-    """Raise UserRefused unless a user may have this name."""
+def user_name(name: str) -> str:
+    """The name as it is kept: what clients send went through SASLprep too (RFC 5802, 5.1).
+
+    Raises UserRefused unless a user may have this name.
+    """
     size = len(name.encode(errors="replace"))
     if not 1 <= size <= NAME_BYTES_MAX or name != name.strip() or _has_control(name):
         raise UserRefused(
             f"the user name {name[:80]!a} can't be used; expected 1 to {NAME_BYTES_MAX} bytes of UTF-8 "
             "without control characters and without white space at its ends"
         )
+    try:
+        return prepare(name)
+    except SaslError as error:
+        raise UserRefused(f"the user name {name[:80]!a} can't be used: {error}") from None
 
 
 def check_password(password: str) -> None:

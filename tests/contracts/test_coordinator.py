@@ -1,0 +1,197 @@
+"""The coordinator port: what each implementation promises."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from lightrail.amqp.sasl import verify_plain
+from lightrail.cluster.coordinator import (
+    Coordinator,
+    CoordinatorError,
+    ShardsInUse,
+    UserExists,
+    UserUnknown,
+)
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.users import UserRecord
+
+Check = Callable[[Coordinator], Awaitable[None]]
+Run = Callable[[Check], None]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+    """Runs a check on a new coordinator and closes it."""
+
+    async def checked(check: Check) -> None:
+        coordinator: Coordinator
+        if request.param == "memory":
+            coordinator = MemoryCoordinator()
+        else:
+            coordinator = await SqliteCoordinator.open(str(tmp_path / FILE_NAME))
+        try:
+            await check(coordinator)
+        finally:
+            await coordinator.close()
+
+    return lambda check: asyncio.run(checked(check))
+
+
+def record(name: str, password: str = "secret") -> UserRecord:
+    return UserRecord.make(name, password, iterations=1)
+
+
+def test_identity_and_secret_stay(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        assert len(await coordinator.cluster_id()) == 32
+        assert await coordinator.cluster_id() == await coordinator.cluster_id()
+        assert len(await coordinator.secret()) == 32
+        assert await coordinator.secret() == await coordinator.secret()
+
+    run(check)
+
+
+def test_nothing_is_placed_before_shards_are_known(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        assert await coordinator.shards() == 0
+        with pytest.raises(CoordinatorError, match="number of shards was never set"):
+            await coordinator.place("q")
+        assert await coordinator.placements() == {}
+
+    run(check)
+
+
+def test_a_queue_stays_where_it_was_placed(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(3)
+        first = await coordinator.place("q")
+        assert first.epoch == 1
+        assert await coordinator.place("q") == first
+        assert await coordinator.placement("q") == first
+        assert await coordinator.placement("other") is None
+        assert await coordinator.placements() == {"q": first}
+
+    run(check)
+
+
+def test_queues_are_spread_evenly(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(4)
+        for number in range(40):
+            await coordinator.place(f"q{number}")
+        shards = [placement.shard for placement in (await coordinator.placements()).values()]
+        assert sorted(shards.count(shard) for shard in range(4)) == [10, 10, 10, 10]
+
+    run(check)
+
+
+def test_new_shards_get_the_new_queues(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(1)
+        old = await coordinator.place("old")
+        await coordinator.set_shards(2)
+        assert await coordinator.shards() == 2
+        assert (await coordinator.place("new")).shard == 1
+        assert await coordinator.place("old") == old
+
+    run(check)
+
+
+def test_a_shard_that_holds_queues_is_not_given_up(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(3)
+        placed = {(await coordinator.place(f"q{number}")).shard for number in range(3)}
+        assert placed == {0, 1, 2}
+        with pytest.raises(ShardsInUse, match="start with --shards 3 or more"):
+            await coordinator.set_shards(2)
+        assert await coordinator.shards() == 3
+
+    run(check)
+
+
+def test_an_empty_shard_is_given_up(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(3)
+        await coordinator.set_shards(1)
+        assert (await coordinator.place("q")).shard == 0
+
+    run(check)
+
+
+@pytest.mark.parametrize("order", [("a", "a/$dlq"), ("a/$dlq", "a")])
+def test_a_dead_letter_queue_is_where_its_queue_is(run: Run, order: tuple[str, str]) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(2)
+        for number in range(5):
+            await coordinator.place(f"other{number}")
+        first, second = [await coordinator.place(name) for name in order]
+        assert first == second
+        assert await coordinator.placement("a") == await coordinator.placement("a/$dlq")
+
+    run(check)
+
+
+def test_tasks_that_place_the_same_queue_agree(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(8)
+        placed = await asyncio.gather(*(coordinator.place("q") for _ in range(20)))
+        assert len(set(placed)) == 1
+
+    run(check)
+
+
+def test_users_come_and_go(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        assert not await coordinator.has_users()
+        assert await coordinator.user("alice") is None
+        alice = record("alice")
+        await coordinator.add_user(record("bob"))
+        await coordinator.add_user(alice)
+        assert await coordinator.has_users()
+        assert await coordinator.users() == ["alice", "bob"]
+        assert await coordinator.user("alice") == alice
+        assert await coordinator.user("Alice") is None
+        await coordinator.remove_user("alice")
+        await coordinator.remove_user("bob")
+        assert await coordinator.users() == []
+        assert not await coordinator.has_users()
+
+    run(check)
+
+
+def test_a_user_is_added_once(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        alice = record("alice")
+        await coordinator.add_user(alice)
+        with pytest.raises(UserExists, match="'alice'"):
+            await coordinator.add_user(record("alice", "other"))
+        assert await coordinator.user("alice") == alice
+
+    run(check)
+
+
+def test_another_password(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        with pytest.raises(UserUnknown, match="'alice'"):
+            await coordinator.replace_user(record("alice"))
+        assert await coordinator.user("alice") is None
+        await coordinator.add_user(record("alice", "old"))
+        await coordinator.replace_user(record("alice", "new"))
+        found = await coordinator.user("alice")
+        assert found is not None
+        for keys in (found.sha256, found.sha512):
+            assert verify_plain(keys, "new")
+            assert not verify_plain(keys, "old")
+
+    run(check)
+
+
+def test_an_unknown_user_is_not_removed(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        with pytest.raises(UserUnknown, match="'alice'"):
+            await coordinator.remove_user("alice")
+
+    run(check)

@@ -1,0 +1,43 @@
+"""Waiting in tests: for a condition until a deadline, for a line of a pipe, never for a time to pass."""
+
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import IO, TypeVar
+
+Value = TypeVar("Value")
+DEADLINE_S = 30.0
+POLL_S = 0.01
+
+
+def until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
+    """Ask again and again until ``condition`` gives something true, which is returned."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < end, f"waited {deadline_s:.0f} s in vain: {what}"
+        time.sleep(POLL_S)
+    return value
+
+
+def line(pipe: IO[bytes], deadline_s: float = DEADLINE_S) -> bytes:
+    """The next line of an unbuffered pipe, b"" when it was closed; fail at the deadline."""
+    end = time.monotonic() + deadline_s
+    gathered = b""
+    while not gathered.endswith(b"\n"):
+        readable, _, _ = select.select([pipe], [], [], max(0.0, end - time.monotonic()))
+        assert readable, f"waited {deadline_s:.0f} s in vain for a line, got {gathered!r}"
+        byte = os.read(pipe.fileno(), 1)
+        if not byte:
+            break
+        gathered += byte
+    return gathered
+
+
+def gone(pid: int) -> bool:
+    """True when no process has this number, or only its exit status is left."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return True

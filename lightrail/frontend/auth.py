@@ -1,14 +1,14 @@
 """Who a client is: the SASL mechanisms that are offered to it, and the check of what it shows.
 
-Password hashes are made in a worker thread: they are slow by design and must not hold up the other clients.
-The number of checks at a time is bounded, so that a flood of log-ins waits in line instead of taking every core.
+Password hashes are made in a worker thread: they are slow by design and must not hold up other clients. The
+number of checks at a time is bounded, so that a flood of log-ins waits in line and leaves a core to others.
 """
 
 import asyncio
 import secrets
 import ssl
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
@@ -21,7 +21,7 @@ CHECKS_AT_ONCE: Final = 2
 
 @dataclass(slots=True)
 class Step:
-    """What to answer: a challenge, or a user that is known now, or neither: refused, with a reason for the log."""
+    """What to answer: a challenge, or a user that is known now, or neither: refused, the log says why."""
 
     challenge: bytes | None = None
     user: str | None = None
@@ -138,8 +138,8 @@ def _subject(tls: ssl.SSLObject | None) -> str | None:
     """The common name of a client certificate that the TLS layer has verified, or None."""
     if tls is None:
         return None
-    certificate = tls.getpeercert()
-    for entry in (certificate or {}).get("subject", ()):
+    certificate: Any = tls.getpeercert() or {}
+    for entry in certificate.get("subject", ()):
         for key, value in entry:
             if key == "commonName":
                 return str(value)

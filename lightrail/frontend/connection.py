@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.link import Link
+from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
@@ -226,11 +226,11 @@ class ClientConnection(asyncio.Protocol):
             shard, epoch = await frontend.place(queue)
         except Exception:
             log.exception("the coordinator could not place queue %s", queue)
-            if self.amqp is not None and not link.detached:
+            if self.amqp is not None:
                 link.refuse(conditions.INTERNAL_ERROR, "the placement of the queue is not known; try again")
                 self.touch()
             return
-        if self.amqp is None or link.detached:
+        if self.amqp is None or link.state != ATTACHING:
             return
         number = frontend.next_link()
         bound: ProducerLink | ConsumerLink
@@ -243,8 +243,10 @@ class ClientConnection(asyncio.Protocol):
         if self._links is None:
             self._links = set()
         self._links.add(bound)
-        frontend.link_opened(bound)
+        frontend.counts.links_opened += 1
         if isinstance(bound, ConsumerLink):
+            # Credit often comes with the attach, before we know where the queue is.
+            bound.start(link.limit, link.drain)
             shard.open_consumer(bound)
         else:
             shard.open_producer(bound)
@@ -255,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
     def _ended(self, event: events.Ended) -> None:
         self.frontend.counts.sessions -= 1
         self._sessions -= 1
-        for link in event.session.links():
+        for link in event.session.links:
             self._drop_link(link)
 
     def _drop_link(self, link: Link) -> None:
@@ -265,7 +267,7 @@ class ClientConnection(asyncio.Protocol):
             bound.close()
             if self._links is not None and bound in self._links:
                 self._links.remove(bound)
-                self.frontend.link_closed(bound)
+                self.frontend.counts.links_closed += 1
 
     def _drop_links(self) -> None:
         self.frontend.counts.sessions -= self._sessions
@@ -273,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
         links, self._links = self._links, None
         for bound in links or ():
             bound.close()
-            self.frontend.link_closed(bound)
+            self.frontend.counts.links_closed += 1
 
     def _closed(self, event: events.Closed) -> None:
         if event.error is not None:
@@ -288,7 +290,9 @@ class ClientConnection(asyncio.Protocol):
         """The shard has the producer: echo the attach."""
         target = link.target
         assert isinstance(target, Target)
-        link.accept(source=link.source, target=target, max_message_size=self.frontend.settings.max_message_bytes)
+        link.accept(
+            source=link.source, target=target, max_message_size=self.frontend.settings.max_message_bytes
+        )
         self.touch()
 
     def accept_outgoing(self, link: Link) -> None:
@@ -305,8 +309,8 @@ class ClientConnection(asyncio.Protocol):
         link.context = None
         if self._links is not None and bound in self._links:
             self._links.remove(bound)
-            self.frontend.link_closed(bound)
-        if self.amqp is None or link.detached:
+            self.frontend.counts.links_closed += 1
+        if self.amqp is None:
             return
         if attached:
             link.detach(refusal.condition, refusal.description)

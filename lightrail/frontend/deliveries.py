@@ -5,7 +5,7 @@ The shard never learns of more credit than the client's socket keeps up with: a 
 a window, not its whole credit.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.shards import ShardPeer
-
-_COUNTED: Final = {
-    OutcomeCode.ACCEPTED: "settled_accepted",
-    OutcomeCode.REJECTED: "settled_rejected",
-    OutcomeCode.RELEASED: "settled_released",
-    OutcomeCode.MODIFIED: "settled_modified",
-}
 
 
 class ConsumerLink:
@@ -77,6 +70,11 @@ class ConsumerLink:
 
     # --- from the client -------------------------------------------------------------------------------
 
+    def start(self, limit: int, drain: bool) -> None:
+        """The credit that came before the link was bound to its queue."""
+        self._limit = limit
+        self._drain = drain
+
     def credit(self, event: Credit) -> None:
         """The client lets us send deliveries numbered below `event.limit`."""
         self._limit = event.limit
@@ -97,9 +95,7 @@ class ConsumerLink:
             # Delivered by a shard process that has died since: the message is back in its queue already.
             return
         code, body = self._encode_outcome(event.state)
-        name = _COUNTED[code]
-        counts = self._connection.frontend.counts
-        setattr(counts, name, getattr(counts, name) + last - first + 1)
+        self._connection.frontend.counts.outcomes[code] += last - first + 1
         self._shard.post(
             frame(
                 Kind.SETTLE,
@@ -172,8 +168,10 @@ class ConsumerLink:
         counts = self._connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size
+        if attempts:
+            counts.messages_redelivered += count
         if self._presettled:
-            counts.settled_presettled += count
+            counts.messages_presettled += count
         self._connection.touch()
         if self._said_limit < self._limit:
             self._say_credit()
@@ -195,7 +193,7 @@ class ConsumerLink:
             if header.ttl is not None and expires:
                 header.ttl = max(0, min(header.ttl, expires - now_ms))
             message = with_header(message, header)
-            self._link.send_one(message, self._presettled, fmt)
+            self._link.send_one(message, fmt, self._presettled)
 
     def drained(self, number: int) -> None:
         """The shard has nothing (more) for the credit that it knows of."""

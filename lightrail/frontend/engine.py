@@ -9,7 +9,7 @@ import heapq
 import itertools
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import zmq
@@ -18,9 +18,7 @@ from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
-from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.shards import ShardPeer, State
-from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry.families import FrontendCounts
@@ -49,7 +47,6 @@ class Frontend:
         self.dirty: list[ClientConnection] = []
         self.connections: set[ClientConnection] = set()
         self.half_open = 0
-        self.unanswered_bytes = 0
         self.shards: dict[int, ShardPeer] = {}
         self._coordinator = coordinator
         self._authenticator = authenticator
@@ -154,19 +151,6 @@ class Frontend:
             if not connection.opened:
                 self.half_open -= 1
 
-    def link_opened(self, link: ProducerLink | ConsumerLink) -> None:
-        self.counts.links_opened += 1
-        self._count_link(link, 1)
-
-    def link_closed(self, link: ProducerLink | ConsumerLink) -> None:
-        self._count_link(link, -1)
-
-    def _count_link(self, link: ProducerLink | ConsumerLink, change: int) -> None:
-        if isinstance(link, ConsumerLink):
-            self.counts.links_outgoing += change
-        else:
-            self.counts.links_incoming += change
-
     def next_link(self) -> int:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
@@ -232,18 +216,16 @@ class Frontend:
     # --- the end ---------------------------------------------------------------------------------------
 
     async def stop(self, wait_s: float) -> None:
-        """Ends in order: no new credit, what came is answered, then every connection is closed with a condition.
+        """Ends in order: no new credit, what came is answered, every connection is closed with a condition.
 
         The listeners are closed by the caller before.
         """
         self.stopping = True
         deadline = self._loop.time() + wait_s
-        while self.unanswered_bytes and self._loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        await self._until(lambda: not self.counts.unanswered_bytes, deadline)
         for connection in list(self.connections):
             connection.close(conditions.CONNECTION_FORCED, "the broker is shutting down; connect again later")
-        while self.connections and self._loop.time() < deadline:
-            await asyncio.sleep(0.005)
+        await self._until(lambda: not self.connections, deadline)
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.transport.abort()
@@ -255,3 +237,8 @@ class Frontend:
         for task in list(self._tasks):
             task.cancel()
         self._context.term()
+
+    async def _until(self, done: Callable[[], bool], deadline: float) -> None:
+        """Waits for what ends with the process; asked again every few milliseconds, once in its life."""
+        while not done() and self._loop.time() < deadline:
+            await asyncio.sleep(0.005)

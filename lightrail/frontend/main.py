@@ -1,4 +1,4 @@
-"""The frontend process: `python -m lightrail.frontend.main`, started by the supervisor or by `lightrail frontend`."""
+"""The frontend process, started by the supervisor or by `lightrail frontend`."""
 
 import asyncio
 import gc
@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 
-from lightrail.cluster.sqlite import SqliteCoordinator
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import listen, tls_context
@@ -29,7 +29,7 @@ async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
     settings = process.settings
     loop = asyncio.get_running_loop()
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, "coordinator.sqlite"))
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     authenticator = Authenticator(coordinator, settings)
     await authenticator.refresh()
     if not authenticator.has_users:
@@ -51,7 +51,7 @@ async def serve(process: Process) -> None:
         lambda: process.not_ready() or frontend.not_ready(),
     )
     tls = tls_context(settings) if settings.amqps is not None else None
-    # Batches and events die young and by reference counting; full collections would only walk idle connections.
+    # Batches and events die by reference counting; full collections would only walk idle connections.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     servers = [await listen(frontend, settings.amqp, None)]

@@ -37,9 +37,10 @@ def queue_of(link: "Link", settings: "Settings") -> str:
         raise Refused(conditions.INVALID_FIELD, f"expected a {side} with an address, none came")
     if terminus.dynamic:
         raise Refused(conditions.NOT_IMPLEMENTED, "dynamic nodes are not available in this version")
-    if link.unsettled:
+    if link.attach is not None and link.attach.unsettled:
         raise Refused(
-            conditions.NOT_IMPLEMENTED, "links are not resumed in this version; attach with an empty unsettled map"
+            conditions.NOT_IMPLEMENTED,
+            "links are not resumed in this version; attach with an empty unsettled map",
         )
     address = terminus.address
     if address is None or address == "":

@@ -6,11 +6,12 @@ came and were not answered. A shard that is slow, full or away answers nothing, 
 
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import Accepted, AmqpError, Rejected
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import attributes
+from lightrail.amqp.types import Symbol
 from lightrail.model import limits
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.shards import ShardPeer
-
-ACCEPTED: Final = Accepted()
 
 
 class Batch:
@@ -123,7 +122,7 @@ class ProducerLink:
         counts = self._connection.frontend.counts
         counts.messages_received += count
         counts.message_bytes_received += size
-        self._connection.frontend.unanswered_bytes += size
+        self._connection.frontend.counts.unanswered_bytes += size
         self._shard.post(part)
 
     def _learn(self, head: bytes, message: bytes) -> None:
@@ -185,10 +184,8 @@ class ProducerLink:
         if batch is None:
             return
         if not batch.settled and not self._closed:
-            error = AmqpError(condition=refusal.condition, description=refusal.description)
-            self._link.settle(
-                batch.first_id, batch.first_id + batch.count - 1, Rejected(error=error)
-            )
+            error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
+            self._link.settle(batch.first_id, batch.first_id + batch.count - 1, Rejected(error=error))
         self._connection.frontend.counts.messages_refused += batch.count
         self._done(batch.count, batch.size)
 
@@ -215,7 +212,7 @@ class ProducerLink:
     def _done(self, count: int, size: int) -> None:
         self._unanswered_messages -= count
         self._unanswered_bytes -= size
-        self._connection.frontend.unanswered_bytes -= size
+        self._connection.frontend.counts.unanswered_bytes -= size
         if not self._closed:
             self._top_up()
             self._connection.touch()
@@ -223,7 +220,7 @@ class ProducerLink:
             self._shard.close_producer(self.number)
 
     def _forget(self) -> None:
-        self._connection.frontend.unanswered_bytes -= self._unanswered_bytes
+        self._connection.frontend.counts.unanswered_bytes -= self._unanswered_bytes
         self._unanswered.clear()
         self._unanswered_messages = self._unanswered_bytes = 0
 
@@ -233,9 +230,8 @@ class ProducerLink:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
         window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
-        if self._connection.frontend.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
+        if self._connection.frontend.counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
             window = limits.LINK_CREDIT_MIN
         credit = window - self._unanswered_messages
         if credit - self._link.credit >= window >> 1:
             self._link.grant(credit)
-

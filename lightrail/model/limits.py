@@ -66,6 +66,8 @@ RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it flows to disk."""
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
+CLEAN_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of live messages that the cleaner writes again between two commits."""
 PRODUCERS_MAX: Final = 100_000
 """Producers whose last batch number a shard remembers; the longest silent goes first."""
 QUEUE_NAME_BYTES_MAX: Final = 512

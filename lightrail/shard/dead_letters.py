@@ -1,4 +1,4 @@
-"""Messages on their way to a dead-letter queue: the same bytes, with annotations that say why, whence, when."""
+"""Messages on their way to a dead-letter queue: the same bytes, annotated with why, whence and when."""
 
 from typing import Final
 

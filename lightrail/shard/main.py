@@ -1,4 +1,4 @@
-"""The shard process: `python -m lightrail.shard.main`, started by the supervisor or by `lightrail shard`."""
+"""The shard process, started by the supervisor or by `lightrail shard`."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 
-from lightrail.cluster.sqlite import SqliteCoordinator
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.journal import Journal
@@ -38,7 +38,7 @@ async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
     settings = process.settings
     loop = asyncio.get_running_loop()
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, "coordinator.sqlite"))
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     cluster = await coordinator.cluster_id()
     await coordinator.close()
     counts = ShardCounts(settings.memory_mark)

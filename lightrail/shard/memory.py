@@ -1,4 +1,4 @@
-"""How the memory of a shard is shared: who flows to disk, and how much, once all queues together pass the mark.
+"""How the memory of a shard is shared: which queues flow to disk, and how much, above the mark.
 
 The formula: while the messages in memory exceed the mark, the queue that holds most gives up what is beyond
 its fair share, the mark divided by the number of queues that hold more than that, and at least an eighth of
@@ -9,7 +9,7 @@ its head, so that consumers do not wait for the disk.
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lightrail.shard.engine import Queue
+    from lightrail.shard.queues import Queue
 
 LOW_WATER: Final = 0.9
 """Relief goes on down to this part of the mark, so that it is not needed again at once."""
@@ -31,7 +31,7 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
-        now = queue.machine.stats.resident_bytes
+        now = queue.machine.resident_bytes
         self.resident += now - queue.resident
         queue.resident = now
         if now:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
-    from lightrail.shard.engine import Queue
+    from lightrail.shard.queues import Queue
 
 
 class Producer:
@@ -56,7 +56,17 @@ class Consumer:
 class Peer:
     """One frontend process, from its greeting to its goodbye, its silence or its successor's greeting."""
 
-    __slots__ = ("acking", "attempt", "boot", "consumers", "frontend", "heard_ms", "identity", "out", "producers")
+    __slots__ = (
+        "acking",
+        "attempt",
+        "boot",
+        "consumers",
+        "frontend",
+        "heard_ms",
+        "identity",
+        "out",
+        "producers",
+    )
 
     def __init__(self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int) -> None:
         self.identity = identity

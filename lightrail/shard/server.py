@@ -108,9 +108,7 @@ class Server:
 
     def _begin_read(self, read: Read) -> None:
         future = self._reader.submit(read.perform, self._store)
-        future.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._end_read, read, done)
-        )
+        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end_read, read, done))
 
     def _end_read(self, read: Read, done: "Future[None]") -> None:
         error = done.exception()

@@ -7,10 +7,11 @@ in one turn of the loop leaves in one message. All integers are little-endian: b
 Header, 24 bytes: kind u8, flags u8, reserved u16, epoch u32, link u32, count u32, number u64.
 """
 
+from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 VERSION: Final = 1
 """Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
@@ -21,10 +22,10 @@ ENQUEUE_COLUMNS: Final = Struct("<qII")
 """expires_at_ms i64 (0: never), message_format u32, bytes of the blob u32."""
 ENQUEUE_ENDS: Final = HEADER_SIZE + ENQUEUE_COLUMNS.size
 DELIVER_COLUMNS: Final = Struct("<QqqIIII")
-"""first sequence u64, expires_at_ms i64, enqueued_at_ms i64, attempts u32, message_format u32, base u32, bytes u32."""
+"""First sequence u64, expires_at_ms and enqueued_at_ms i64; attempts, message_format, base, bytes u32."""
 DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 
 
 class Kind(IntEnum):
@@ -69,37 +70,21 @@ class OutcomeCode(IntEnum):
 
 
 class WireError(Exception):
-    """A frame that does not have the layout of this version: what was expected and what came."""
-
-
-class Header(NamedTuple):
-    """The fixed part of every frame, in the order of the bytes."""
-
-    kind: int
-    flags: int
-    reserved: int
-    epoch: int
-    link: int
-    count: int
-    number: int
+    """A body that does not have the layout of this version: what was expected and what came."""
 
 
 def frame(
-    kind: Kind, *, flags: int = 0, epoch: int = 0, link: int = 0, count: int = 0, number: int = 0, body: bytes = b""
+    kind: Kind,
+    *,
+    flags: int = 0,
+    epoch: int = 0,
+    link: int = 0,
+    count: int = 0,
+    number: int = 0,
+    body: bytes = b"",
 ) -> bytes:
     """Any frame that is not on the hot path: header and a body of bytes (text or JSON)."""
     return HEADER.pack(kind, flags, 0, epoch, link, count, number) + body
-
-
-def read_header(part: Buffer) -> Header:
-    """The header of a frame.
-
-    Raises:
-        WireError: fewer bytes than a header has.
-    """
-    if len(part) < HEADER_SIZE:
-        raise WireError(f"a frame has at least {HEADER_SIZE} bytes, {len(part)} came")
-    return Header._make(HEADER.unpack_from(part))
 
 
 def enqueue(

@@ -20,12 +20,14 @@ class _Body:
             fields: dict[str, Any] = json.loads(bytes(data))
             return cls(**fields)
         except (ValueError, TypeError) as error:
-            raise WireError(f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}") from error
+            raise WireError(
+                f"expected the JSON body of {cls.__name__}, got {bytes(data[:80])!r}: {error}"
+            ) from error
 
 
 @dataclass(slots=True)
 class Hello(_Body):
-    """A frontend names itself: `boot` is drawn at each start of the process, `attempt` counts its greetings."""
+    """A frontend names itself: `boot` is drawn when the process starts, `attempt` counts its greetings."""
 
     version: int
     frontend: str

@@ -19,7 +19,7 @@ MESSAGES_PER_TURN: Final = 256
 
 
 class LoopSocket:
-    """One ZeroMQ socket whose messages reach `receive`; `after` is called once when a turn's messages are in."""
+    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in."""
 
     __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket")
 
@@ -44,7 +44,7 @@ class LoopSocket:
         """Hands the parts to ZeroMQ as one message.
 
         Returns:
-            False when there is nobody at the other end to take it (the caller sends again after the greeting).
+            False when nobody is at the other end to take it (the caller sends again after the greeting).
         """
         if self._closed:
             return False
@@ -57,7 +57,7 @@ class LoopSocket:
                 raise
         else:
             sent = True
-        if not self._scheduled and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator]
+        if not self._scheduled and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             self._schedule()
         return sent
 
@@ -88,6 +88,6 @@ class LoopSocket:
         if got:
             self._after()
         if got == MESSAGES_PER_TURN or (
-            not self._closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator]
+            not self._closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator,arg-type]
         ):
             self._schedule()

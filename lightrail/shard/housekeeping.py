@@ -1,0 +1,111 @@
+"""The shard's memory and disk: what flows to disk above the memory mark, what the cleaner writes again."""
+
+import logging
+from collections.abc import Mapping
+
+from lightrail.model import limits
+from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.memory import Memory
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queues import Queue, Queues
+from lightrail.telemetry.families import ShardCounts
+
+log = logging.getLogger("lightrail.shard.housekeeping")
+
+
+class Housekeeping:
+    """Keeps memory below its mark and the disk within its factor; both in pieces, between other work."""
+
+    __slots__ = ("_counts", "_queues", "_reading", "_store", "memory")
+
+    def __init__(
+        self, queues: Queues, store: Store, counts: ShardCounts, memory_mark: int, reading: Mapping[int, int]
+    ) -> None:
+        self._queues = queues
+        self._store = store
+        self._counts = counts
+        self._reading = reading
+        self.memory = Memory(memory_mark)
+
+    def relieve(self, now_ms: int) -> None:
+        """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""
+        for queue, wanted in self.memory.plan():
+            machine = queue.machine
+            for run in machine.spill_candidates(wanted):
+                batch = run.batch
+                try:
+                    place = self._store.append(
+                        Append(
+                            [(queue.id, run.sequence)],
+                            0,
+                            0,
+                            batch,
+                            run.first,
+                            run.last,
+                            run.attempts,
+                            SPILLED,
+                        ),
+                        now_ms,
+                    )
+                except StoreError as error:
+                    self._counts.store_failures += 1
+                    log.error("queue %s could not flow to disk: %s", queue.name, error)
+                    break
+                batch.place = place
+            freed = machine.evict(wanted)
+            if freed:
+                self._counts.evictions += 1
+                self._counts.evicted_bytes += freed
+            self.memory.update(queue)
+
+    def clean(self, now_ms: int) -> None:
+        """Some of the oldest segment's live messages are written again at the tail; without any, it goes.
+
+        Asked after each commit, in pieces, so that cleaning never holds up what comes and goes. What is
+        live is asked for anew each time: what was settled in between must not be written again.
+        """
+        segment = self._store.oldest_to_clean()
+        if segment is None or self._reading.get(segment):
+            return
+        left = limits.CLEAN_BYTES
+        for queue in self._queues:
+            for run in queue.machine.runs_in(segment):
+                if left <= 0:
+                    return
+                left -= run.size
+                try:
+                    self._rewrite(queue, run, now_ms)
+                except StoreError as error:
+                    self._counts.store_failures += 1
+                    log.error("segment %d could not be cleaned: %s", segment, error)
+                    return
+        if left == limits.CLEAN_BYTES:
+            self._store.drop(segment)
+
+    def _rewrite(self, queue: Queue, run: Run, now_ms: int) -> None:
+        """The same messages at the tail of the journal, with the same sequences."""
+        place = run.batch.place
+        assert place is not None
+        spilled = 0 if run.batch.durable else SPILLED
+        pieces = [run]
+        if run.batch.data is None:
+            pieces = self._store.read(place, queue.id, run.sequence, run.end)
+        for piece in pieces:
+            piece.batch.place = place
+            moved = self._store.append(
+                Append(
+                    [(queue.id, piece.sequence)],
+                    0,
+                    0,
+                    piece.batch,
+                    piece.first,
+                    piece.last,
+                    run.attempts,
+                    REWRITTEN | spilled,
+                ),
+                now_ms,
+            )
+            assert moved is not None
+            queue.machine.relocate(piece, moved)
+        self._store.release(place.segment, run.size)

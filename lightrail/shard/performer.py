@@ -1,0 +1,232 @@
+"""What queue machines want done, done: effects become frames for frontends and records for the store."""
+
+import logging
+from typing import Final
+
+from lightrail.model.names import dead_letter_name
+from lightrail.shard.dead_letters import dead_letter_batch
+from lightrail.shard.journal import record
+from lightrail.shard.journal.record import CONTINUED, REWRITTEN, Append, Settle
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.peers import Consumer
+from lightrail.shard.queue import commands, effects
+from lightrail.shard.queue.effects import Effect, Reason
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.reading import Read
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import Kind, deliver, frame
+from lightrail.wire.messages import Refusal
+
+log = logging.getLogger("lightrail.shard.performer")
+
+JOURNAL_OUTCOME: Final = {
+    Reason.ACCEPTED: record.Outcome.ACCEPTED,
+    Reason.REJECTED: record.Outcome.REJECTED,
+    Reason.EXPIRED: record.Outcome.EXPIRED,
+    Reason.MAX_DELIVERY_COUNT: record.Outcome.DEAD_LETTERED,
+    Reason.PURGED: record.Outcome.PURGED,
+    Reason.LOST: record.Outcome.PURGED,
+}
+
+
+class Performer:
+    """Performs effects in the order they come; what gathers here is taken by the engine once per step."""
+
+    __slots__ = (
+        "_counts",
+        "_queues",
+        "_store",
+        "consumers",
+        "messages_unsynced",
+        "reading",
+        "reads",
+        "touched",
+    )
+
+    def __init__(self, queues: Queues, store: Store, counts: ShardCounts) -> None:
+        self._queues = queues
+        self._store = store
+        self._counts = counts
+        self.consumers: dict[int, Consumer] = {}
+        """By their number in the machines."""
+        self.touched: dict[Queue, None] = {}
+        """Queues to dispatch in this step."""
+        self.messages_unsynced = 0
+        """Messages in records that wait for the next commit."""
+        self.reads: list[Read] = []
+        """To be handed to the reader thread."""
+        self.reading: dict[int, int] = {}
+        """Reads under way, by segment: the cleaner keeps its hands off those."""
+
+    def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
+        """Turns what a machine wants done into frames and records, in its order."""
+        for effect in found:
+            if isinstance(effect, effects.Deliver):
+                self._deliver(queue, effect)
+            elif isinstance(effect, effects.Removed):
+                self._removed(queue, effect)
+            elif isinstance(effect, effects.Drained):
+                consumer = self.consumers.get(effect.consumer)
+                if consumer is not None:
+                    consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
+            elif isinstance(effect, effects.Returned):
+                self._returned(queue, effect.runs, now_ms)
+            elif isinstance(effect, effects.Replaced):
+                self._replaced(queue, effect, now_ms)
+            elif isinstance(effect, effects.DeadLetter):
+                self._dead_letter(queue, effect, now_ms)
+            elif isinstance(effect, effects.Fetch):
+                self._fetch(queue, effect.run)
+            elif isinstance(effect, effects.Refused):
+                self._refused(effect)
+
+    def _deliver(self, queue: Queue, effect: effects.Deliver) -> None:
+        consumer = self.consumers.get(effect.consumer)
+        if consumer is None:
+            return
+        run = effect.run
+        batch = run.batch
+        first, last = run.first, run.last
+        ends = batch.ends
+        data = batch.data
+        assert ends is not None
+        assert data is not None
+        base = ends[first - 1] if first else 0
+        start = batch.base + base
+        consumer.peer.out.append(
+            deliver(
+                consumer.link,
+                queue.epoch,
+                effect.first_number,
+                last - first,
+                run.sequence,
+                run.attempts,
+                batch.expires_at_ms or 0,
+                batch.enqueued_at_ms,
+                batch.message_format,
+                base,
+                ends[first:last],
+                memoryview(data)[start : batch.base + ends[last - 1]],
+            )
+        )
+
+    def _removed(self, queue: Queue, effect: effects.Removed) -> None:
+        batch, first, last, size, reason = effect
+        place = batch.place
+        if place is not None:
+            self._store.release(place.segment, size)
+        if not batch.durable:
+            return
+        ranges = queue.removed.get(reason)
+        if ranges is None:
+            queue.removed[reason] = [(first, last)]
+        elif ranges[-1][1] == first:
+            ranges[-1] = (ranges[-1][0], last)
+        else:
+            ranges.append((first, last))
+        self.touched[queue] = None
+
+    def journal_removed(self, queue: Queue, now_ms: int) -> None:
+        """One Settle record for all that left the queue in this step by the same reason."""
+        for reason, ranges in queue.removed.items():
+            try:
+                self._store.append(Settle(queue.id, ranges, JOURNAL_OUTCOME[reason], str(reason)), now_ms)
+            except StoreError as error:
+                # It stays on disk and comes back after a restart: delivered twice at worst, never lost.
+                self._counts.store_failures += 1
+                log.error("settlements of queue %s could not be written: %s", queue.name, error)
+        queue.removed.clear()
+
+    def _returned(self, queue: Queue, runs: list[Run], now_ms: int) -> None:
+        for run in runs:
+            if run.batch.durable:
+                try:
+                    self._store.append(
+                        Settle(
+                            queue.id,
+                            [(run.sequence, run.end)],
+                            record.Outcome.MODIFIED,
+                            attempts=run.attempts,
+                        ),
+                        now_ms,
+                    )
+                except StoreError as error:
+                    self._counts.store_failures += 1
+                    log.error("delivery counts of queue %s could not be written: %s", queue.name, error)
+
+    def _replaced(self, queue: Queue, effect: effects.Replaced, now_ms: int) -> None:
+        run = effect.run
+        batch = run.batch
+        if not batch.durable:
+            return
+        try:
+            batch.place = self._store.append(
+                Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, REWRITTEN),
+                now_ms,
+            )
+        except StoreError as error:
+            self._counts.store_failures += 1
+            log.error("annotations of queue %s could not be written: %s", queue.name, error)
+            return
+        old = effect.old.batch.place
+        if old is not None:
+            self._store.release(old.segment, effect.old.size)
+
+    def _dead_letter(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
+        """The messages go on `NAME/$dlq`, saying why, and leave this queue: one group in the journal."""
+        run = effect.run
+        count = run.last - run.first
+        reasons = self._counts.dead_lettered
+        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
+        target = self._queues.get(dead_letter_name(queue.name), now_ms)
+        if target is None:
+            log.error("%d messages of %s have no dead-letter queue to go to", count, queue.name)
+            return
+        batch = dead_letter_batch(run, queue.name, effect, now_ms)
+        if batch.durable:
+            settle = Settle(
+                queue.id,
+                [(run.sequence, run.end)],
+                record.Outcome.DEAD_LETTERED,
+                str(effect.reason),
+            )
+            try:
+                batch.place = self._store.append(
+                    Append(
+                        [(target.id, target.machine.next_sequence)],
+                        0,
+                        0,
+                        batch,
+                        0,
+                        batch.count,
+                        run.attempts,
+                        CONTINUED,
+                    ),
+                    now_ms,
+                )
+                self._store.append(settle, now_ms)
+                self.messages_unsynced += count
+            except StoreError as error:
+                # In memory it is where it belongs; on disk it is still in its queue. Nothing is lost.
+                self._counts.store_failures += 1
+                log.error("dead letters of queue %s could not be written: %s", queue.name, error)
+        place = run.batch.place
+        if place is not None:
+            self._store.release(place.segment, run.size)
+        self.perform(target, target.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
+        self.touched[target] = None
+
+    def _fetch(self, queue: Queue, run: Run) -> None:
+        place = run.batch.place
+        assert place is not None
+        self.reading[place.segment] = self.reading.get(place.segment, 0) + 1
+        self.reads.append(Read(queue.name, queue.id, run, place))
+
+    def _refused(self, effect: effects.Refused) -> None:
+        consumer = self.consumers.pop(effect.consumer or 0, None)
+        if consumer is None:
+            return
+        consumer.peer.consumers.pop(consumer.link, None)
+        refusal = Refusal(effect.condition, effect.description)
+        consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))

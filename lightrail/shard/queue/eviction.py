@@ -5,13 +5,12 @@ so that nothing is evicted that would be fetched at once. Runs are evicted from 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final
 
 from lightrail.model.limits import RESIDENT_HEAD_BYTES
 from lightrail.shard.queue.commands import Fetched
-from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk
+from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk, parted
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Place, Run
 
@@ -176,7 +175,7 @@ class Eviction:
             if old is None or each.batch.place is None or each.batch.place.segment != old.segment:
                 window.append(each)
                 continue
-            for piece in _parted(each, run, place):
+            for piece in parted(each, run, place):
                 moved += piece.count if piece.batch.place is place else 0
                 window.append(piece)
         if moved:
@@ -211,24 +210,3 @@ def _gaps(pieces: list[Run], wanted: Run) -> list[Run]:
             gaps.append(wanted.cut(sequence - wanted.sequence, start - wanted.sequence))
         sequence = end
     return gaps
-
-
-def _parted(each: Run, run: Run, place: Place) -> list[Run]:
-    """A run of the queue, parted where `run` begins and ends; what lies inside gets the new place."""
-    low = max(run.sequence, each.sequence) - each.sequence
-    high = min(run.end, each.end) - each.sequence
-    total, left = each.count, each.size
-    parts: list[Run] = []
-    for start, stop in ((0, low), (low, high), (high, total)):
-        if start == stop:
-            continue
-        part = each.cut(start, stop)
-        here = place if start == low else each.batch.place
-        if each.batch.data is None:
-            size = left if stop == total else min(left, run.size if start == low else part.size)
-            left -= size
-            part = on_disk(part, part.count, size, here, each.batch.expires_at_ms)
-        elif start == low:
-            part.batch = replace(each.batch, place=place)
-        parts.append(part)
-    return parts

@@ -1,7 +1,8 @@
 """In flight: the deliveries of one consumer that are not settled, by delivery number."""
 
 from lightrail.shard.queue.line import Line
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.merging import parted
+from lightrail.shard.queue.runs import Place, Run
 
 
 class InFlight(Line):
@@ -20,3 +21,17 @@ class InFlight(Line):
         self.runs.clear()
         self.head = 0
         return runs
+
+    def relocate(self, run: Run, segment: int, place: Place) -> None:
+        """Gives those messages of `run` that are here, with a place in `segment`, their new place."""
+        keys: list[int] = []
+        runs: list[Run] = []
+        for key, each in zip(self.keys[self.head :], self.runs[self.head :], strict=True):
+            here = each.batch.place
+            apart = each.sequence >= run.end or run.sequence >= each.end
+            parts = [each] if apart or here is None or here.segment != segment else parted(each, run, place)
+            for part in parts:
+                keys.append(key + part.sequence - each.sequence)
+                runs.append(part)
+        if runs:
+            self.replace(self.head, len(self.runs), keys, runs)

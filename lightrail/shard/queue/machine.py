@@ -490,18 +490,7 @@ class Machine:
         if self.eviction.relocate(run, place) == run.count or old is None:
             return
         for consumer in self.consumers:
-            line = consumer.in_flight
-            for index in range(line.head, len(line.runs)):
-                each = line.runs[index]
-                if (
-                    each.sequence < run.end
-                    and run.sequence < each.end
-                    and each.batch.place is not None
-                    and each.batch.place.segment == old.segment
-                ):
-                    moved = each.cut(0, each.count)
-                    moved.batch = replace(each.batch, place=place)
-                    line.runs[index] = moved
+            consumer.in_flight.relocate(run, old.segment, place)
 
     def _fetched(self, command: Fetched, now_ms: int, effects: list[Effect]) -> None:
         came, lost = self.eviction.fill(command, now_ms)

@@ -5,6 +5,7 @@ objects around 1000 bytes of payload. Joined they are copied once; that happens 
 built up, away from both ends, so that a queue that keeps up never pays for it.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from lightrail.shard.queue.runs import Batch, Place, Run, joined
@@ -30,7 +31,8 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
         run_size = run.size
         if group:
             if (
-                size + run_size <= JOINED_BYTES
+                run.batch.data is not None
+                and size + run_size <= JOINED_BYTES
                 and near(place, run.batch.place, size + run_size)
                 and _alike(group[-1], run)
                 and run.batch.expires_at_ms == group[0].batch.expires_at_ms
@@ -97,6 +99,27 @@ def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms:
         run.attempts,
         run.barred,
     )
+
+
+def parted(each: Run, run: Run, place: Place) -> list[Run]:
+    """A run of the queue, parted where `run` begins and ends; what lies inside gets the new place."""
+    low = max(run.sequence, each.sequence) - each.sequence
+    high = min(run.end, each.end) - each.sequence
+    total, left = each.count, each.size
+    parts: list[Run] = []
+    for start, stop in ((0, low), (low, high), (high, total)):
+        if start == stop:
+            continue
+        part = each.cut(start, stop)
+        here = place if start == low else each.batch.place
+        if each.batch.data is None:
+            size = left if stop == total else min(left, run.size if start == low else part.size)
+            left -= size
+            part = on_disk(part, part.count, size, here, each.batch.expires_at_ms)
+        elif start == low:
+            part.batch = replace(each.batch, place=place)
+        parts.append(part)
+    return parts
 
 
 def near(one: Place | None, other: Place | None, size: int) -> bool:

@@ -1,0 +1,618 @@
+"""The queue machine against a model with one object per message, in random histories.
+
+Machine and model are compared in full after every step: which messages are ready with which attempts, who
+holds which delivery, and that every byte can be found in memory or on the disk of the model. All limits are
+set so small that slices, joins, evictions and fetches happen all the time.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lightrail.model import limits
+from lightrail.shard.queue import invariants, machine, merging
+from lightrail.shard.queue.commands import (
+    Attach,
+    ConsumerOptions,
+    Credit,
+    Detach,
+    Enqueue,
+    Fetched,
+    Outcome,
+    OutcomeKind,
+    Peek,
+    Purge,
+    Restore,
+    Settle,
+    Tick,
+)
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Deliver,
+    Drained,
+    Effect,
+    Fetch,
+    Peeked,
+    Reason,
+    Refused,
+    Removed,
+    Replaced,
+    Returned,
+    Stored,
+)
+from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.runs import Place, Run, batch_of
+
+SMALL_LIMITS = [
+    (merging, "JOINED_BYTES", 48),
+    (merging, "PLACE_BYTES", 200),
+    (merging, "PLACE_SPARSE_BYTES", 300),
+    (machine, "JOINED_BYTES", 12),
+    (machine, "_JOIN_BACKLOG_BYTES", 24),
+    (limits, "DELIVERY_SLICE_MESSAGES", 4),
+    (limits, "DELIVERY_SLICE_BYTES", 40),
+]
+SEGMENT_BYTES = 400
+
+
+@dataclass
+class Message:
+    """One message and all that may become of it."""
+
+    sequence: int
+    payload: bytes
+    expires_at_ms: int | None
+    durable: bool
+    area: Place | None = None
+    attempts: int = 0
+    barred: set[int] = field(default_factory=set)
+    holder: int | None = None
+    number: int | None = None
+
+
+@dataclass
+class Link:
+    """A consumer as the model sees it."""
+
+    options: ConsumerOptions
+    next: int
+    limit: int
+    cursor: int = 0
+    draining: bool = False
+
+
+def annotate(message: bytes, annotations: bytes) -> bytes:
+    return message + annotations
+
+
+def messages_of(run: Run) -> Iterator[tuple[int, bytes | None]]:
+    """Sequence and payload of each message; None when it is only on disk."""
+    for index in range(run.count):
+        payload = None if run.batch.data is None else run.batch.message(run.first + index)
+        yield run.sequence + index, payload
+
+
+outcomes = st.one_of(
+    st.just(Outcome(OutcomeKind.ACCEPTED)),
+    st.just(Outcome(OutcomeKind.REJECTED, "amqp:invalid-field", "bad")),
+    st.just(Outcome(OutcomeKind.RELEASED)),
+    st.builds(
+        Outcome,
+        kind=st.just(OutcomeKind.MODIFIED),
+        delivery_failed=st.booleans(),
+        undeliverable_here=st.booleans(),
+        annotations=st.sampled_from([None, b"+", b"annotated"]),
+    ),
+)
+
+
+class QueueModel(RuleBasedStateMachine):
+    """Rules are what frontends, the journal and time may do to a queue."""
+
+    name = "orders"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        for module, attribute, value in SMALL_LIMITS:
+            self.stack.enter_context(patch.object(module, attribute, value))
+        self.policy = Policy(max_delivery_count=3)
+        self.machine = Machine(self.name, self.policy, annotate)
+        self.machine.eviction.head_bytes = 30
+        self.dead_letters = not self.name.endswith("/$dlq")
+        self.now = 1_000
+        self.next_sequence = 0
+        self.next_consumer = 0
+        self.offset = 0
+        self.live: dict[int, Message] = {}
+        self.links: dict[int, Link] = {}
+        self.fetches: list[Run] = []
+        self.given = 0
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    # --- the model ------------------------------------------------------------------------------------
+
+    def ready(self) -> list[Message]:
+        return sorted((each for each in self.live.values() if each.holder is None), key=lambda m: m.sequence)
+
+    def write(self, size: int) -> Place:
+        """Room on the model's disk: offsets rise, and other queues write in between."""
+        length = size + 8
+        if self.offset % SEGMENT_BYTES + length > SEGMENT_BYTES:
+            self.offset += SEGMENT_BYTES - self.offset % SEGMENT_BYTES
+        place = Place(self.offset // SEGMENT_BYTES, self.offset % SEGMENT_BYTES, length)
+        self.offset += length + (size % 3) * 5
+        return place
+
+    def journal(self, run: Run, place: Place) -> None:
+        for sequence in range(run.sequence, run.end):
+            self.live[sequence].area = place
+
+    def remove(self, run: Run, holder: int | None, check_payload: bool = True) -> list[Message]:
+        gone = []
+        for sequence, payload in messages_of(run):
+            message = self.live.pop(sequence)
+            assert message.holder == holder
+            if check_payload and payload is not None:
+                assert payload == message.payload
+            gone.append(message)
+        return gone
+
+    def perform(self, effects: Iterable[Effect]) -> list[Effect]:
+        """Effects that may come at any time; returns the others."""
+        rest: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Fetch):
+                assert effect.run.batch.data is None
+                assert effect.run.batch.place is not None
+                assert effect.run.sequence not in [run.sequence for run in self.fetches], "asked for twice"
+                self.fetches.append(effect.run)
+            elif isinstance(effect, DeadLetter) and effect.reason is Reason.EXPIRED:
+                assert self.dead_letters
+                assert effect.run.batch.data is not None
+                self.expire(self.remove(effect.run, None))
+            elif isinstance(effect, Removed) and effect.reason is Reason.EXPIRED:
+                assert not self.dead_letters
+                self.expire([self.live.pop(s) for s in range(effect.first_sequence, effect.last_sequence)])
+            else:
+                rest.append(effect)
+        return rest
+
+    def expire(self, gone: list[Message]) -> None:
+        for message in gone:
+            assert message.holder is None
+            assert message.expires_at_ms is not None
+            assert message.expires_at_ms <= self.now
+
+    def dispatch(self) -> None:
+        for effect in self.perform(self.machine.dispatch(self.now)):
+            if isinstance(effect, Deliver):
+                self.deliver(effect)
+            elif isinstance(effect, Removed):
+                assert effect.reason is Reason.ACCEPTED
+                for sequence in range(effect.first_sequence, effect.last_sequence):
+                    message = self.live.pop(sequence)
+                    assert message.holder is not None
+                    assert self.links[message.holder].options.presettled
+            else:
+                assert isinstance(effect, Drained)
+                link = self.links[effect.consumer]
+                assert link.draining
+                assert effect.number == link.next
+                if not link.options.browse:
+                    waiting = [m for m in self.ready() if effect.consumer not in m.barred]
+                    assert not waiting or link.next == link.limit
+                link.limit = link.next
+                link.draining = False
+        self.everything_was_handed_out()
+
+    def deliver(self, effect: Deliver) -> None:
+        link = self.links[effect.consumer]
+        assert effect.first_number == link.next
+        assert effect.run.count <= 4
+        for sequence, payload in messages_of(effect.run):
+            message = self.live[sequence]
+            assert payload == message.payload
+            assert message.holder is None, "locked twice"
+            assert effect.run.attempts == message.attempts
+            assert message.expires_at_ms is None or message.expires_at_ms > self.now
+            assert link.next < link.limit, "beyond its credit"
+            if link.options.browse:
+                assert sequence >= link.cursor
+                expected = min(m.sequence for m in self.ready() if m.sequence >= link.cursor)
+                link.cursor = sequence + 1
+            else:
+                assert effect.consumer not in message.barred
+                expected = min(m.sequence for m in self.ready() if effect.consumer not in m.barred)
+                for other_id, other in self.links.items():
+                    assert (
+                        other.options.browse
+                        or other.options.priority <= link.options.priority
+                        or other.next >= other.limit
+                        or other_id in message.barred
+                    ), "a consumer of higher priority waits"
+                message.holder, message.number = effect.consumer, link.next
+            assert sequence == expected, "out of order"
+            link.next += 1
+
+    def on_disk(self) -> set[int]:
+        return {
+            sequence
+            for run in self.machine.ready.waiting()
+            if run.batch.data is None
+            for sequence in range(run.sequence, run.end)
+        }
+
+    def everything_was_handed_out(self) -> None:
+        """After a dispatch nobody with credit waits for something that is in memory."""
+        on_disk = self.on_disk()
+        ready = self.ready()
+        for message in ready:
+            if message.expires_at_ms is not None and message.expires_at_ms <= self.now:
+                assert message.sequence in on_disk
+                assert self.is_asked_for(message.sequence)
+        for identity, link in self.links.items():
+            if link.next >= link.limit:
+                continue
+            assert not link.draining or on_disk
+            if link.options.browse:
+                mine = [m.sequence for m in ready if m.sequence >= link.cursor]
+            else:
+                mine = [m.sequence for m in ready if identity not in m.barred]
+            if mine:
+                assert mine[0] in on_disk, f"{identity} waits for {mine[0]}"
+                assert self.is_asked_for(mine[0])
+
+    def is_asked_for(self, sequence: int) -> bool:
+        retrying = {first for _, first in self.machine.eviction.retries}
+        return any(run.sequence <= sequence < run.end for run in self.fetches) or any(
+            run.sequence in retrying
+            for run in self.machine.ready.waiting()
+            if run.sequence <= sequence < run.end
+        )
+
+    # --- rules ----------------------------------------------------------------------------------------
+
+    @rule(
+        payloads=st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=9),
+        durable=st.booleans(),
+        lives_ms=st.sampled_from([None, None, None, 1, 20, 50]),
+        steps=st.booleans(),
+    )
+    def enqueue(self, payloads: list[bytes], durable: bool, lives_ms: int | None, steps: bool) -> None:
+        expires_at_ms = None if lives_ms is None else self.now + lives_ms
+        batch = batch_of(payloads, durable=durable, expires_at_ms=expires_at_ms, enqueued_at_ms=self.now)
+        (effect,) = self.machine.apply(Enqueue(batch), self.now)
+        assert isinstance(effect, Stored)
+        run = effect.run
+        assert (run.batch, run.sequence, run.count) == (batch, self.next_sequence, len(payloads))
+        for payload in payloads:
+            message = Message(self.next_sequence, payload, expires_at_ms, durable)
+            self.live[self.next_sequence] = message
+            self.next_sequence += 1
+        if durable:
+            batch.place = self.write(batch.size)
+            self.journal(run, batch.place)
+        if steps:
+            self.dispatch()
+
+    @precondition(lambda self: len(self.links) < 5)
+    @rule(
+        browse=st.sampled_from([False, False, False, True]),
+        presettled=st.sampled_from([False, False, True]),
+        exclusive=st.sampled_from([False] * 7 + [True]),
+        priority=st.sampled_from([0, 0, 0, 5]),
+        outcome=outcomes,
+        first=st.sampled_from([0, 7]),
+        credit=st.integers(0, 12),
+    )
+    def attach(
+        self,
+        browse: bool,
+        presettled: bool,
+        exclusive: bool,
+        priority: int,
+        outcome: Outcome,
+        first: int,
+        credit: int,
+    ) -> None:
+        options = ConsumerOptions(browse, presettled, exclusive, priority, outcome, first)
+        identity = self.next_consumer
+        self.next_consumer += 1
+        effects = self.machine.apply(Attach(identity, options), self.now)
+        competing = [link for link in self.links.values() if not link.options.browse]
+        refused = not browse and (
+            any(link.options.exclusive for link in competing) or (exclusive and bool(competing))
+        )
+        if refused:
+            (effect,) = effects
+            assert isinstance(effect, Refused)
+            assert effect.condition == "amqp:resource-locked"
+            return
+        assert not effects
+        self.links[identity] = Link(options, first, first + credit)
+        assert not self.machine.apply(Credit(identity, first + credit), self.now)
+        self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data(), more=st.integers(-4, 12), drain=st.sampled_from([False, False, True]))
+    def credit(self, data: st.DataObject, more: int, drain: bool) -> None:
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        link = self.links[identity]
+        assert not self.machine.apply(Credit(identity, link.limit + more, drain), self.now)
+        link.limit = max(link.limit + more, link.next)
+        link.draining = drain
+        self.dispatch()
+
+    @precondition(lambda self: any(m.holder is not None for m in self.live.values()))
+    @rule(data=st.data(), outcome=outcomes, steps=st.booleans())
+    def settle(self, data: st.DataObject, outcome: Outcome, steps: bool) -> None:
+        held = sorted(
+            (m.holder, m.number)
+            for m in self.live.values()
+            if m.holder is not None and m.number is not None
+        )
+        holder, first = data.draw(st.sampled_from(held))
+        last = first + data.draw(st.integers(1, 10))
+        effects = self.machine.apply(Settle(holder, first, last, outcome), self.now)
+        chosen = [m for m in self.live.values() if m.holder == holder and first <= (m.number or 0) < last]
+        self.settled(holder, chosen, outcome, effects)
+        if steps:
+            self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data())
+    def detach(self, data: st.DataObject) -> None:
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        effects = self.machine.apply(Detach(identity), self.now)
+        chosen = [m for m in self.live.values() if m.holder == identity]
+        self.settled(identity, chosen, self.links[identity].options.default_outcome, effects)
+        del self.links[identity]
+        self.dispatch()
+
+    def settled(self, holder: int, chosen: list[Message], outcome: Outcome, effects: list[Effect]) -> None:
+        """What the model expects of an outcome, message by message."""
+        removed: set[int] = set()
+        dead: dict[int, tuple[str, int]] = {}
+        returned: dict[int, int] = {}
+        replaced: dict[int, bytes] = {}
+        for message in chosen:
+            if outcome.kind == OutcomeKind.ACCEPTED:
+                removed.add(message.sequence)
+            elif outcome.kind == OutcomeKind.REJECTED:
+                if self.dead_letters:
+                    dead[message.sequence] = ("rejected", message.attempts)
+                else:
+                    removed.add(message.sequence)
+            else:
+                message.holder = message.number = None
+                if outcome.kind == OutcomeKind.RELEASED:
+                    continue
+                message.attempts += outcome.delivery_failed
+                if outcome.undeliverable_here:
+                    message.barred.add(holder)
+                if outcome.delivery_failed and message.attempts >= 3 and self.dead_letters:
+                    dead[message.sequence] = ("max-delivery-count", message.attempts)
+                elif outcome.annotations:
+                    message.payload += outcome.annotations
+                    replaced[message.sequence] = message.payload
+                elif outcome.delivery_failed:
+                    returned[message.sequence] = message.attempts
+        for effect in effects:
+            if isinstance(effect, Removed):
+                assert effect.reason == outcome.kind.name.lower()
+                sequences = range(effect.first_sequence, effect.last_sequence)
+                assert effect.size == sum(len(self.live[sequence].payload) for sequence in sequences)
+                removed -= set(sequences)
+                for sequence in sequences:
+                    del self.live[sequence]
+            elif isinstance(effect, DeadLetter):
+                for sequence, payload in messages_of(effect.run):
+                    assert dead.pop(sequence) == (effect.reason, effect.run.attempts)
+                    assert self.live.pop(sequence).payload == payload
+                if effect.reason is Reason.REJECTED:
+                    assert effect.condition == "amqp:invalid-field"
+            elif isinstance(effect, Returned):
+                for run in effect.runs:
+                    for sequence in range(run.sequence, run.end):
+                        assert returned.pop(sequence) == run.attempts
+            else:
+                assert isinstance(effect, Replaced)
+                assert (effect.old.sequence, effect.old.count) == (effect.run.sequence, effect.run.count)
+                for sequence, payload in messages_of(effect.run):
+                    assert replaced.pop(sequence) == payload
+                if effect.run.batch.durable:
+                    effect.run.batch.place = self.write(effect.run.size)
+                for sequence in range(effect.run.sequence, effect.run.end):
+                    self.live[sequence].area = effect.run.batch.place
+        assert not (removed or dead or returned or replaced), "an effect is missing"
+
+    @rule(passes_ms=st.sampled_from([1, 10, 30, 1_100]), ticks=st.booleans())
+    def time_passes(self, passes_ms: int, ticks: bool) -> None:
+        self.now += passes_ms
+        if ticks:
+            assert not self.perform(self.machine.apply(Tick(), self.now))
+        else:
+            self.dispatch()
+
+    @rule(reaches=st.integers(0, 10))
+    def purge(self, reaches: int) -> None:
+        if reaches:
+            return
+        gone: set[int] = set()
+        for effect in self.machine.apply(Purge(), self.now):
+            assert isinstance(effect, Removed)
+            assert effect.reason is Reason.PURGED
+            gone |= set(range(effect.first_sequence, effect.last_sequence))
+        assert gone == {m.sequence for m in self.ready()}
+        for sequence in gone:
+            del self.live[sequence]
+
+    @rule(count=st.integers(0, 20), back=st.integers(0, 30))
+    def peek(self, count: int, back: int) -> None:
+        start = max(self.next_sequence - back, 0)
+        (effect,) = self.machine.apply(Peek(start, count), self.now)
+        assert isinstance(effect, Peeked)
+        seen = [sequence for run in effect.runs for sequence, _ in messages_of(run)]
+        assert seen == [m.sequence for m in self.ready() if m.sequence >= start][:count]
+
+    @rule(wanted=st.sampled_from([20, 60, 1_000]), spills=st.booleans())
+    def evict(self, wanted: int, spills: bool) -> None:
+        if spills:
+            for run in self.machine.spill_candidates(wanted):
+                assert run.batch.place is None
+                run.batch.place = self.write(run.size)
+                self.journal(run, run.batch.place)
+        before = self.machine.resident_bytes
+        freed = self.machine.evict(wanted)
+        assert self.machine.resident_bytes <= before
+        assert bool(freed) == (self.machine.resident_bytes < before)
+
+    @precondition(lambda self: self.fetches)
+    @rule(data=st.data(), fate=st.sampled_from(["read", "read", "read", "failed", "damaged"]))
+    def fetched(self, data: st.DataObject, fate: str) -> None:
+        asked = self.fetches.pop(data.draw(st.integers(0, len(self.fetches) - 1)))
+        place = asked.batch.place
+        assert place is not None
+        read: list[Run] = []
+        for sequence in range(asked.sequence, asked.end):
+            message = self.live.get(sequence)
+            # What was rewritten since is not found at the old place.
+            if message is None or message.area is None or message.area.segment != place.segment:
+                continue
+            if fate == "failed" or (fate == "damaged" and sequence % 3 == 0):
+                continue
+            one = batch_of(
+                [message.payload],
+                durable=message.durable,
+                expires_at_ms=message.expires_at_ms,
+                place=message.area,
+            )
+            read.append(Run(one, 0, 1, sequence))
+        effects = self.machine.apply(Fetched(asked.sequence, read, fate == "damaged"), self.now)
+        for effect in effects:
+            assert isinstance(effect, Removed)
+            assert effect.reason is Reason.LOST
+            assert fate == "damaged"
+            for sequence in range(effect.first_sequence, effect.last_sequence):
+                assert sequence not in [run.sequence for run in read]
+                del self.live[sequence]
+        self.dispatch()
+
+    @rule(data=st.data())
+    def clean(self, data: st.DataObject) -> None:
+        segments = sorted({m.area.segment for m in self.live.values() if m.area is not None})
+        if not segments:
+            return
+        segment = segments[0]
+        runs = self.machine.runs_in(segment)
+        found = sorted(sequence for run in runs for sequence in range(run.sequence, run.end))
+        assert found == sorted(
+            m.sequence for m in self.live.values() if m.area is not None and m.area.segment == segment
+        )
+        self.offset += SEGMENT_BYTES - self.offset % SEGMENT_BYTES
+        for run in runs:
+            pieces = [run]
+            if run.count > 1 and data.draw(st.booleans()):
+                pieces = list(run.split(data.draw(st.integers(1, run.count - 1))))
+            for piece in pieces:
+                place = self.write(piece.size)
+                self.machine.relocate(piece, place)
+                self.journal(piece, place)
+        assert not self.machine.runs_in(segment)
+
+    @precondition(lambda self: self.given < 2 and self.next_sequence)
+    @rule(memory=st.integers(0, 60))
+    def restart(self, memory: int) -> None:
+        """The shard dies: durable messages come back, some of them on disk; consumers are gone."""
+        self.given += 1
+        self.machine = Machine(self.name, self.policy, annotate)
+        self.machine.eviction.head_bytes = 30
+        self.links.clear()
+        self.fetches.clear()
+        self.live = {s: m for s, m in self.live.items() if m.durable}
+        runs = []
+        for message in sorted(self.live.values(), key=lambda m: m.sequence):
+            message.holder = message.number = None
+            message.barred.clear()
+            batch = batch_of(
+                [message.payload], durable=True, expires_at_ms=message.expires_at_ms, place=message.area
+            )
+            memory -= batch.size
+            if memory < 0:
+                batch.data = batch.ends = None
+            runs.append(Run(batch, 0, 1, message.sequence, message.attempts))
+        assert not self.machine.apply(Restore(runs, self.next_sequence), self.now)
+        self.dispatch()
+
+    # --- after every step -----------------------------------------------------------------------------
+
+    @invariant()
+    def laws_hold(self) -> None:
+        invariants.check(self.machine)
+
+    @invariant()
+    def machine_and_model_agree(self) -> None:
+        ready = [
+            (sequence, run.attempts, set(run.barred), payload)
+            for run in self.machine.ready.waiting()
+            for sequence, payload in messages_of(run)
+        ]
+        expected = self.ready()
+        assert len(ready) == len(expected)
+        for (sequence, attempts, barred, payload), message in zip(ready, expected, strict=True):
+            assert (sequence, attempts, barred) == (message.sequence, message.attempts, message.barred)
+            assert payload is None or payload == message.payload
+        for identity, link in self.links.items():
+            consumer = self.machine.consumers.by_id[identity]
+            assert (consumer.next, consumer.limit) == (link.next, link.limit)
+            line = consumer.in_flight
+            held = [
+                (key + index, sequence, payload)
+                for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True)
+                for index, (sequence, payload) in enumerate(messages_of(run))
+            ]
+            assert held == sorted(
+                (m.number or 0, m.sequence, m.payload) for m in self.live.values() if m.holder == identity
+            )
+
+    @invariant()
+    def everything_can_be_found(self) -> None:
+        for run in self.machine._all_runs():
+            place = run.batch.place
+            for sequence in range(run.sequence, run.end):
+                area = self.live[sequence].area
+                assert (place is None) == (area is None)
+                if place is not None and area is not None:
+                    assert place.segment == area.segment
+                    assert place.offset <= area.offset
+                    assert place.offset + place.length >= area.offset + area.length
+
+
+class DeadLetterQueueModel(QueueModel):
+    """The same of a dead-letter queue, which has none of its own."""
+
+    name = "orders/$dlq"
+
+
+CHECKED = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+QueueModel.TestCase.settings = CHECKED
+DeadLetterQueueModel.TestCase.settings = CHECKED
+TestQueue = QueueModel.TestCase
+TestDeadLetterQueue = DeadLetterQueueModel.TestCase
+
+if __name__ == "__main__":
+    pytest.main([__file__])

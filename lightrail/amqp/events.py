@@ -1,0 +1,204 @@
+"""What the engine tells its caller: one slotted class per event, values only.
+
+Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see delivery.py); those of outgoing
+deliveries are the link's own, from 0 in order of sending.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.amqp.session import Session
+
+ACCEPTED = Accepted()
+"""The one accepted outcome in every event, so that runs of it can be told by identity."""
+RELEASED = Released()
+"""The one released outcome."""
+
+
+class Event:
+    """Base of all events: equal when of one class with equal fields, for the tests."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({fields})"
+
+
+class HeaderRejected(Event):
+    """The peer asked for a protocol that is not spoken here; the header that is has been written (2.2)."""
+
+    __slots__ = ("header",)
+
+    def __init__(self, header: bytes) -> None:
+        self.header = header
+
+
+class SaslInit(Event):
+    """The peer chose a mechanism; answer with sasl_challenge or sasl_outcome, then feed(b"") (5.3.3.2)."""
+
+    __slots__ = ("hostname", "mechanism", "response")
+
+    def __init__(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:
+        self.mechanism = mechanism
+        self.response = response
+        self.hostname = hostname
+
+
+class SaslResponse(Event):
+    """The answer to a challenge (5.3.3.4)."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, response: bytes) -> None:
+        self.response = response
+
+
+class Opened(Event):
+    """The peer's open has come; ours is written already."""
+
+    __slots__ = ("open",)
+
+    def __init__(self, open: Open) -> None:
+        self.open = open
+
+
+class Begun(Event):
+    """A session is mapped in both directions."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, session: "Session") -> None:
+        self.session = session
+
+
+class Attached(Event):
+    """The peer's attach has come: answer with link.accept or link.refuse, now or later."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: "Link") -> None:
+        self.link = link
+
+
+class Transfers(Event):
+    """Complete deliveries of one incoming link whose ids rise by one and that have all else in common.
+
+    `payloads` are the messages as they came. `head` is the encoded header section that every one of them begins
+    with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time.
+    """
+
+    __slots__ = (
+        "absolute_expiry_ms",
+        "first_delivery_id",
+        "head",
+        "link",
+        "message_format",
+        "payloads",
+        "settled",
+    )
+
+    def __init__(
+        self,
+        link: "Link",
+        first_delivery_id: int,
+        payloads: list[bytes],
+        settled: bool,
+        message_format: int = 0,
+        head: bytes = b"",
+        absolute_expiry_ms: int | None = None,
+    ) -> None:
+        self.link = link
+        self.first_delivery_id = first_delivery_id
+        self.payloads = payloads
+        self.settled = settled
+        self.message_format = message_format
+        self.head = head
+        self.absolute_expiry_ms = absolute_expiry_ms
+
+
+class Credit(Event):
+    """The receiver of an outgoing link lets us send deliveries numbered below `limit` (2.6.7).
+
+    May come before the link is accepted. With `drain`, send what there is and then call link.drained(). An
+    `echo` has been answered already.
+    """
+
+    __slots__ = ("drain", "echo", "limit", "link")
+
+    def __init__(self, link: "Link", limit: int, drain: bool = False, echo: bool = False) -> None:
+        self.link = link
+        self.limit = limit
+        self.drain = drain
+        self.echo = echo
+
+
+class Outcome(Event):
+    """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
+
+    Not `settled` means that the receiver waits for ours (rcv-settle-mode second): link.settle_sent. `state` is
+    None where the disposition carried none: the source's default-outcome holds when settled.
+    """
+
+    __slots__ = ("first", "last", "link", "settled", "state")
+
+    def __init__(self, link: "Link", first: int, last: int, state: Any, settled: bool) -> None:
+        self.link = link
+        self.first = first
+        self.last = last
+        self.state = state
+        self.settled = settled
+
+
+class SenderSettled(Event):
+    """The sender of an incoming link has settled deliveries first..last, and forgotten them."""
+
+    __slots__ = ("first_delivery_id", "last_delivery_id", "link")
+
+    def __init__(self, link: "Link", first_delivery_id: int, last_delivery_id: int) -> None:
+        self.link = link
+        self.first_delivery_id = first_delivery_id
+        self.last_delivery_id = last_delivery_id
+
+
+class Detached(Event):
+    """The link is gone, by the peer's detach (`by_peer`) or by a fault of its that we answered with one."""
+
+    __slots__ = ("by_peer", "closed", "error", "link")
+
+    def __init__(self, link: "Link", closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
+        self.link = link
+        self.closed = closed
+        self.error = error
+        self.by_peer = by_peer
+
+
+class Ended(Event):
+    """The session is gone, and with it all of session.links; no Detached comes for those."""
+
+    __slots__ = ("by_peer", "error", "session")
+
+    def __init__(self, session: "Session", error: AmqpError | None, by_peer: bool = True) -> None:
+        self.session = session
+        self.error = error
+        self.by_peer = by_peer
+
+
+class Closed(Event):
+    """The connection is gone, and with it all of connection.sessions; no Ended or Detached comes for those."""
+
+    __slots__ = ("by_peer", "error")
+
+    def __init__(self, error: AmqpError | None, by_peer: bool = True) -> None:
+        self.error = error
+        self.by_peer = by_peer

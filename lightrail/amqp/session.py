@@ -1,0 +1,501 @@
+"""The session endpoint: transfer windows, delivery-ids, handles (transport 2.5).
+
+States. The peer's begin is answered at once, so a session that the peer begins is MAPPED from its first moment;
+one that we begin is BEGIN_SENT until the answer comes. After our end it is END_SENT: what the peer sent before
+it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED and forgotten.
+
+Windows count transfer frames. The incoming one is opened again to its full size by every flow that we write,
+and by a flow of its own when half of it is used: how much a peer may send is decided by link credit, the
+window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer leaves
+beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp import frames
+from lightrail.amqp.delivery import WIRE, Unsettled, signed, unwrap
+from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
+from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
+from lightrail.amqp.link import REQUESTED, Link, errant, make_error
+from lightrail.amqp.performatives import (
+    Accepted,
+    AmqpError,
+    Attach,
+    Begin,
+    Detach,
+    End,
+    Released,
+    Transfer,
+    encode_performative,
+)
+from lightrail.amqp.values import Symbol
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection import Connection
+
+BEGIN_SENT: Final = 0
+MAPPED: Final = 1
+END_SENT: Final = 2
+ENDED: Final = 3
+
+OUTGOING_WINDOW: Final = 0x7FFFFFFF
+"""What we announce: how much we send is up to the receivers' credit and the peer's incoming window."""
+
+
+class Session:
+    """One session. `context` is the caller's own."""
+
+    __slots__ = (
+        "_requests",
+        "begin",
+        "channel",
+        "connection",
+        "context",
+        "incoming",
+        "incoming_left",
+        "incoming_window",
+        "inputs",
+        "next_delivery_id",
+        "next_incoming_delivery",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "outgoing",
+        "outputs",
+        "peer_handle_max",
+        "refresh_due",
+        "remote_channel",
+        "remote_incoming_window",
+        "remote_outgoing_window",
+        "state",
+        "waiting",
+    )
+
+    def __init__(self, connection: "Connection", channel: int) -> None:
+        settings = connection.settings
+        self.connection = connection
+        self.channel = channel
+        """Our (outgoing) channel."""
+        self.remote_channel = -1
+        self.state = BEGIN_SENT
+        self.begin: Begin | None = None
+        """The peer's begin, as it came."""
+        self.context: Any = None
+        self.inputs: dict[int, Link] = {}
+        """Links by the peer's handle."""
+        self.outputs: dict[int, Link] = {}
+        """Links by our handle."""
+        self._requests: dict[tuple[str, bool], Link] | None = None
+        self.peer_handle_max = 0xFFFFFFFF
+        self.next_incoming_id = 0
+        self.incoming_window = settings.session_incoming_window
+        self.incoming_left = self.incoming_window
+        self.remote_outgoing_window = 0
+        self.next_outgoing_id = settings.initial_outgoing_id
+        self.remote_incoming_window = 0
+        self.next_delivery_id = settings.initial_delivery_id
+        """The unwrapped id of our next delivery."""
+        self.next_incoming_delivery: int | None = None
+        """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
+        self.incoming = Unsettled()
+        self.outgoing = Unsettled()
+        self.waiting: list[Link] = []
+        """Outgoing links with messages that wait for window or credit."""
+        self.refresh_due = False
+
+    def __repr__(self) -> str:
+        return f"Session(channel {self.channel}, remote channel {self.remote_channel})"
+
+    @property
+    def links(self) -> list[Link]:
+        """All links that the peer has attached and not detached, in order of attaching."""
+        return list(self.inputs.values())
+
+    # --- commands ----------------------------------------------------------------------------------------
+
+    def attach(
+        self,
+        name: str,
+        is_sender: bool,
+        source: Any = None,
+        target: Any = None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: dict[Symbol, Any] | None = None,
+        desired_capabilities: list[Symbol] | None = None,
+    ) -> Link:
+        """Attach a link from our side; the event Attached comes with the peer's answer."""
+        if self.state not in (MAPPED, BEGIN_SENT):
+            raise LocalError(f"{self!r} is ended: no link can be attached")
+        key = (name, is_sender)
+        if self._requests is None:
+            self._requests = {}
+        if key in self._requests:
+            raise LocalError(f"a link {name!r} of this direction is being attached already")
+        link = Link(self, name, is_sender)
+        link.state = REQUESTED
+        link.source = source
+        link.target = target
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        self._requests[key] = link
+        if is_sender:
+            link.begin_count(self.connection.settings.initial_delivery_count)
+        self.write(link.attach_body(None, desired_capabilities, properties))
+        return link
+
+    def end(
+        self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """End the session and its links; no event follows."""
+        if self.state in (MAPPED, BEGIN_SENT):
+            self._end(make_error(condition, description, info))
+
+    # --- begin and end -----------------------------------------------------------------------------------
+
+    def on_begin(self, channel: int, begin: Begin) -> None:
+        """The peer's begin, on its channel; answered when it did not answer ours."""
+        self.remote_channel = channel
+        self.begin = begin
+        self.next_incoming_id = begin.next_outgoing_id
+        self.remote_incoming_window = begin.incoming_window
+        self.remote_outgoing_window = begin.outgoing_window
+        self.peer_handle_max = begin.handle_max
+        answered = self.state == BEGIN_SENT and begin.remote_channel is not None
+        self.state = MAPPED
+        if not answered:
+            self.write_begin(channel)
+        self.connection.events.append(Begun(self))
+        if self.waiting:
+            self.pump()
+
+    def write_begin(self, remote_channel: int | None) -> None:
+        """Our begin; `remote_channel` is the peer's when we answer."""
+        self.write(
+            encode_performative(
+                Begin(
+                    remote_channel=remote_channel,
+                    next_outgoing_id=self.next_outgoing_id & WIRE,
+                    incoming_window=self.incoming_window,
+                    outgoing_window=OUTGOING_WINDOW,
+                    handle_max=self.connection.settings.handle_max,
+                )
+            )
+        )
+
+    def _end(self, error: AmqpError | None) -> None:
+        self.write(encode_performative(End(error=error)))
+        self.state = END_SENT
+        self.connection.unmap_channel(self)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of everything under way; the links stay listed for the caller to look at."""
+        for link in self.inputs.values():
+            link.abandon()
+        if self._requests:
+            for link in self._requests.values():
+                link.abandon()
+        self.incoming.ranges = []
+        self.outgoing.ranges = []
+        self.waiting = []
+        self.refresh_due = False
+
+    def fail(self, fault: SessionFault) -> None:
+        """The peer's fault: end with its condition, and tell the caller."""
+        error = make_error(fault.condition, fault.description)
+        self._end(error)
+        self.connection.events.append(Ended(self, error, False))
+
+    def on_end(self, end: End) -> None:
+        """The peer's end: answered if it is not the answer to ours."""
+        answer = self.state == END_SENT
+        if not answer:
+            self._end(None)
+        self.state = ENDED
+        self.connection.unmap_remote_channel(self)
+        if not answer:
+            self.connection.events.append(Ended(self, end.error, True))
+
+    # --- links -------------------------------------------------------------------------------------------
+
+    def map_output(self, link: Link) -> int:
+        """The lowest handle that is free (2.7.3)."""
+        handle = 0
+        if len(self.outputs) and max(self.outputs) >= len(self.outputs):
+            while handle in self.outputs:
+                handle += 1
+        else:
+            handle = len(self.outputs)
+        self.outputs[handle] = link
+        return handle
+
+    def unmap_output(self, link: Link) -> None:
+        """Our detach is written: the handle is free."""
+        self.outputs.pop(link.output_handle, None)
+        if self._requests and self._requests.get((link.name, link.is_sender)) is link:
+            del self._requests[(link.name, link.is_sender)]
+
+    def unmap_input(self, link: Link) -> None:
+        """The peer's detach has come: its handle is free."""
+        if self.inputs.get(link.handle) is link:
+            del self.inputs[link.handle]
+
+    def on_attach(self, attach: Attach) -> None:
+        """The peer attaches a link: a new one, or the answer to ours."""
+        settings = self.connection.settings
+        handle = attach.handle
+        if handle > settings.handle_max:
+            raise ConnectionFault(
+                conditions.FRAMING_ERROR,
+                f"expected handles up to handle-max {settings.handle_max}, found attach with {handle}",
+            )
+        # Our role is the opposite of the peer's: true means receiver there, so sender here.
+        is_sender = attach.role
+        key = (attach.name, is_sender)
+        holder = self.inputs.get(handle)
+        for earlier in self.inputs.values():
+            if earlier.is_errant and earlier.name == attach.name and earlier.is_sender is is_sender:
+                if attach.unsettled is None:
+                    raise errant(earlier, "attach")
+        if holder is not None:
+            raise ConnectionFault(
+                conditions.HANDLE_IN_USE,
+                f"expected a handle that is free, found attach of link {attach.name!r} with handle {handle} of"
+                f" link {holder.name!r}",
+            )
+        link = self._requests.pop(key, None) if self._requests else None
+        if link is None:
+            self.connection.steal(key)
+            link = Link(self, attach.name, is_sender)
+        self.inputs[handle] = link
+        self.connection.names[key] = link
+        try:
+            link.on_attach(attach)
+        except LinkFault as fault:
+            link.handle = handle
+            link.fail(fault)
+
+    def link_of(self, handle: int, what: str) -> Link:
+        """The link that the peer means, or the session's fault."""
+        link = self.inputs.get(handle)
+        if link is None:
+            raise SessionFault(
+                conditions.UNATTACHED_HANDLE, f"expected a handle that is attached, found {what} with handle {handle}"
+            )
+        return link
+
+    def on_detach(self, detach: Detach) -> None:
+        """The peer detaches a link."""
+        self.link_of(detach.handle, "detach").on_detach(detach)
+
+    # --- flow control ------------------------------------------------------------------------------------
+
+    def on_flow(
+        self,
+        next_incoming_id: int | None,
+        incoming_window: int,
+        next_outgoing_id: int,
+        outgoing_window: int,
+        handle: int | None,
+        delivery_count: int | None,
+        link_credit: int | None,
+        available: int | None,
+        drain: bool,
+        echo: bool,
+    ) -> None:
+        """The peer's flow (2.5.6): its windows, and one link's state when it names a handle."""
+        link = None
+        if handle is not None:
+            link = self.link_of(handle, "flow")
+        elif delivery_count is not None or link_credit is not None or available is not None or drain:
+            raise SessionFault(
+                conditions.INVALID_FIELD,
+                "expected a flow without handle to have no delivery-count, link-credit, available or drain,"
+                " found at least one",
+            )
+        self.next_incoming_id = next_outgoing_id
+        self.remote_outgoing_window = outgoing_window
+        if next_incoming_id is None:
+            next_incoming_id = self.connection.settings.initial_outgoing_id
+        # In flight is what we have sent and the peer had not seen; the window is what is left beyond it.
+        in_flight = signed(self.next_outgoing_id - next_incoming_id)
+        self.remote_incoming_window = max(0, incoming_window - in_flight)
+        if link is not None:
+            link.on_flow(delivery_count, link_credit, available, drain, echo)
+        elif echo:
+            self.write_flow()
+        if self.waiting and self.remote_incoming_window:
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what waits; the link that ran out of window goes on first next time."""
+        for link in list(self.waiting):
+            link.pump()
+            if self.remote_incoming_window <= 0:
+                break
+        waiting = self.waiting
+        if len(waiting) > 1 and self.remote_incoming_window <= 0:
+            waiting.append(waiting.pop(0))
+
+    def write_flow(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        available: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> None:
+        """Our flow; the incoming window is full again with it."""
+        if self.state != MAPPED and self.state != BEGIN_SENT:
+            return
+        self.incoming_left = self.incoming_window
+        self.connection.output.append(
+            frames.flow(
+                self.channel,
+                self.next_incoming_id & WIRE if self.state == MAPPED else None,
+                self.incoming_window,
+                self.next_outgoing_id & WIRE,
+                OUTGOING_WINDOW,
+                handle,
+                delivery_count,
+                link_credit,
+                available,
+                drain,
+                echo,
+            )
+        )
+
+    def count_incoming(self, count: int) -> None:
+        """`count` transfer frames have come; the window is opened again at the end of the feed."""
+        self.next_incoming_id += count
+        left = self.incoming_left = self.incoming_left - count
+        if left < 0:
+            raise SessionFault(
+                conditions.WINDOW_VIOLATION,
+                f"expected at most {self.incoming_window} transfers in the session's incoming window, found more",
+            )
+        if left <= self.incoming_window >> 1 and not self.refresh_due:
+            self.refresh_due = True
+            self.connection.refresh_windows(self)
+
+    def sent_transfers(self, count: int) -> None:
+        """`count` transfer frames have been written."""
+        self.next_outgoing_id += count
+        self.remote_incoming_window -= count
+
+    # --- transfers and dispositions ----------------------------------------------------------------------
+
+    def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
+        """A transfer frame data[position:stop] read by the complete decoder."""
+        self.count_incoming(1)
+        link = self.link_of(transfer.handle, "transfer")
+        try:
+            link.on_transfer(transfer, data, position, payload_at, stop)
+        except LinkFault as fault:
+            link.fail(fault)
+
+    def saw_delivery(self, wire: int) -> int:
+        """The unwrapped id of a delivery that begins; ids only rise within a session (2.6.12)."""
+        expected = self.next_incoming_delivery
+        if expected is None:
+            self.next_incoming_delivery = wire + 1
+            return wire
+        delivery_id = unwrap(wire, expected)
+        if delivery_id < expected:
+            raise SessionFault(
+                conditions.INVALID_FIELD,
+                f"expected delivery-id {expected & WIRE} or a later one, found {wire} again",
+            )
+        self.next_incoming_delivery = delivery_id + 1
+        return delivery_id
+
+    def deliver(
+        self,
+        link: Link,
+        first: int,
+        payloads: list[bytes],
+        settled: bool,
+        second: bool,
+        message_format: int,
+        head: bytes,
+        expiry: int | None,
+    ) -> None:
+        """Complete deliveries, counted already: remember the unsettled ones and tell the caller."""
+        if not settled:
+            self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
+        events = self.connection.events
+        if events:
+            newest = events[-1]
+            if (
+                type(newest) is Transfers
+                and newest.link is link
+                and newest.first_delivery_id + len(newest.payloads) == first
+                and newest.settled is settled
+                and newest.message_format == message_format
+                and newest.head == head
+                and newest.absolute_expiry_ms == expiry
+            ):
+                newest.payloads += payloads
+                return
+        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry))
+
+    def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
+        """Our disposition for unwrapped ids first..last; `state` is encoded."""
+        self.connection.output.append(
+            frames.disposition(self.channel, receiver, first & WIRE, last & WIRE, settled, state)
+        )
+
+    def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
+        """The peer's disposition for wire ids first..last. Ids that are settled or unknown are passed over."""
+        if receiver:
+            unsettled = self.outgoing
+            near = self.next_delivery_id
+        else:
+            unsettled = self.incoming
+            near = self.next_incoming_delivery or 0
+        low = unwrap(first, near)
+        high = unwrap(last, low)
+        if high < low:
+            raise SessionFault(
+                conditions.INVALID_FIELD,
+                f"expected a disposition whose last is not before its first, found {first}..{last}",
+            )
+        if receiver:
+            self._outcome(low, high, settled, state)
+        elif settled:
+            for taken in unsettled.take(low, high):
+                self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+
+    def _outcome(self, low: int, high: int, settled: bool, state: Any) -> None:
+        if type(state) is Accepted:
+            state = ACCEPTED
+        elif type(state) is Released:
+            state = RELEASED
+        found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
+        events = self.connection.events
+        for part in found:
+            first = part.first - part.shift
+            last = part.last - part.shift
+            if events:
+                newest = events[-1]
+                if (
+                    type(newest) is Outcome
+                    and newest.link is part.link
+                    and newest.last + 1 == first
+                    and newest.state is state
+                    and newest.settled is settled
+                ):
+                    newest.last = last
+                    continue
+            events.append(Outcome(part.link, first, last, state, settled))
+
+    # --- writing -----------------------------------------------------------------------------------------
+
+    def write(self, body: bytes) -> None:
+        """One frame on this session's channel."""
+        if self.state == MAPPED or self.state == BEGIN_SENT:
+            self.connection.output.append(frames.frame(self.channel, body))
+
+

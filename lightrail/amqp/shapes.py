@@ -1,0 +1,442 @@
+"""Shapes: what consecutive transfer frames of a link have in common, learned so that they are only compared.
+
+Theory. A sender's transfers differ in delivery-id, delivery-tag and payload and in nothing else, and the
+messages of one sender begin with the same sections. So once the complete decoder has read a transfer of the
+common form, all of its other bytes are remembered:
+
+    0     4                 a          a+i   +2                +t          offset    +prefix
+    +-----+-----------------+----------+-----+-----------------+-----------+---------+------------+
+    |size | doff .. handle, |delivery- |a0 t | delivery-tag    | format .. | sections that repeat |
+    |     | id constructor  |id, i=1,4 |     | (t bytes, any)  | (end of   | and the descriptor   |
+    |     |                 |          |     |                 |  list)    | of the next section  |
+    +-----+-----------------+----------+-----+-----------------+-----------+----------------------+
+           same as learned   expected   same   not looked at    same as learned      then anything
+
+One `unpack_from` gives the five columns, four comparisons and one slice read the frame. The bytes that are the
+same mean the same, so the result is the complete decoder's, whatever they say. What is not known from equal
+bytes alone is compared as a number: the delivery-id must be the next one, the size must fit, and of properties
+(00 53 73 c0 size count) the count must be at most 8, so that there is no absolute-expiry-time (messaging
+3.2.4). The sections that repeat are the header, and annotations where they do (JMS clients send the same ones
+with every message).
+
+When many frames of one size follow each other, a regular expression made from the shape checks a whole run of
+them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as some
+hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.
+
+Measured by tests/benchmarks/engine_bench.py.
+"""
+
+import re
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.values import DecodeError
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+
+PREFIX_BYTES_MAX: Final = 512
+"""Repeating sections beyond this are not compared: the complete decoder reads such messages."""
+UNIFORM_AFTER: Final = 1_024
+"""Frames of one size in a row before a run is matched as a whole."""
+UNIFORM_RUN_MIN: Final = 12
+"""Frames of one size that must be in the buffer for it to pay."""
+
+_HEADER: Final = 0x70
+_PROPERTIES: Final = 0x73
+_FOOTER: Final = 0x78
+_SECTION_NAMES: Final = {
+    b"amqp:header:list": 0x70,
+    b"amqp:delivery-annotations:map": 0x71,
+    b"amqp:message-annotations:map": 0x72,
+    b"amqp:properties:list": 0x73,
+    b"amqp:application-properties:map": 0x74,
+    b"amqp:data:binary": 0x75,
+    b"amqp:amqp-sequence:list": 0x76,
+    b"amqp:amqp-value:*": 0x77,
+    b"amqp:footer:map": 0x78,
+}
+
+
+@lru_cache(maxsize=1024)
+def _columns(form: str) -> Struct:
+    return Struct(form)
+
+
+@lru_cache(maxsize=256)
+def _run_pattern(pattern: bytes) -> "re.Pattern[bytes]":
+    return re.compile(pattern, re.DOTALL)
+
+
+class Opening:
+    """What is known of a message's beginning without decoding it.
+
+    `head_end`: end of its header section, 0 without one. `prefix_end`: end of the descriptor of the first
+    section that is neither header nor annotations, 0 when that is not encoded the usual way.
+    `properties`: offset of the constructor of the properties' list, 0 without.
+    `may_expire`: there are more than eight properties, so that one may be absolute-expiry-time.
+    """
+
+    __slots__ = ("head_end", "may_expire", "prefix_end", "properties")
+
+    def __init__(self, head_end: int, prefix_end: int, properties: int, may_expire: bool) -> None:
+        self.head_end = head_end
+        self.prefix_end = prefix_end
+        self.properties = properties
+        self.may_expire = may_expire
+
+
+def _descriptor(message: bytes, position: int) -> tuple[int, int]:
+    """Code of the section whose descriptor is at `position` (that of the zero byte), and the offset after it."""
+    form = message[position + 1]
+    if form == 0x53:
+        return message[position + 2], position + 3
+    if form == 0x80:
+        return int.from_bytes(message[position + 2 : position + 10], "big"), position + 10
+    if form == 0xA3:
+        end = position + 3 + message[position + 2]
+        return _SECTION_NAMES.get(message[position + 3 : end], 0), end
+    if form == 0xB3:
+        end = position + 6 + int.from_bytes(message[position + 2 : position + 6], "big")
+        return _SECTION_NAMES.get(message[position + 6 : end], 0), end
+    return 0, position + 2
+
+
+def survey(message: bytes) -> Opening:
+    """Walk over header and annotations by their sizes (messaging 3.2). Raises DecodeError."""
+    position = 0
+    head_end = 0
+    newest = 0
+    try:
+        while position < len(message):
+            if message[position]:
+                raise DecodeError(
+                    f"expected the descriptor of a section (0x00), found {message[position]:#04x} at offset"
+                    f" {position} of the message"
+                )
+            code, value = _descriptor(message, position)
+            if not _HEADER <= code <= _FOOTER:
+                raise DecodeError(
+                    f"expected a message section, found descriptor {bytes(message[position : value][:24])!r}"
+                    f" at offset {position} of the message"
+                )
+            if code >= _PROPERTIES:
+                plain = value == position + 3
+                if code != _PROPERTIES:
+                    return Opening(head_end, value if plain else 0, 0, False)
+                form = message[value]
+                if form == 0xC0:
+                    return Opening(head_end, value + 1 if plain else 0, value, message[value + 2] > 8)
+                if form == 0xD0:
+                    many = int.from_bytes(message[value + 5 : value + 9], "big") > 8
+                    return Opening(head_end, 0, value, many)
+                return Opening(head_end, value + 1 if plain else 0, 0, False)
+            if code <= newest:
+                raise DecodeError(
+                    f"expected a section after {newest:#04x}, found {code:#04x} at offset {position}"
+                    " of the message"
+                )
+            newest = code
+            form = message[value]
+            if form == 0x45 and code == _HEADER:
+                position = value + 1
+            elif form in (0xC0, 0xC1):
+                position = value + 2 + message[value + 1]
+            elif form in (0xD0, 0xD1):
+                position = value + 5 + int.from_bytes(message[value + 1 : value + 5], "big")
+            else:
+                raise DecodeError(
+                    f"expected a list or map as section {code:#04x}, found constructor {form:#04x} at offset"
+                    f" {value} of the message"
+                )
+            if position > len(message):
+                raise DecodeError(
+                    f"expected section {code:#04x} to end within the message of {len(message)} bytes,"
+                    f" found its end at {position}"
+                )
+            if code == _HEADER:
+                head_end = position
+    except IndexError:
+        raise DecodeError(
+            f"expected a whole section, found the end of the message at offset {len(message)}"
+        ) from None
+    return Opening(head_end, 0, 0, False)
+
+
+class Shape:
+    """One learned form of transfer frame, good for one link."""
+
+    __slots__ = (
+        "candidate",
+        "count_at",
+        "first_part",
+        "head",
+        "id_width",
+        "last_part",
+        "link",
+        "message_format",
+        "minimum",
+        "most",
+        "offset",
+        "run",
+        "run_payload",
+        "run_size",
+        "settled",
+        "streak",
+        "tag_part",
+        "tag_width",
+        "unpack",
+        "wire_limit",
+    )
+
+    link: "Link"
+    first_part: bytes
+    tag_part: bytes
+    last_part: bytes
+    id_width: int
+    tag_width: int
+    wire_limit: int
+    offset: int
+    count_at: int
+    minimum: int
+    most: int
+    head: bytes
+    settled: bool
+    message_format: int
+    unpack: Any
+    run: Any
+    run_payload: Any
+    run_size: int
+    candidate: int
+    streak: int
+
+
+def learn(
+    link: "Link",
+    data: bytes,
+    position: int,
+    payload_at: int,
+    opening: Opening | None,
+    head: bytes,
+    settled: bool,
+    message_format: int,
+    most: int,
+) -> Shape | None:
+    """The shape of the transfer frame at data[position], or None when it is not of the common form.
+
+    To be called for complete deliveries in one frame without state, resume, aborted or a mode of their own.
+    `most` is the largest size of frame that may be taken without a closer look.
+    """
+    if data[position + 4] != 2 or data[position + 8 : position + 12] != b"\x00S\x14\xc0":
+        return None
+    at = position + 14
+    handle = data[at]
+    at += 1 if handle == 0x43 else 2 if handle == 0x52 else 5
+    code = data[at]
+    if code == 0x52:
+        width = 1
+    elif code == 0x70:
+        width = 4
+    else:
+        return None
+    at += 1
+    tag_at = at + width
+    if data[tag_at] != 0xA0:
+        return None
+    tag_width = data[tag_at + 1]
+    last_at = tag_at + 2 + tag_width
+    if last_at > payload_at:
+        return None
+    prefix = 0
+    counted = False
+    if opening is not None:
+        prefix = opening.prefix_end
+        counted = opening.properties > 0
+        if not 0 < prefix <= PREFIX_BYTES_MAX:
+            return None
+    shape = Shape()
+    shape.link = link
+    shape.first_part = data[position + 4 : at]
+    shape.tag_part = data[tag_at : tag_at + 2]
+    shape.last_part = data[last_at : payload_at + prefix]
+    shape.id_width = width
+    shape.tag_width = tag_width
+    shape.wire_limit = 0x100 if width == 1 else 0x1_0000_0000
+    shape.offset = payload_at - position
+    shape.count_at = shape.offset + prefix + 1 if counted else 0
+    shape.minimum = shape.offset + prefix + (2 if shape.count_at else 0)
+    shape.most = most
+    shape.head = head
+    shape.settled = settled
+    shape.message_format = message_format
+    form = f">I{at - position - 4}s{'B' if width == 1 else 'I'}2s{tag_width}x{len(shape.last_part)}s"
+    shape.unpack = _columns(form).unpack_from
+    shape.run = None
+    shape.run_payload = None
+    shape.run_size = 0
+    shape.candidate = 0
+    shape.streak = 0
+    return shape
+
+
+def _prepare_run(shape: Shape, size: int) -> None:
+    """Compile what matches a run of frames of `size` bytes."""
+    escape = re.escape
+    constant = 4 + len(shape.first_part) + shape.id_width + 2 + shape.tag_width + len(shape.last_part)
+    pattern = (
+        escape(size.to_bytes(4, "big") + shape.first_part)
+        + b".{%d}" % shape.id_width
+        + escape(shape.tag_part)
+        + b".{%d}" % shape.tag_width
+        + escape(shape.last_part)
+    )
+    if shape.count_at:
+        pattern += b".[\\x00-\\x08]"
+        constant += 2
+    pattern += b".{%d}" % (size - constant)
+    shape.run = _run_pattern(b"(?:" + pattern + b")*+").match
+    shape.run_payload = _columns(f"{shape.offset}x{size - shape.offset}s").iter_unpack
+    shape.run_size = size
+
+
+def _consecutive(data: bytes, start: int, step: int, width: int, wire: int, count: int) -> int:
+    """How many of the numbers at start, start + step … are wire, wire + 1, …, looking at whole columns.
+
+    At most up to where the low byte wraps: the upper bytes must all be as they are in `wire`.
+    """
+    low = wire & 0xFF
+    count = min(count, 256 - low)
+    stop = start + width + (count - 1) * step
+    column = data[start + width - 1 : stop : step]
+    expected = _BYTES[low : low + count]
+    if column != expected:
+        count = next(index for index in range(count) if column[index] != expected[index])
+    for place, octet in enumerate(wire.to_bytes(width, "big")[:-1]):
+        column = data[start + place : stop : step][:count]
+        if column.count(octet) != count:
+            count = next(index for index in range(count) if column[index] != octet)
+    return count
+
+
+_BYTES: Final = bytes(range(256))
+
+
+def take(
+    shape: Shape, data: bytes, position: int, end: int, expected: int, limit: int
+) -> tuple[int, list[bytes]]:
+    """Payloads of the frames at `position` that have this shape, and the position after the last of them.
+
+    At most `limit` frames, the first with the wire delivery-id `expected`, all of them whole within `end`.
+    """
+    payloads: list[bytes] = []
+    if shape.run is not None and limit >= UNIFORM_RUN_MIN:
+        position = _take_runs(shape, data, position, end, expected, limit, payloads)
+        expected += len(payloads)
+        limit -= len(payloads)
+    before = len(payloads)
+    append = payloads.append
+    unpack = shape.unpack
+    first_part = shape.first_part
+    tag_part = shape.tag_part
+    last_part = shape.last_part
+    minimum = shape.minimum
+    most = shape.most
+    offset = shape.offset
+    count_at = shape.count_at
+    for _ in range(limit):
+        if end - position < minimum:
+            break
+        size, first, number, tag, last = unpack(data, position)
+        if number != expected or last != last_part or first != first_part or tag != tag_part:
+            break
+        stop = position + size
+        if stop > end or size > most or size < minimum or (count_at and data[position + count_at] > 8):
+            break
+        append(data[position + offset : stop])
+        position = stop
+        expected += 1
+    singly = len(payloads) - before
+    if singly:
+        size = len(payloads[-1]) + offset
+        if size != shape.candidate:
+            shape.candidate = size
+            shape.streak = 0
+        elif size != shape.run_size:
+            # Other sizes between would make the count too high; that costs one needless compilation.
+            shape.streak += singly
+            if shape.streak > UNIFORM_AFTER:
+                _prepare_run(shape, size)
+    return position, payloads
+
+
+def _take_runs(
+    shape: Shape, data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
+) -> int:
+    """Append the payloads of frames of the size that repeats, in runs; gives the position after them."""
+    size = shape.run_size
+    number_at = 4 + len(shape.first_part)
+    count = min((end - position) // size, limit)
+    if count < UNIFORM_RUN_MIN:
+        return position
+    stop = shape.run(data, position, position + count * size).end()
+    count = (stop - position) // size
+    view = memoryview(data)
+    while count and expected < shape.wire_limit:
+        some = _consecutive(data, position + number_at, size, shape.id_width, expected, count)
+        if not some:
+            break
+        after = position + some * size
+        payloads += [payload for (payload,) in shape.run_payload(view[position:after])]
+        position = after
+        expected += some
+        count -= some
+    return position
+
+
+# --- the way out ----------------------------------------------------------------------------------------
+
+
+class Template:
+    """The constant bytes of the transfer frames that a link sends; the tag is the delivery-id again."""
+
+    __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled")
+
+    def __init__(self, channel: int, handle: bytes, settled: bool, message_format: int) -> None:
+        last = (b"\x43" if message_format == 0 else b"\x70" + message_format.to_bytes(4, "big")) + (
+            b"\x41" if settled else b"\x42"
+        )
+        size = 1 + len(handle) + 5 + 6 + len(last)
+        fixed = bytes((0x00, 0x53, 0x14, 0xC0, size, 5))
+        self.first_part = b"\x02\x00" + channel.to_bytes(2, "big") + fixed + handle + b"\x70"
+        self.last_part = last
+        self.settled = settled
+        self.message_format = message_format
+        self.overhead = 4 + len(self.first_part) + 4 + 2 + 4 + len(last)
+        self.pack = _columns(f">I{len(self.first_part)}sI2sI{len(last)}s").pack
+
+
+def put(
+    template: Template, output: list[Any], ends: Any, blob: bytes, base: int, start: int, wire: int, most: int
+) -> int:
+    """Append transfer frames for the messages that `ends` delimits until one is larger than `most` bytes.
+
+    Gives the number of messages written. The first begins at blob[start], message i ends at ends[i] - base.
+    `wire` is the delivery-id of the first; the caller sees to it that it does not wrap within this call.
+    """
+    pack = template.pack
+    first_part = template.first_part
+    last_part = template.last_part
+    overhead = template.overhead
+    append = output.append
+    first = wire
+    for end in ends:
+        end -= base
+        size = end - start
+        if size > most:
+            break
+        append(pack(size + overhead, first_part, wire, b"\xa0\x04", wire, last_part))
+        append(blob[start:end])
+        start = end
+        wire += 1
+    return wire - first

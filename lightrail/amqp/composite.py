@@ -215,8 +215,10 @@ def write_composite(value: Any) -> bytes:
             if item is None:
                 items.append(encoder.NULL)
             else:
-                items.append(write(item))
-                filled = len(items)
+                octets = write(item)
+                items.append(octets)
+                if octets is not encoder.NULL:
+                    filled = len(items)
     except (StructError, OverflowError, ValueError) as error:
         raise ValueError(f"{shape.name}.{shape.names[len(items)]}: {error}") from None
     del items[filled:]

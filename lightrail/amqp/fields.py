@@ -20,6 +20,7 @@ from lightrail.amqp.decoder import (
     small,
 )
 from lightrail.amqp.encoder import (
+    NULL,
     Writer,
     write_binary,
     write_boolean,
@@ -184,7 +185,7 @@ def _read_many_symbols(wide: int) -> Reader:
 def _write_symbols(value: Any) -> bytes:
     if isinstance(value, str):
         return write_symbol(value)
-    return write_symbols(value) if value else b"\x40"
+    return write_symbols(value) if value else NULL
 
 
 SYMBOLS: Final = FieldType(
@@ -209,7 +210,7 @@ def map_type(name: str, keys: FieldType, values: FieldType) -> FieldType:
 
     def write(value: Mapping[Any, Any]) -> bytes:
         pairs = b"".join(
-            write_key(key) + (b"\x40" if item is None else write_item(item)) for key, item in value.items()
+            write_key(key) + (NULL if item is None else write_item(item)) for key, item in value.items()
         )
         return write_map_data(2 * len(value), pairs)
 

@@ -1,4 +1,4 @@
-"""The port to the disk, and the real disk behind it; the tests put a disk there that tears and loses writes."""
+"""The port to the disk, and the real disk behind it; tests put one there that tears and loses writes."""
 
 import contextlib
 import errno

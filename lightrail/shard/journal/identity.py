@@ -69,7 +69,7 @@ def settle(files: Files, cluster: str, shard: int, salt: int | None = None) -> I
         return identity
     if (found.cluster, found.shard) != (cluster, shard):
         raise StoreRefused(
-            f"expected the journal of shard {shard} of cluster {cluster!r}, found that of shard {found.shard} "
-            f"of cluster {found.cluster!r}: give this shard its own directory"
+            f"expected the journal of shard {shard} of cluster {cluster!r}, found that of shard "
+            f"{found.shard} of cluster {found.cluster!r}: give this shard its own directory"
         )
     return found

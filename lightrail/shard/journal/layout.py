@@ -234,8 +234,7 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     head = AppendHead._make(APPEND_FIXED.unpack_from(data, start + HEADER_SIZE))
     position = start + APPEND_BODY
     targets: list[tuple[int, int]] = [
-        TARGET.unpack_from(data, position + 16 * index)
-        for index in range(head.target_count)
+        TARGET.unpack_from(data, position + 16 * index) for index in range(head.target_count)
     ]
     position += 16 * head.target_count
     if position + 4 * head.messages + head.size != start + length:

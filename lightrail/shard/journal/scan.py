@@ -1,10 +1,9 @@
-"""Reading records one after another from a segment, with every check that needs no knowledge of their bodies."""
+"""Reading records one after another from a segment, with all checks that do not look into their bodies."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from lightrail.shard.journal.files import DiskFile
 from lightrail.shard.journal.layout import (
     HEADER,
     HEADER_SIZE,
@@ -17,6 +16,13 @@ from lightrail.shard.journal.layout import (
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Read at once; a larger record is read on its own."""
+
+
+class Readable(Protocol):
+    """What a scan needs of a file."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end."""
 
 
 class Found(NamedTuple):
@@ -41,13 +47,19 @@ class Scan:
     there instead of it.
     """
 
-    __slots__ = ("_end", "_file", "_salt", "found", "lsn", "offset")
+    __slots__ = ("_end", "_file", "_salt", "_stop", "found", "lsn", "offset")
 
-    def __init__(self, file: DiskFile, salt: int, offset: int, end: int, lsn: int | None) -> None:
-        """`lsn` is the first record's number, None for any; each further one must be one higher."""
+    def __init__(
+        self, file: Readable, salt: int, offset: int, end: int, lsn: int | None, stop: int | None = None
+    ) -> None:
+        """`lsn` is the first record's number, None for any; each further one must be one higher.
+
+        `stop` is the first number that is not wanted.
+        """
         self._file = file
         self._salt = salt
         self._end = end
+        self._stop = stop
         self.offset = offset
         self.lsn = lsn
         self.found = ""
@@ -63,7 +75,8 @@ class Scan:
         base = self.offset  # of the view's first byte in the file
         offset = self.offset
         size = 0
-        while True:
+        stop = self._stop
+        while expected is None or expected != stop:
             start = offset - base
             if start + HEADER_SIZE > size:
                 base, start = offset, 0
@@ -102,7 +115,7 @@ class Scan:
                 expected = self.lsn  # skip_to
 
 
-def next_whole(file: DiskFile, salt: int, offset: int, end: int, lsn: int) -> Iterator[Found]:
+def next_whole(file: Readable, salt: int, offset: int, end: int, lsn: int) -> Iterator[Found]:
     """Whole records with a number of at least `lsn` anywhere from `offset` on, found by their mark."""
     position = offset
     while position < end:
@@ -113,7 +126,8 @@ def next_whole(file: DiskFile, salt: int, offset: int, end: int, lsn: int) -> It
         while at >= 0:
             start = at - MARK_OFFSET
             if start + HEADER_SIZE <= len(chunk):
-                length, checksum, code, flags, _, unsynced, number, timestamp = HEADER.unpack_from(chunk, start)
+                header = HEADER.unpack_from(chunk, start)
+                length, checksum, code, flags, _, unsynced, number, timestamp = header
                 there = position + start
                 if number >= lsn and RECORD_SIZE_MIN <= length <= min(RECORD_SIZE_MAX, end - there):
                     data = file.read(there, length)

@@ -107,12 +107,21 @@ class Usage:
 class Commit(Protocol):
     """A group of records on its way to the disk."""
 
-    records: int
-    messages: int
-    synced: bool
-    """Whether the group had anything that must be on disk before it is answered."""
-    sync_seconds: float
-    """Time that the syncs took, after `perform`."""
+    @property
+    def records(self) -> int:
+        """In the group."""
+
+    @property
+    def messages(self) -> int:
+        """In its Append records."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether the group had anything that must be on disk before it is answered."""
+
+    @property
+    def sync_seconds(self) -> float:
+        """Time that the syncs took, after `perform`."""
 
     def perform(self) -> None:
         """Writes and syncs the group; called once, in the commit thread.

@@ -1,0 +1,108 @@
+"""A group of records on its way to the disk: gathered by the loop, written by the commit thread."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+from lightrail.shard.journal.files import Buffer
+from lightrail.shard.journal.layout import FRONT
+from lightrail.shard.journal.segment import Segment
+
+Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]
+"""(bytes of the whole record, the rest of it up to the ends, ends, blob); length 0: bytes as they are."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What goes to one segment, without a gap from `start` on."""
+
+    segment: Segment
+    start: int
+    entries: list[Entry] = field(default_factory=list)
+    end: int = 0
+    sealed: bool = False
+    """The segment takes no more after this; it is synced before anything is written to the next."""
+
+
+def pieces_of(entries: list[Entry], salt: int) -> list[Buffer]:
+    """The bytes of the records, with length and checksum; messages are not copied."""
+    pieces: list[Buffer] = []
+    add = pieces.append
+    pack = FRONT.pack
+    for length, rest, ends, blob in entries:
+        if not length:
+            add(rest)
+            continue
+        checksum = crc32(rest, salt)
+        if ends is None or blob is None:
+            add(pack(length, checksum))
+            add(rest)
+        else:
+            add(pack(length, crc32(blob, crc32(ends, checksum))))
+            add(rest)
+            add(ends)
+            add(blob)
+    return pieces
+
+
+class JournalCommit:
+    """See `Commit` in store.py."""
+
+    __slots__ = (
+        "_afterwards",
+        "_salt",
+        "bytes",
+        "drops",
+        "last_lsn",
+        "messages",
+        "parts",
+        "records",
+        "sync_seconds",
+        "synced",
+        "syncs",
+    )
+
+    def __init__(
+        self,
+        parts: list[Part],
+        *,
+        salt: int,
+        synced: bool,
+        last_lsn: int,
+        records: int,
+        messages: int,
+        drops: list[Segment],
+        afterwards: Callable[[list[Segment]], None],
+    ) -> None:
+        self.parts: Final = parts
+        self.synced: Final = synced
+        self.last_lsn: Final = last_lsn
+        self.records: Final = records
+        self.messages: Final = messages
+        self.drops: Final = drops
+        self.bytes = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self._salt = salt
+        self._afterwards = afterwards
+
+    def perform(self) -> None:
+        """Writes and syncs; then, in the same thread, what can wait until nobody waits for it."""
+        for part in self.parts:
+            if part.entries:
+                self.bytes += part.segment.file.write(part.start, pieces_of(part.entries, self._salt))
+            if part.sealed:
+                part.segment.file.truncate(part.end)
+            if part.sealed or self.synced:
+                started = time.perf_counter()
+                part.segment.file.sync()
+                self.sync_seconds += time.perf_counter() - started
+                self.syncs += 1
+        self._afterwards(self.drops)
+
+
+def record_bytes(entry: Entry, salt: int) -> bytes:
+    """One record as it will be on disk."""
+    return b"".join(pieces_of([entry], salt))

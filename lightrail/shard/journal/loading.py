@@ -1,0 +1,138 @@
+"""After the replay: the heads of the queues come into memory, the rest stays on disk as evicted runs."""
+
+from lightrail.shard.journal.batches import lay_over, load
+from lightrail.shard.journal.layout import APPEND, SEGMENT_HEADER_SIZE, decode_append_head
+from lightrail.shard.journal.live import LiveSpans, Span
+from lightrail.shard.journal.record import SPILLED
+from lightrail.shard.journal.recovery import Replay
+from lightrail.shard.journal.scan import Scan
+from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.store import RecoveredQueue
+from lightrail.shard.queue.runs import Batch, Place, Run
+
+
+def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:
+    """All queues with their runs; each segment is read once, however many queues share it."""
+    spans = {queue: live.spans() for queue, live in replay.live.items()}
+    until = _shares({queue: list_ for queue, list_ in spans.items() if list_}, memory_bytes)
+    loaded: dict[int, list[Run]] = {queue: [] for queue in until}
+    for segment in replay.segments:
+        areas = sorted(
+            (span.offset, span.end)
+            for queue, limit in until.items()
+            for span in spans[queue]
+            if span.segment == segment.number and span.first < limit
+        )
+        if areas:
+            _load_segment(segment, salt, areas, until, replay.live, loaded)
+    by_number = {segment.number: segment for segment in replay.segments}
+    recovered = []
+    for queue, entry in replay.tables.queues.items():
+        runs = _with_evicted(loaded.get(queue, []), spans[queue])
+        for run in runs:
+            place = run.batch.place
+            assert place is not None
+            by_number[place.segment].live += run.size
+        recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs))
+    return recovered
+
+
+def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:
+    """Up to which sequence each queue is loaded: equal shares, and what one leaves goes to the others."""
+    sizes = sorted((sum(span.size for span in list_), queue) for queue, list_ in spans.items())
+    until: dict[int, int] = {}
+    left = memory_bytes
+    for index, (size, queue) in enumerate(sizes):
+        share = left // (len(sizes) - index)
+        list_ = spans[queue]
+        if size <= share:
+            until[queue] = list_[-1].last
+            left -= size
+            continue
+        left -= share
+        for span in list_:
+            if span.size > share:
+                until[queue] = span.first + (span.last - span.first) * share // span.size
+                break
+            share -= span.size
+    return until
+
+
+def _load_segment(
+    segment: Segment,
+    salt: int,
+    areas: list[tuple[int, int]],
+    until: dict[int, int],
+    live: dict[int, LiveSpans],
+    loaded: dict[int, list[Run]],
+) -> None:
+    """Reads the areas of a segment in one pass and puts the messages that count among the loaded ones."""
+    merged: list[list[int]] = []
+    for start, end in areas:
+        assert start >= SEGMENT_HEADER_SIZE
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(merged[-1][1], end)
+        else:
+            merged.append([start, end])
+    for start, end in merged:
+        for found in Scan(segment.file, salt, start, end, None):
+            if found.code != APPEND or found.flags & SPILLED:
+                continue
+            head, targets, column = decode_append_head(found.view, found.start, found.length)
+            pieces: list[tuple[int, int, int, int]] = []
+            low, high = head.messages, 0
+            for queue, sequence in targets:
+                if sequence >= until.get(queue, 0):
+                    continue
+                stop = sequence + head.messages
+                for span in live[queue].overlapping(sequence, stop):
+                    if span.segment == segment.number and span.offset <= found.offset < span.end:
+                        first, last = max(sequence, span.first), min(stop, span.last)
+                        pieces.append((queue, first, last, span.attempts))
+                        low, high = min(low, first - sequence), max(high, last - sequence)
+                        # The same message has the same index in the batch whatever its queue is.
+            if not pieces:
+                continue
+            batch = load(found, head, column, segment.number, low, high)
+            sequences = dict(targets)
+            for queue, first, last, attempts in pieces:
+                index = first - sequences[queue] - low
+                lay_over(loaded[queue], Run(batch, index, index + last - first, first, attempts))
+
+
+def _with_evicted(loaded: list[Run], spans: list[Span]) -> list[Run]:
+    """The loaded runs in order, and between and after them what stays on disk."""
+    runs: list[Run] = []
+    loaded.sort(key=lambda run: run.sequence)
+    index = 0
+    for span in spans:
+        first = span.first
+        while index < len(loaded) and loaded[index].sequence < span.last:
+            run = loaded[index]
+            index += 1
+            if run.sequence > first:
+                runs.append(_evicted(span, first, run.sequence))
+            runs.append(run)
+            first = run.end
+        if first < span.last:
+            runs.append(_evicted(span, first, span.last))
+    return runs
+
+
+def _evicted(span: Span, first: int, last: int) -> Run:
+    """Part of a span as a run whose messages are only on disk."""
+    durable, priority, expires_at_ms, message_format = span.attributes
+    batch = Batch(
+        None,
+        None,
+        last - first,
+        span.size * (last - first) // (span.last - span.first),
+        0,
+        bool(durable & 1),
+        priority,
+        expires_at_ms or None,
+        span.enqueued_at_ms,
+        Place(span.segment, span.offset, span.end - span.offset),
+        message_format,
+    )
+    return Run(batch, 0, last - first, first, span.attempts)

@@ -1,0 +1,357 @@
+"""Recovery: from the segment files to what the shard knew, cutting what a crash left half-written.
+
+The rules, in the order in which they are applied:
+
+1. Segments have consecutive numbers and consecutive records. Files after the last one with a header were
+   prepared and never begun; they go.
+2. Where the last segment stops being whole records, it ends. If a whole record further on says that what is
+   missing had been synced, the bytes were damaged later: JournalDamaged. A crash can't do that, since each
+   record says how many before it were not known to be on disk.
+3. In every other segment, anything but the exact sequence of records up to the next segment's first is
+   damage: a segment is synced before the next one is written.
+4. A group (flag CONTINUED) whose last record is missing is cut whole.
+5. What was cut is cut on disk too, and synced, before anything is written: stale records beyond the end must
+   never come to follow new ones.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+
+from lightrail.shard.journal.files import DiskFile, Files
+from lightrail.shard.journal.layout import (
+    APPEND,
+    APPEND_BODY,
+    APPEND_FIXED,
+    CLOSE,
+    FORMAT_VERSION,
+    GAP,
+    HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+    SNAPSHOT,
+    TARGET,
+    LayoutError,
+    SegmentHeader,
+    decode_segment_header,
+    decode_small,
+)
+from lightrail.shard.journal.live import LiveSpans
+from lightrail.shard.journal.record import (
+    CONTINUED,
+    RETURNING,
+    SPILLED,
+    Epoch,
+    Gap,
+    Queue,
+    QueueEntry,
+    QueueEvent,
+    Seal,
+    Settle,
+    Snapshot,
+)
+from lightrail.shard.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal.segment import Segment, name_of, numbers
+from lightrail.shard.journal.store import JournalDamaged, StoreRefused
+from lightrail.shard.journal.tables import Tables
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the segments say, before any message is brought into memory."""
+
+    tables: Tables
+    segments: list[Segment] = field(default_factory=list)
+    """In order; their files are open."""
+    live: dict[int, LiveSpans] = field(default_factory=dict)
+    """By queue."""
+    lsn: int = 0
+    cut_bytes: int = 0
+    lost: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The first record of a group that may turn out to be incomplete."""
+
+    index: int
+    """Of the segment in the list."""
+    offset: int
+    lsn: int
+
+
+class _Replayer:
+    """Goes through the segments once."""
+
+    __slots__ = ("_cut", "_files", "_group", "_replay", "_salt")
+
+    def __init__(self, files: Files, salt: int, producers_max: int) -> None:
+        self._files = files
+        self._salt = salt
+        self._replay = Replay(Tables(producers_max))
+        self._group: list[tuple[Segment, Found]] = []
+        self._cut: _Cut | None = None
+
+    def run(self) -> Replay:
+        files, replay = self._files, self._replay
+        opened = {number: files.open(name_of(number)) for number in numbers(files)}
+        try:
+            begun = self._headers(opened)
+            for index, (number, header) in enumerate(begun):
+                file = opened[number]
+                last = index == len(begun) - 1
+                if last:
+                    # What was written before a power cut or a failed sync may be in memory only: recovery
+                    # must see what the disk has, and nothing may be served that is not on it.
+                    file.sync()
+                    file.forget()
+                size = file.size()
+                segment = Segment(number, file, size)
+                segment.first_lsn = header.first_lsn
+                replay.segments.append(segment)
+                if index == 0:
+                    replay.lsn = header.first_lsn - 1
+                if header.first_lsn != replay.lsn + 1:
+                    raise JournalDamaged(
+                        name_of(number),
+                        0,
+                        f"it begins with record {header.first_lsn} where {replay.lsn + 1} should come",
+                    )
+                self._segment(index, segment, None if last else begun[index + 1][1].first_lsn)
+            self._end(opened)
+        except BaseException:
+            for file in opened.values():
+                file.close()
+            raise
+        return replay
+
+    def _headers(self, opened: dict[int, DiskFile]) -> list[tuple[int, SegmentHeader]]:
+        """The segments that were begun, with every one between the first and the last."""
+        found: dict[int, SegmentHeader] = {}
+        for number, file in opened.items():
+            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            if header is None or header.segment != number:
+                continue
+            if header.version > FORMAT_VERSION:
+                raise StoreRefused(
+                    f"segment {name_of(number)} has format version {header.version}, this program knows "
+                    f"{FORMAT_VERSION} and older: start it with the newer program that wrote it"
+                )
+            if header.salt != self._salt:
+                raise JournalDamaged(name_of(number), 0, "the header of a segment of another journal")
+            found[number] = header
+        if found:
+            for number in range(min(opened), max(found) + 1):
+                if number not in opened:
+                    raise JournalDamaged(name_of(number), 0, "the file is missing")
+                if number not in found:
+                    raise JournalDamaged(name_of(number), 0, "no header of this segment")
+        return sorted(found.items())
+
+    def _segment(self, index: int, segment: Segment, next_lsn: int | None) -> None:
+        """Replays one segment up to the next one's first record, or to where it ends."""
+        replay = self._replay
+        scan = Scan(segment.file, self._salt, SEGMENT_HEADER_SIZE, segment.capacity, replay.lsn + 1, next_lsn)
+        group = self._group
+        for found in scan:
+            code, flags = found.code, found.flags
+            try:
+                if group or flags & CONTINUED:
+                    if code == SNAPSHOT:
+                        continue  # A segment began within the group; its tables hold the group's beginning.
+                    if not group:
+                        self._cut = _Cut(index, found.offset, found.lsn)
+                    group.append((segment, found))
+                    if not flags & CONTINUED:
+                        for where, member in group:
+                            self._apply(where, member, scan)
+                        group.clear()
+                    elif code == GAP:
+                        group.clear()
+                elif code == APPEND:
+                    self._append(segment, found)
+                else:
+                    self._apply(segment, found, scan)
+            except LayoutError as error:
+                raise JournalDamaged(name_of(segment.number), found.offset, str(error)) from error
+            replay.lsn = found.lsn
+        segment.end = segment.written = scan.offset
+        reached = scan.lsn
+        assert reached is not None
+        replay.lsn = reached - 1
+        if next_lsn is not None:
+            if reached != next_lsn:
+                raise JournalDamaged(name_of(segment.number), scan.offset, scan.found)
+            return
+        for later in next_whole(segment.file, self._salt, scan.offset, segment.capacity, reached):
+            if later.lsn - later.unsynced > reached:
+                raise JournalDamaged(
+                    name_of(segment.number),
+                    scan.offset,
+                    f"{scan.found}, though record {later.lsn} at offset {later.offset} says that it had been "
+                    "synced",
+                )
+
+    def _append(self, segment: Segment, found: Found) -> None:
+        """An Append record: no work per message."""
+        view, start, length = found.view, found.start, found.length
+        (
+            producer,
+            number,
+            enqueued_at_ms,
+            expires_at_ms,
+            message_format,
+            count,
+            size,
+            attempts,
+            target_count,
+            priority,
+            attributes,
+        ) = APPEND_FIXED.unpack_from(view, start + HEADER_SIZE)
+        if APPEND_BODY + 16 * target_count + 4 * count + size != length:
+            raise LayoutError(f"an Append of {count} messages of {size} bytes has {length} bytes")
+        segment.append_bytes += length
+        segment.appended += size * target_count
+        tables = self._replay.tables
+        if producer:
+            tables.produced(producer, number)
+        position = start + APPEND_BODY
+        for _ in range(target_count):
+            queue, sequence = TARGET.unpack_from(view, position)
+            position += 16
+            entry = tables.queues.get(queue) or self._unknown(queue)
+            last = sequence + count
+            if last > entry.next_sequence:
+                entry.next_sequence = last
+            if not found.flags & SPILLED:
+                self._replay.live[queue].add(
+                    sequence,
+                    last,
+                    segment.number,
+                    found.offset,
+                    found.offset + length,
+                    size,
+                    attempts,
+                    (attributes, priority, expires_at_ms, message_format),
+                    enqueued_at_ms,
+                )
+
+    def _unknown(self, queue: int) -> QueueEntry:
+        """A queue that nothing declared: only after records were lost."""
+        if not self._replay.lost:
+            raise LayoutError(f"an Append names queue {queue}, which was not declared")
+        entry = QueueEntry(queue, f"lost-and-found/{queue}", "{}")
+        self._replay.tables.queues[queue] = entry
+        self._replay.live[queue] = LiveSpans()
+        return entry
+
+    def _apply(self, segment: Segment, found: Found, scan: Scan) -> None:
+        """Any record."""
+        if found.code == APPEND:
+            self._append(segment, found)
+            return
+        if found.code == CLOSE:
+            return
+        replay = self._replay
+        record = decode_small(found.view, found.start, found.length)
+        if isinstance(record, Settle):
+            live = replay.live.get(record.queue)
+            if live is not None:
+                if record.outcome in RETURNING:
+                    for first, last in record.ranges:
+                        live.set_attempts(first, last, record.attempts)
+                else:
+                    for first, last in record.ranges:
+                        live.remove(first, last)
+        elif isinstance(record, Queue):
+            try:
+                replay.tables.queue(record)
+            except KeyError:
+                if not replay.lost:
+                    raise LayoutError(f"queue {record.queue} is changed, which was not declared") from None
+            if record.event == QueueEvent.DECLARED:
+                replay.live[record.queue] = LiveSpans()
+            elif record.event == QueueEvent.DELETED:
+                replay.live.pop(record.queue, None)
+        elif isinstance(record, Snapshot):
+            replay.tables.restore(record)
+            live_queues = replay.live
+            replay.live = {queue: live_queues.get(queue) or LiveSpans() for queue in replay.tables.queues}
+        elif isinstance(record, Epoch):
+            replay.tables.epoch = record.epoch
+            replay.tables.sealed = False
+        elif isinstance(record, Seal):
+            replay.tables.epoch = record.epoch
+            replay.tables.sealed = True
+        elif isinstance(record, Gap):
+            replay.lost.append((found.lsn, record.next_lsn))
+            scan.skip_to(record.next_lsn)
+
+    def _end(self, opened: dict[int, DiskFile]) -> None:
+        """Cuts what is half-written, in memory and on disk."""
+        replay, files = self._replay, self._files
+        segments = replay.segments
+        for number, file in opened.items():
+            if segments and number <= segments[-1].number:
+                continue
+            for found in next_whole(file, self._salt, 0, file.size(), replay.lsn + 1):
+                if found.lsn - found.unsynced > replay.lsn + 1:
+                    raise JournalDamaged(
+                        name_of(number), 0, f"no header of this segment, but record {found.lsn}"
+                    )
+        keep = segments[-1].number if segments else 0
+        if self._group:
+            assert self._cut is not None
+            cut = self._cut
+            replay.lsn = cut.lsn - 1
+            segments[cut.index].end = cut.offset
+            for segment in segments[cut.index + 1 :]:
+                replay.cut_bytes += segment.end
+            del segments[cut.index + 1 :]
+            keep = segments[-1].number
+        gone = [number for number in opened if number > keep]
+        # From the end, so that what remains is always a prefix of what was there.
+        for number in reversed(gone):
+            opened.pop(number).close()
+            files.remove(name_of(number))
+        files.sync()
+        if segments:
+            last = segments[-1]
+            size = last.file.size()
+            if size > last.end:
+                replay.cut_bytes += self._written_after(last, size)
+                last.file.truncate(last.end)
+                last.file.sync()
+            last.capacity = last.written = last.end
+
+    def _written_after(self, segment: Segment, size: int) -> int:
+        """Bytes between the end and the last one that is not zero: for the report only."""
+        position = segment.end
+        written = 0
+        while position < size:
+            chunk = segment.file.read(position, min(1 << 20, size - position))
+            if not chunk:
+                break
+            used = len(chunk.rstrip(b"\0"))
+            if used:
+                written = position + used - segment.end
+            position += len(chunk)
+        return written
+
+
+def replay(files: Files, salt: int, producers_max: int) -> Replay:
+    """Reads all segments of a journal.
+
+    Raises:
+        JournalDamaged: bytes that no crash explains.
+        StoreRefused: a newer format.
+    """
+    return _Replayer(files, salt, producers_max).run()
+
+
+def salt_of(files: Files) -> int | None:
+    """The salt in the first segment header that can be read: for a directory that lost its identity file."""
+    for number in numbers(files):
+        with contextlib.closing(files.open(name_of(number))) as file:
+            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            if header is not None:
+                return header.salt
+    return None

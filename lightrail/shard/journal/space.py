@@ -1,0 +1,140 @@
+"""The space ahead: the spare segment that is kept ready, and what happens when the disk is full.
+
+Messages are taken only while there is a spare segment, or while one can still be made; what is left of the
+current segment then belongs to settlements, whose number is bounded by the messages that are there. A
+segment that the cleaner freed becomes the spare at once when the disk is full.
+
+Both threads come here: the loop to begin a segment, the commit thread to prepare the next.
+"""
+
+import threading
+from typing import Final
+
+from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
+from lightrail.shard.journal.segment import Segment, name_of
+from lightrail.shard.journal.store import StoreFull
+
+FULL_RETRY_MS: Final = 250
+"""How often a full disk is asked again."""
+
+
+class Space:
+    """Makes segment files, one ahead of need, and removes those that are not needed."""
+
+    __slots__ = ("_asked_at_ms", "_files", "_lock", "_next", "_segment_bytes", "full", "made", "spare")
+
+    def __init__(self, files: Files, segment_bytes: int, next_number: int) -> None:
+        self._files = files
+        self._segment_bytes = segment_bytes
+        self._next = next_number
+        self._lock = threading.Lock()
+        self._asked_at_ms = -FULL_RETRY_MS
+        self.spare: Segment | None = None
+        self.full = False
+        """The last attempt to make a spare found no space."""
+        self.made = 0
+
+    def ensure(self, now_ms: int) -> None:
+        """Makes sure that a spare segment is there; a full disk is asked every FULL_RETRY_MS.
+
+        Raises:
+            StoreFull: it is not, and can't be made.
+        """
+        if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + FULL_RETRY_MS:
+            raise StoreFull(self._text())
+        self._asked_at_ms = now_ms
+        with self._lock:
+            self._prepare()
+            if self.spare is None:
+                raise StoreFull(self._text())
+
+    def take(self, needed: int) -> Segment:
+        """The spare segment, with room for `needed` bytes at least.
+
+        Raises:
+            StoreFull: there is none of that size; nothing has changed.
+        """
+        with self._lock:
+            self._prepare()
+            spare = self.spare
+            if spare is None:
+                raise StoreFull(self._text())
+            if spare.capacity < needed:
+                try:
+                    spare.file.allocate(needed)
+                except OSError as error:
+                    if error.errno not in NO_SPACE:
+                        raise
+                    raise StoreFull(self._text()) from error
+                spare.capacity = needed
+            self.spare = None
+            self._next = spare.number + 1
+            return spare
+
+    def tidy(self, drops: list[Segment]) -> None:
+        """In the commit thread, after the sync: these segments go, the oldest first, and the spare comes."""
+        for segment in drops:
+            with self._lock:
+                if not (self.full and self._recycle(segment)):
+                    segment.close()
+                    self._files.remove(name_of(segment.number))
+                    self._files.sync()
+        with self._lock:
+            if not self.full or drops:
+                self._prepare()
+
+    def close(self) -> None:
+        """Lets go of the spare's file; the next start removes it."""
+        with self._lock:
+            if self.spare is not None:
+                self.spare.close()
+                self.spare = None
+
+    def _prepare(self) -> None:
+        if self.spare is None:
+            name = name_of(self._next)
+            file = self._files.create(name)
+            try:
+                file.allocate(self._segment_bytes)
+            except OSError as error:
+                file.close()
+                self._files.remove(name)
+                if error.errno not in NO_SPACE:
+                    raise
+                self.full = True
+                return
+            self._files.sync()
+            self._ready(file, self._segment_bytes)
+        self.full = False
+
+    def _recycle(self, segment: Segment) -> bool:
+        """The file of a segment that goes becomes the spare, unless it is too small or somebody reads it.
+
+        What it holds has lower record numbers than anything that will be written there, so that recovery
+        never takes it for the segment's own.
+        """
+        if self.spare is not None or segment.capacity * 2 < self._segment_bytes or not segment.close():
+            return False
+        name = name_of(self._next)
+        self._files.rename(name_of(segment.number), name)
+        self._files.sync()
+        file = self._files.open(name)
+        capacity = segment.capacity
+        try:
+            file.allocate(self._segment_bytes)
+            capacity = max(capacity, self._segment_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        self._ready(file, capacity)
+        return True
+
+    def _ready(self, file: DiskFile, capacity: int) -> None:
+        self.spare = Segment(self._next, file, capacity)
+        self.made += 1
+
+    def _text(self) -> str:
+        return (
+            f"expected room for a segment of {self._segment_bytes} bytes, found none: free space on the "
+            "disk, or let receivers take messages; then sending goes on by itself"
+        )

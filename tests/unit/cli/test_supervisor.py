@@ -1,0 +1,172 @@
+"""The supervisor with real processes: order, restarts, and ends of every kind."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support import wait
+from tests.support.broker import Broker
+
+COMMAND = ("-m", "tests.support.serve_roles")
+FLAGS = ("--shards", "2", "--frontends", "2")
+EVERYBODY = ["shard-0", "shard-1", "frontend-0", "frontend-1", "gateway-0"]
+
+
+def broker(data: Path, *flags: str) -> Broker:
+    return Broker(data, *FLAGS, *flags, command=COMMAND)
+
+
+def events(data: Path, event: str) -> list[str]:
+    """Names of the processes to which it happened, in order."""
+    path = data / "events"
+    rows = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [name for name, what, _ in rows if what == event]
+
+
+def started(data: Path, name: str) -> list[int]:
+    """Process numbers of all starts of one child, in order."""
+    rows = [line.split() for line in (data / "events").read_text().splitlines()]
+    return [int(pid) for one, what, pid in rows if (one, what) == (name, "ready")]
+
+
+def test_shards_come_first_and_go_after_the_frontends(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data) as running:
+        roles = [(one["role"], one["id"]) for one in running.ready["processes"]]
+        assert [f"{role}-{id}" for role, id in roles] == EVERYBODY
+        assert all(one["ready"] and one["metrics"] for one in running.ready["processes"])
+        assert running.ready["pid"] == running.process.pid
+        assert running.terminate() == 0
+        starts, ends = events(data, "start"), events(data, "stop")
+        assert sorted(starts[:2]) == EVERYBODY[:2]
+        assert sorted(starts[2:4]) == EVERYBODY[2:4]
+        assert starts[4] == "gateway-0"
+        assert sorted(ends[:2]) == EVERYBODY[2:4]
+        assert sorted(ends[2:4]) == EVERYBODY[:2]
+        assert ends[4:] == ["gateway-0"]
+
+
+@pytest.mark.parametrize("name", ["shard-1", "frontend-0", "gateway-0"])
+def test_a_killed_child_comes_back(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "data"
+    with broker(data) as running:
+        for times in range(1, 4):
+            (*_, pid) = started(data, name)
+            os.kill(pid, signal.SIGKILL)
+            wait.until(lambda n=times: len(started(data, name)) > n, f"{name} comes back")
+        others = [other for other in EVERYBODY if other != name]
+        assert all(len(started(data, other)) == 1 for other in others), "the others went on"
+        assert running.terminate() == 0
+        assert f"{name} (pid {pid}) was ended by SIGKILL; starting it again" in running.said()
+
+
+def test_the_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data) as running:
+        running.kill()
+        for one in running.ready["processes"]:
+            wait.until(lambda pid=one["pid"]: wait.gone(pid), f"{one['role']}-{one['id']} ends")
+        assert sorted(events(data, "stop")) == sorted(EVERYBODY)
+        assert events(data, "start").count("shard-0") == 1
+
+
+def test_a_new_instance_waits_for_the_children_of_one_that_was_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data) as first:
+        stopped = started(data, "shard-0")[0]
+        os.kill(stopped, signal.SIGSTOP)
+        first.kill()
+        second = broker(data)
+        try:
+            wait.until(lambda: "instance that died" in second.said(), "the second instance waits")
+            os.kill(stopped, signal.SIGCONT)
+            second.until_ready()
+            assert len(started(data, "shard-0")) == 2
+        finally:
+            second.stop()
+
+
+def test_a_second_instance_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data) as first:
+        second = broker(data)
+        try:
+            assert second.process.wait(wait.DEADLINE_S) == 1
+            assert f"held by another instance (pid {first.process.pid})" in second.said()
+        finally:
+            second.stop()
+        assert all(not wait.gone(one["pid"]) for one in first.ready["processes"])
+
+
+def test_a_child_that_never_gets_ready_is_killed_and_started_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data, "--ready", "5") as running:
+        (data / "frontend-1.hang").touch()
+        (pid,) = started(data, "frontend-1")
+        os.kill(pid, signal.SIGKILL)
+        wait.until(lambda: "frontend-1 was not ready in 5 s and is killed" in running.said(), "its time")
+        (data / "frontend-1.hang").unlink()
+        wait.until(lambda: len(started(data, "frontend-1")) == 2, "frontend-1 comes back")
+
+
+def test_a_child_that_can_not_start_ends_the_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "shard-1.fail").touch()
+    running = broker(data)
+    try:
+        assert running.process.wait(wait.DEADLINE_S) == 1
+        assert "shard-1 (pid" in running.said()
+        assert "started 5 times in vain" in running.said()
+        assert "RuntimeError: asked to fail" in running.said()
+        assert events(data, "stop") in ([], ["shard-0"])
+        assert events(data, "start").count("frontend-0") == 0
+    finally:
+        running.stop()
+
+
+def test_once_everything_served_it_is_tried_for_ever(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data) as running:
+        (data / "shard-0.fail").touch()
+        os.kill(started(data, "shard-0")[0], signal.SIGKILL)
+        wait.until(lambda: events(data, "start").count("shard-0") > 7, "it is started again and again")
+        assert running.process.poll() is None
+        (data / "shard-0.fail").unlink()
+        wait.until(lambda: len(started(data, "shard-0")) == 2, "it serves when it can")
+
+
+def test_a_child_that_does_not_obey_is_killed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "frontend-0.deaf").touch()
+    with broker(data, "--stop", "0.5") as running:
+        assert running.terminate() == 0
+        assert "frontend-0 did not end in 0 s and is killed" in running.said()
+        assert sorted(events(data, "stop")) == sorted(set(EVERYBODY) - {"frontend-0"})
+
+
+def test_asked_twice_it_does_not_wait(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "shard-0.deaf").touch()
+    with broker(data) as running:
+        running.process.send_signal(signal.SIGINT)
+        wait.until(lambda: "shard-1" in events(data, "stop"), "shards are told")
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(wait.DEADLINE_S) == 0
+
+
+def test_stopped_while_it_starts(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "shard-0.hang").touch()
+    running = broker(data)
+    try:
+        wait.until(lambda: len(events(data, "start")) == 2, "the shards are started")
+        assert running.terminate() == 0
+        assert sorted(events(data, "stop")) == ["shard-0", "shard-1"]
+    finally:
+        running.stop()

@@ -1,0 +1,43 @@
+"""Exposition: the four paths of a process's own HTTP port."""
+
+import asyncio
+from types import SimpleNamespace
+
+import aiohttp
+
+from lightrail.telemetry import exposition
+from lightrail.telemetry.families import QUEUE_COUNTERS, SHARD_FAMILIES, ShardCounts
+from lightrail.telemetry.metrics import registry
+
+
+async def get(port: int, path: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as response:
+        return response.status, response.headers["Content-Type"], await response.text()
+
+
+def test_the_paths() -> None:
+    async def check() -> None:
+        counts = ShardCounts()
+        figures = SimpleNamespace(**dict.fromkeys((*QUEUE_COUNTERS, "ready", "in_flight", "bytes"), 3))
+        counts.queues = lambda: [("a", figures), ("b", figures)]  # type: ignore[list-item]
+        reasons: list[str | None] = ["recovering"]
+        runner, port = await exposition.start(
+            "127.0.0.1", 0, registry(SHARD_FAMILIES, counts), lambda: reasons[0], shard=counts
+        )
+        try:
+            assert await get(port, "/readyz") == (503, "text/plain; charset=utf-8", "recovering\n")
+            assert (await get(port, "/healthz"))[0] == 200
+            reasons[0] = None
+            assert (await get(port, "/readyz"))[0] == 200
+            status, kind, text = await get(port, "/metrics")
+            assert (status, kind) == (200, exposition.TEXT)
+            assert 'lightrail_queue_depth{state="ready"} 6.0' in text
+            assert "lightrail_detailed" not in text
+            _, _, text = await get(port, "/metrics/detailed?queue=b")
+            assert 'lightrail_detailed_depth{queue="b",state="ready"} 3.0' in text
+            assert 'queue="a"' not in text
+            assert (await get(port, "/other"))[0] == 404
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(check())

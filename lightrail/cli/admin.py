@@ -64,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     user = things.add_parser("user", help="who may connect")
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, help in (("add", "define a user"), ("password", "give a user another password")):
-        command = actions.add_parser(action, help=help)
+        # Without abbreviations: --password SECRET would be taken for --password-file SECRET.
+        command = actions.add_parser(action, help=help, allow_abbrev=False)
         command.add_argument("name", metavar="NAME")
         command.add_argument(
             "--password-file", metavar="FILE", help="read the first line of FILE, instead of asking or stdin"

@@ -63,12 +63,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lightrail {version('lightrail')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "serve", help="run a whole broker on this machine", description="Run a broker.", epilog=SOURCES
+        "serve",
+        help="run a whole broker on this machine",
+        description="Run a broker.",
+        epilog=SOURCES,
+        allow_abbrev=False,
     )
     add_settings(command)
     command.add_argument("--json", action="store_true", help="when ready, print one line of JSON, not help")
     for role, help in ROLES.items():
-        command = commands.add_parser(role, help=help, description=f"Run {help}.", epilog=SOURCES)
+        command = commands.add_parser(
+            role, help=help, description=f"Run {help}.", epilog=SOURCES, allow_abbrev=False
+        )
         command.add_argument("--id", type=int, default=0, metavar="N", help="its number, from 0")
         add_settings(command)
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")

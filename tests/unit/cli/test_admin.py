@@ -1,0 +1,144 @@
+"""lightrail-admin: users come, change and go, and every refusal says why."""
+
+import asyncio
+import io
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from lightrail.amqp.sasl import verify_plain
+from lightrail.cli import admin
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.users import UserRecord
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def run(data: Path, *arguments: str) -> int:
+    return admin.main(["--data", str(data), *arguments])
+
+
+def user(data: Path, name: str) -> UserRecord | None:
+    async def read() -> UserRecord | None:
+        coordinator = await SqliteCoordinator.open(str(data / FILE_NAME))
+        try:
+            return await coordinator.user(name)
+        finally:
+            await coordinator.close()
+
+    return asyncio.run(read())
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+def test_a_user_from_stdin(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(monkeypatch, "secret with spaces \nsecond line\n")
+    assert run(data, "user", "add", "alice") == 0
+    assert capsys.readouterr().out == "user alice is defined\n"
+    record = user(data, "alice")
+    assert record is not None
+    assert verify_plain(record.sha256, "secret with spaces ")
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
+
+
+def test_a_user_from_a_file(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\r\n")
+    assert run(data, "user", "add", "alice", "--password-file", str(file)) == 0
+    record = user(data, "alice")
+    assert record is not None
+    assert verify_plain(record.sha512, "secret")
+
+
+def test_a_user_from_a_terminal(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    answers = iter(["secret", "other", "secret", "secret"])
+    monkeypatch.setattr("getpass.getpass", lambda prompt: next(answers))
+    assert run(data, "user", "add", "alice") == 1
+    assert "the two passwords differ" in capsys.readouterr().err
+    assert run(data, "user", "add", "alice") == 0
+
+
+def test_list_password_and_remove(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("bob", "alice"):
+        type_in(monkeypatch, "old\n")
+        assert run(data, "user", "add", name) == 0
+    capsys.readouterr()
+    assert run(data, "user", "list") == 0
+    assert capsys.readouterr().out == "alice\nbob\n"
+    assert run(data, "user", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"users": ["alice", "bob"]}
+    type_in(monkeypatch, "new\n")
+    assert run(data, "user", "password", "alice") == 0
+    record = user(data, "alice")
+    assert record is not None
+    assert verify_plain(record.sha256, "new")
+    assert run(data, "user", "remove", "alice") == 0
+    assert user(data, "alice") is None
+    assert run(data, "user", "remove", "bob") == 0
+    assert "no user is left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("user", "add", "alice"), "there already"),
+        (("user", "remove", "carol"), "no user 'carol'"),
+        (("user", "password", "carol"), "no user 'carol'"),
+        (("user", "add", "a\nb"), "without control characters"),
+        (("user", "add", "bob", "--password-file", "/absent"), "/absent can't be read"),
+        (("journal", "repair", "/absent"), ""),
+    ],
+)
+def test_refusals(
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    said: str,
+) -> None:
+    type_in(monkeypatch, "secret\n")
+    assert run(data, "user", "add", "alice") == 0
+    type_in(monkeypatch, "secret\n")
+    assert run(data, *arguments) == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("lightrail-admin: ")
+    assert "Traceback" not in error
+
+
+def test_an_empty_password_is_refused(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(monkeypatch, "")
+    assert run(data, "user", "add", "alice") == 1
+    assert "1 to 1024 bytes" in capsys.readouterr().err
+
+
+def test_a_directory_that_is_not_there_is_not_made(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(data, "user", "list") == 1
+    assert "no broker has used" in capsys.readouterr().err
+    assert not data.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["user"], ["user", "add"], ["user", "add", "a", "--password", "never here"]]
+)
+def test_wrong_use(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        admin.main(arguments)
+    assert error.value.code == 2

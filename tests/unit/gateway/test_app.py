@@ -1,0 +1,148 @@
+"""The gateway's application over processes that are there, stopped, or lie."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from lightrail.gateway import app as gateway_app
+from lightrail.gateway.app import Gateway
+from lightrail.gateway.members import Members
+from lightrail.telemetry import exposition
+from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
+from lightrail.telemetry.metrics import registry
+
+Get = Callable[[str], Awaitable[tuple[int, str]]]
+Reason = dict[int, str | None]
+
+
+def with_gateway(
+    check: Callable[[Get, list[dict[str, Any]], Members, Reason], Awaitable[None]], frontends: int = 2
+) -> None:
+    """Run a check against a gateway over that many frontends, which are only their metrics ports."""
+
+    async def run() -> None:
+        runners = []
+        reasons: Reason = dict.fromkeys(range(frontends))
+        processes = []
+        for id in range(frontends):
+            counts = FrontendCounts()
+            counts.messages_received = 10 + id
+            runner, port = await exposition.start(
+                "127.0.0.1", 0, registry(FRONTEND_FAMILIES, counts), lambda id=id: reasons[id]  # type: ignore[misc]
+            )
+            runners.append(runner)
+            processes.append(member("frontend", id, f"127.0.0.1:{port}"))
+        members = Members()
+        members.update({"processes": processes})
+        gateway = Gateway(0, members, lambda: None)
+        runner, port = await exposition.listen(gateway.application(), "127.0.0.1", 0)
+        runners.append(runner)
+
+        async def get(path: str) -> tuple[int, str]:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{port}{path}") as response,
+            ):
+                return response.status, await response.text()
+
+        try:
+            await check(get, processes, members, reasons)
+        finally:
+            for runner in reversed(runners):
+                await runner.cleanup()
+
+    asyncio.run(run())
+
+
+def member(role: str, id: int, metrics: str | None, ready: bool = True) -> dict[str, Any]:
+    return {"role": role, "id": id, "pid": 1, "ready": ready, "restarts": 3, "metrics": metrics}
+
+
+def test_metrics_of_all_processes_carry_their_role_and_number() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        status, text = await get("/metrics")
+        assert status == 200
+        assert 'lightrail_messages_received_total{role="frontend",id="0"} 10.0' in text
+        assert 'lightrail_messages_received_total{role="frontend",id="1"} 11.0' in text
+        assert 'lightrail_process_restarts_total{number="1",of="frontend",role="gateway",id="0"} 3.0' in text
+        assert 'process_cpu_seconds_total{role="gateway",id="0"}' in text
+
+    with_gateway(check)
+
+
+def test_detail_passes_the_question_on() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        assert await get("/metrics/detailed?queue=a%20b") == (200, "")
+
+    with_gateway(check)
+
+
+def test_ready_when_everybody_is() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        assert await get("/readyz") == (200, "ready\n")
+        reasons[1] = "shard 0 does not answer"
+        assert await get("/readyz") == (503, "frontend-1: shard 0 does not answer\n")
+        reasons[1] = None
+        members.update({"processes": [*processes, member("shard", 0, None, ready=False)]})
+        assert await get("/readyz") == (503, "shard-0: not serving\n")
+        assert await get("/healthz") == (200, "alive\n")
+
+    with_gateway(check)
+
+
+def test_a_process_that_does_not_answer_is_named_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_app, "READY_TIME_MAX_S", 0.2)
+    monkeypatch.setattr(gateway_app, "SCRAPE_TIME_MAX_S", 0.2)
+
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            members.update({"processes": [*processes, member("shard", 0, f"127.0.0.1:{port}")]})
+            status, text = await get("/readyz")
+            assert status == 503
+            assert text.startswith("shard-0: no answer")
+            status, text = await get("/metrics")
+            assert status == 200
+            assert 'lightrail_messages_received_total{role="frontend",id="0"} 10.0' in text
+            assert members.scrapes_failed == 1
+
+    with_gateway(check)
+
+
+def test_the_page_and_what_is_not_there() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        status, text = await get("/")
+        assert status == 200
+        assert "frontend-0: serving" in text
+        assert (await get("/absent"))[0] == 404
+
+    with_gateway(check)
+
+
+def test_alone_it_shows_itself() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        assert await get("/readyz") == (200, "ready\n")
+        assert "process_resident_memory_bytes" in (await get("/metrics"))[1]
+
+    with_gateway(check, frontends=0)
+
+
+def test_an_error_is_no_traceback_to_the_client() -> None:
+    async def check() -> None:
+        async def fails(_: web.Request) -> web.Response:
+            raise RuntimeError("inside")
+
+        app = web.Application(middlewares=[gateway_app._errors])
+        app.add_routes([web.get("/", fails)])
+        runner, port = await exposition.listen(app, "127.0.0.1", 0)
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:
+            assert response.status == 500
+            assert "inside" not in await response.text()
+        await runner.cleanup()
+
+    asyncio.run(check())

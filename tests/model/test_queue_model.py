@@ -272,12 +272,10 @@ class QueueModel(RuleBasedStateMachine):
                 assert self.is_asked_for(mine[0])
 
     def is_asked_for(self, sequence: int) -> bool:
-        retrying = {first for _, first in self.machine.eviction.retries}
-        return any(run.sequence <= sequence < run.end for run in self.fetches) or any(
-            run.sequence in retrying
-            for run in self.machine.ready.waiting()
-            if run.sequence <= sequence < run.end
-        )
+        eviction = self.machine.eviction
+        retrying = [(first, eviction.fetching[first]) for _, first in eviction.retries]
+        asked = [(run.sequence, run.end) for run in self.fetches]
+        return any(first <= sequence < last for first, last in asked + retrying)
 
     # --- rules ----------------------------------------------------------------------------------------
 

@@ -112,14 +112,19 @@ class Eviction:
         self.fetching[run.sequence] = run.end
         return True
 
-    def retry(self, now_ms: int) -> list[int]:
-        """Lets failed fetches be asked for again whose time has come; returns their sequences."""
-        sequences: list[int] = []
+    def retry(self, now_ms: int) -> list[Run]:
+        """Lets failed fetches be asked for again whose time has come; returns the runs that they missed."""
+        missed: list[Run] = []
+        ready = self.ready
         while self.retries and self.retries[0][0] <= now_ms:
             sequence = heappop(self.retries)[1]
-            if self.fetching.pop(sequence, None) is not None:
-                sequences.append(sequence)
-        return sequences
+            end = self.fetching.pop(sequence, sequence)
+            # The cleaner may have parted the run since it was asked for.
+            index = ready.index(sequence)
+            while index < len(ready.runs) and ready.runs[index].sequence < end:
+                missed.append(ready.runs[index])
+                index += 1
+        return missed
 
     def fill(self, answer: Fetched, now_ms: int) -> tuple[list[Run], list[Run]]:
         """Puts what was fetched in the place of the evicted runs that it covers.

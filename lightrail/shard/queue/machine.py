@@ -32,10 +32,9 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import (
     DeadLetter,
-    Deliver,
-    Drained,
     Effect,
     Fetch,
     Peeked,
@@ -48,7 +47,7 @@ from lightrail.shard.queue.effects import (
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
-from lightrail.shard.queue.ready import Ready, fitting
+from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Place, Run, batch_of
 
 DEAD_LETTER_SUFFIX: Final = "/$dlq"
@@ -82,13 +81,11 @@ class Machine:
         "_joined_to",
         "_joining_bytes",
         "_known_to",
-        "_seen_to",
         "consumers",
         "counters",
         "deadlines",
+        "deliveries",
         "eviction",
-        "in_flight_bytes",
-        "in_flight_count",
         "name",
         "next_sequence",
         "policy",
@@ -108,11 +105,8 @@ class Machine:
         self.deadlines = Deadlines()
         self.eviction = Eviction(self.ready)
         self.counters = Counters()
-        self.in_flight_count = 0
-        self.in_flight_bytes = 0
+        self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters)
         self._annotate = annotate
-        self._seen_to = 0
-        """Sequences below were delivered at least once: delivering them again is a redelivery."""
         self._joining_bytes = 0
         """Bytes that came since the tail was last joined."""
         self._joined_to = 0
@@ -180,19 +174,20 @@ class Machine:
         self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]
     ) -> None:
         """Gives runs that were taken out of flight their outcome."""
+        deliveries = self.deliveries
         if outcome.kind == OutcomeKind.ACCEPTED:
             for run in runs:
                 size = run.size
                 count = run.last - run.first
-                self.in_flight_count -= count
-                self.in_flight_bytes -= size
+                deliveries.count -= count
+                deliveries.bytes -= size
                 self.counters.accepted += count
                 sequence = run.sequence
                 effects.append(Removed(run.batch, sequence, sequence + count, size, Reason.ACCEPTED))
             return
         for run in runs:
-            self.in_flight_count -= run.count
-            self.in_flight_bytes -= run.size
+            deliveries.count -= run.count
+            deliveries.bytes -= run.size
         match outcome.kind:
             case OutcomeKind.REJECTED:
                 for run in runs:
@@ -274,10 +269,8 @@ class Machine:
         return min((time for time in times if time is not None), default=None)
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
-        for sequence in self.eviction.retry(now_ms):
-            index = self.ready.index(sequence)
-            if index < len(self.ready.runs):
-                self.deadlines.add(self.ready.runs[index])
+        for run in self.eviction.retry(now_ms):
+            self.deadlines.add(run)
         for first, last in self.deadlines.due(now_ms):
             self._expire(first, last, now_ms, effects)
         self.deadlines.thin(self.ready.waiting(), len(self.ready))
@@ -314,153 +307,18 @@ class Machine:
         deadline = self.deadlines.next_ms
         if (deadline is not None and deadline <= now_ms) or self.eviction.retries:
             self._pass_time(now_ms, effects)
-        consumers = self.consumers
-        if consumers.browsers:
-            for browser in consumers.browsers:
-                if browser.next < browser.limit:
-                    self._show(browser, effects)
-        blocked = False
-        for ring in consumers.rings:
-            turn = ring.turn
-            idle: list[Consumer] = []
-            while turn and self.ready.count and not blocked:
-                consumer = turn[0]
-                share = -(-self.ready.count // len(turn))
-                if self.ready.barred_runs:
-                    got, blocked = self._deliver_around(consumer, share, effects)
-                else:
-                    got, blocked = self._deliver(consumer, share, effects)
-                if consumer.next == consumer.limit:
-                    consumer.waits = False
-                    turn.popleft()
-                elif not got and not blocked:
-                    idle.append(turn.popleft())
-                elif len(turn) > 1:
-                    turn.rotate(-1)
-            turn.extend(idle)
+        deliveries = self.deliveries
+        blocked = deliveries.hand_out(effects)
         if self.ready.evicted_runs and (
             blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
         ):
             effects.extend(Fetch(run) for run in self.eviction.look_ahead())
-        if consumers.draining:
-            self._drain(effects)
+        if self.consumers.draining:
+            deliveries.drain(effects)
         if self._joining_bytes >= 2 * JOINED_BYTES:
             self._join()
         self._known_to = self.next_sequence
         return effects
-
-    def _deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """One turn from the head.
-
-        Returns:
-            Whether the consumer got something, and whether the head is only on disk.
-        """
-        ready = self.ready
-        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
-        got = False
-        while wanted > 0 and room > 0 and ready.count:
-            if ready.runs[ready.head].batch.data is None:
-                return got, True
-            run, size = ready.take_first(wanted, room)
-            wanted -= run.last - run.first
-            room -= size
-            got = True
-            self._hand_over(consumer, run, size, effects)
-        return got, False
-
-    def _deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
-        """The same where some runs are barred for some consumers: those are passed over."""
-        ready = self.ready
-        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
-        got = False
-        index = ready.index(consumer.cursor)
-        while wanted > 0 and room > 0 and index < len(ready.runs):
-            run = ready.runs[index]
-            if consumer.id in run.barred:
-                consumer.cursor = run.end
-                index += 1
-                continue
-            if run.batch.data is None:
-                if self.eviction.ask(run):
-                    effects.append(Fetch(run))
-                break
-            run, size = ready.take_at(index, wanted, room)
-            wanted -= run.last - run.first
-            room -= size
-            got = True
-            self._hand_over(consumer, run, size, effects)
-            index = ready.index(run.end)
-        return got, False
-
-    def _hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
-        """Sends a run that was taken from the ready ones."""
-        number = consumer.next
-        count = run.last - run.first
-        end = run.sequence + count
-        consumer.next = number + count
-        effects.append(Deliver(consumer.id, number, run))
-        counters = self.counters
-        counters.delivered += count
-        self.eviction.unseen_bytes += size
-        if run.sequence < self._seen_to:
-            counters.redelivered += min(end, self._seen_to) - run.sequence
-        if end > self._seen_to:
-            self._seen_to = end
-        if consumer.options.presettled:
-            counters.accepted += count
-            effects.append(Removed(run.batch, run.sequence, end, size, Reason.ACCEPTED))
-        else:
-            consumer.in_flight.append(number, run)
-            self.in_flight_count += count
-            self.in_flight_bytes += size
-
-    def _show(self, browser: Consumer, effects: list[Effect]) -> None:
-        """Sends copies of what is ready from the browser's cursor on."""
-        ready = self.ready
-        index = ready.index(browser.cursor)
-        while browser.next < browser.limit and index < len(ready.runs):
-            run = ready.runs[index]
-            index += 1
-            if run.batch.data is None:
-                if self.eviction.ask(run):
-                    effects.append(Fetch(run))
-                return
-            skipped = max(browser.cursor - run.sequence, 0)
-            rest = run.cut(skipped, run.count)
-            while rest.count and browser.next < browser.limit:
-                wanted = min(rest.count, browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
-                piece, rest = rest.split(fitting(rest, wanted, limits.DELIVERY_SLICE_BYTES))
-                effects.append(Deliver(browser.id, browser.next, piece))
-                browser.next += piece.count
-                browser.cursor = piece.end
-                self.counters.browsed += piece.count
-
-    def _drain(self, effects: list[Effect]) -> None:
-        """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
-        waiting: list[Consumer] = []
-        for consumer in self.consumers.draining:
-            if consumer.next < consumer.limit and self._expects(consumer):
-                waiting.append(consumer)
-                continue
-            consumer.draining = False
-            consumer.limit = consumer.next
-            if consumer.waits and consumer.ring is not None:
-                consumer.ring.turn.remove(consumer)
-                consumer.waits = False
-            effects.append(Drained(consumer.id, consumer.next))
-        self.consumers.draining = waiting
-
-    def _expects(self, consumer: Consumer) -> bool:
-        """Whether something that this consumer may get is ready: after a dispatch, only what is on disk."""
-        ready = self.ready
-        index = ready.index(consumer.cursor)
-        while index < len(ready.runs):
-            if consumer.id not in ready.runs[index].barred:
-                return True
-            index += 1
-        return False
 
     # --- memory and disk ------------------------------------------------------------------------------
 
@@ -544,9 +402,19 @@ class Machine:
     # --- figures --------------------------------------------------------------------------------------
 
     @property
+    def in_flight_count(self) -> int:
+        """Messages delivered and not settled."""
+        return self.deliveries.count
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Their bytes."""
+        return self.deliveries.bytes
+
+    @property
     def resident_bytes(self) -> int:
         """Bytes of messages that are in memory, ready or in flight."""
-        return self.ready.bytes - self.ready.evicted_bytes + self.in_flight_bytes
+        return self.ready.bytes - self.ready.evicted_bytes + self.deliveries.bytes
 
     @property
     def gauges(self) -> Gauges:

@@ -1,0 +1,172 @@
+"""Deliveries: who gets which ready runs in one step, and how much is in flight because of it."""
+
+from lightrail.model import limits
+from lightrail.shard.queue.consumers import Consumer, Consumers
+from lightrail.shard.queue.counters import Counters
+from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Reason, Removed
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.ready import Ready, fitting
+from lightrail.shard.queue.runs import Run
+
+
+class Deliveries:
+    """Hands out the ready runs of one queue to its consumers."""
+
+    __slots__ = ("_consumers", "_counters", "_eviction", "_ready", "_seen_to", "bytes", "count")
+
+    def __init__(self, ready: Ready, consumers: Consumers, eviction: Eviction, counters: Counters) -> None:
+        self._ready = ready
+        self._consumers = consumers
+        self._eviction = eviction
+        self._counters = counters
+        self._seen_to = 0
+        """Sequences below were delivered at least once: delivering them again is a redelivery."""
+        self.count = 0
+        """Messages in flight."""
+        self.bytes = 0
+        """Of the messages in flight."""
+
+    def hand_out(self, effects: list[Effect]) -> bool:
+        """Gives everybody with credit a share, in turns, until there is no credit or nothing ready.
+
+        Returns:
+            Whether somebody waits for a head that is only on disk.
+        """
+        consumers = self._consumers
+        if consumers.browsers:
+            for browser in consumers.browsers:
+                if browser.next < browser.limit:
+                    self._show(browser, effects)
+        blocked = False
+        for ring in consumers.rings:
+            turn = ring.turn
+            idle: list[Consumer] = []
+            while turn and self._ready.count and not blocked:
+                consumer = turn[0]
+                share = -(-self._ready.count // len(turn))
+                if self._ready.barred_runs:
+                    got, blocked = self._deliver_around(consumer, share, effects)
+                else:
+                    got, blocked = self._deliver(consumer, share, effects)
+                if consumer.next == consumer.limit:
+                    consumer.waits = False
+                    turn.popleft()
+                elif not got and not blocked:
+                    idle.append(turn.popleft())
+                elif len(turn) > 1:
+                    turn.rotate(-1)
+            turn.extend(idle)
+        return blocked
+
+    def _deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """One turn from the head.
+
+        Returns:
+            Whether the consumer got something, and whether the head is only on disk.
+        """
+        ready = self._ready
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        while wanted > 0 and room > 0 and ready.count:
+            if ready.runs[ready.head].batch.data is None:
+                return got, True
+            run, size = ready.take_first(wanted, room)
+            wanted -= run.last - run.first
+            room -= size
+            got = True
+            self._hand_over(consumer, run, size, effects)
+        return got, False
+
+    def _deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """The same where some runs are barred for some consumers: those are passed over."""
+        ready = self._ready
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        index = ready.index(consumer.cursor)
+        while wanted > 0 and room > 0 and index < len(ready.runs):
+            run = ready.runs[index]
+            if consumer.id in run.barred:
+                consumer.cursor = run.end
+                index += 1
+                continue
+            if run.batch.data is None:
+                if self._eviction.ask(run):
+                    effects.append(Fetch(run))
+                break
+            run, size = ready.take_at(index, wanted, room)
+            wanted -= run.last - run.first
+            room -= size
+            got = True
+            self._hand_over(consumer, run, size, effects)
+            index = ready.index(run.end)
+        return got, False
+
+    def _hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
+        """Sends a run that was taken from the ready ones."""
+        number = consumer.next
+        count = run.last - run.first
+        end = run.sequence + count
+        consumer.next = number + count
+        effects.append(Deliver(consumer.id, number, run))
+        counters = self._counters
+        counters.delivered += count
+        self._eviction.unseen_bytes += size
+        if run.sequence < self._seen_to:
+            counters.redelivered += min(end, self._seen_to) - run.sequence
+        if end > self._seen_to:
+            self._seen_to = end
+        if consumer.options.presettled:
+            counters.accepted += count
+            effects.append(Removed(run.batch, run.sequence, end, size, Reason.ACCEPTED))
+        else:
+            consumer.in_flight.append(number, run)
+            self.count += count
+            self.bytes += size
+
+    def _show(self, browser: Consumer, effects: list[Effect]) -> None:
+        """Sends copies of what is ready from the browser's cursor on."""
+        ready = self._ready
+        index = ready.index(browser.cursor)
+        while browser.next < browser.limit and index < len(ready.runs):
+            run = ready.runs[index]
+            index += 1
+            if run.batch.data is None:
+                if self._eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            skipped = max(browser.cursor - run.sequence, 0)
+            rest = run.cut(skipped, run.count)
+            while rest.count and browser.next < browser.limit:
+                wanted = min(rest.count, browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
+                piece, rest = rest.split(fitting(rest, wanted, limits.DELIVERY_SLICE_BYTES))
+                effects.append(Deliver(browser.id, browser.next, piece))
+                browser.next += piece.count
+                browser.cursor = piece.end
+                self._counters.browsed += piece.count
+
+    def drain(self, effects: list[Effect]) -> None:
+        """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
+        waiting: list[Consumer] = []
+        for consumer in self._consumers.draining:
+            if consumer.next < consumer.limit and self._expects(consumer):
+                waiting.append(consumer)
+                continue
+            consumer.draining = False
+            consumer.limit = consumer.next
+            if consumer.waits and consumer.ring is not None:
+                consumer.ring.turn.remove(consumer)
+                consumer.waits = False
+            effects.append(Drained(consumer.id, consumer.next))
+        self._consumers.draining = waiting
+
+    def _expects(self, consumer: Consumer) -> bool:
+        """Whether something that this consumer may get is ready: after a dispatch, only what is on disk."""
+        ready = self._ready
+        index = ready.index(consumer.cursor)
+        while index < len(ready.runs):
+            if consumer.id not in ready.runs[index].barred:
+                return True
+            index += 1
+        return False

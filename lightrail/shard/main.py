@@ -11,9 +11,8 @@ import time
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.shard.engine import Engine
+from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.memory import MemoryStore
-from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
@@ -27,11 +26,8 @@ log = logging.getLogger("lightrail.shard")
 def open_store(settings: Settings, shard: int, cluster: str) -> Store:
     """The store that the settings name, for this shard of this installation."""
     directory = os.path.join(settings.data, f"shard-{shard}")
-    if settings.store == "memory":
-        return MemoryStore()
-    if settings.store == "sqlite":
-        return SqliteStore(directory, shard=shard, cluster=cluster)
-    return Journal(directory, shard=shard, cluster=cluster, segment_bytes=settings.segment_bytes)
+    return Journal(RealFiles(directory), cluster, shard, segment_bytes=settings.segment_bytes)
+
 
 
 async def serve(process: Process) -> None:

@@ -301,7 +301,7 @@ def test_unknown_descriptors_inside_are_kept() -> None:
     attach = Attach(name="n", handle=0, role=SENDER, source=unknown)
     assert whole(encode_performative(attach)).source == unknown
     numbered = Described(ULong(0x99), [])
-    decoded = whole(encode_performative(Disposition(role=SENDER, first=0, state=numbered)))  # type: ignore[arg-type]
+    decoded = whole(encode_performative(Disposition(role=SENDER, first=0, state=numbered)))
     assert decoded.state == numbered
     assert type(decoded.state.descriptor) is ULong
 
@@ -513,4 +513,4 @@ def test_proton_reads_the_golden_octets(name: str) -> None:
 
 def test_all_performatives_are_public() -> None:
     for shape in top_shapes:
-        assert getattr(performatives, shape.cls.__name__) is shape.cls  # type: ignore[attr-defined]
+        assert getattr(performatives, shape.cls.__name__) is shape.cls

@@ -350,7 +350,7 @@ def test_symbols_are_cached_within_bounds() -> None:
 
 def test_wrappers_serve_as_plain_values() -> None:
     assert Symbol("a") == "a"
-    assert {Symbol("a"): 1}["a"] == 1
+    assert dict[str, int]({Symbol("a"): 1})["a"] == 1
     assert UInt(5) == 5
     assert f"{UInt(5)} {Symbol('a')}" == "5 a"
     assert Array([1], 0x55) == [1]
@@ -385,7 +385,7 @@ def to_proton(value: Any) -> Any:
     if isinstance(value, Described):
         return proton.Described(to_proton(value.descriptor), to_proton(value.value))
     if isinstance(value, Array):
-        descriptor = proton.UNDESCRIBED if value.descriptor is None else to_proton(value.descriptor)
+        descriptor: Any = proton.UNDESCRIBED if value.descriptor is None else to_proton(value.descriptor)
         return proton.Array(descriptor, PROTON_TYPES[ARRAY_CODES[value.code][0]], *map(to_proton, value))
     if isinstance(value, list):
         return [to_proton(item) for item in value]

@@ -20,84 +20,24 @@ so with by_peer False. What the caller ends gives no event. `feed` never raises 
 After SaslInit and SaslResponse nothing more is read until the caller has answered; it then calls feed(b"").
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE
-from lightrail.amqp.events import ACCEPTED, RELEASED, Closed, Event, HeaderRejected, Opened
-from lightrail.amqp.events import SaslInit as SaslInitEvent
-from lightrail.amqp.events import SaslResponse as SaslResponseEvent
-from lightrail.amqp.faults import ConnectionFault, FramingFault, LocalError, SessionFault
+from lightrail.amqp.events import Closed, Event, HeaderRejected, Opened
+from lightrail.amqp.faults import ConnectionFault, FramingFault, LocalError
 from lightrail.amqp.link import Link, make_error
-from lightrail.amqp.performatives import (
-    AmqpError,
-    Attach,
-    Begin,
-    Close,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Open,
-    SaslChallenge,
-    SaslInit,
-    SaslMechanisms,
-    SaslOutcome,
-    SaslResponse,
-    Transfer,
-    decode_performative,
-    encode_performative,
-)
+from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative
+from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
+from lightrail.amqp.reader import discard_frames, read_frames
+from lightrail.amqp.security import AUTH, OK, SaslServer
 from lightrail.amqp.session import BEGIN_SENT, END_SENT, MAPPED, Session
-from lightrail.amqp.shapes import Shape, take
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
+from lightrail.amqp.shapes import Shape
+from lightrail.amqp.values import Symbol
 from lightrail.model import conditions, limits
 
-HEADER: Final = 0
-SASL: Final = 1
-OPENING: Final = 2
-OPEN: Final = 3
-CLOSING: Final = 4
-CLOSED: Final = 5
-
-_SASL_INIT: Final = 0
-_SASL_RESPONSE: Final = 1
-_SASL_DECISION: Final = 2
-
-_UNPACK = frames.FRAME_HEADER.unpack_from
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionSettings:
-    """What one listener's connections have in common; sizes in bytes, times in milliseconds."""
-
-    container_id: str = "lightrail"
-    hostname: str | None = None
-    max_frame_size: int = limits.MAX_FRAME_SIZE
-    channel_max: int = limits.CHANNEL_MAX
-    handle_max: int = limits.HANDLE_MAX
-    session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
-    max_message_size: int = limits.MAX_MESSAGE_BYTES
-    idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
-    """Silence after which we close; 0 for never. Half of it is announced."""
-    peer_idle_time_out_ms_min: int = 20
-    """A peer that wants to hear from us more often than this is refused (2.4.5)."""
-    opening_time_ms: int = limits.OPENING_TIME_MS
-    closing_time_ms: int = limits.CLOSING_TIME_MS
-    is_server: bool = True
-    sasl_mechanisms: tuple[str, ...] = ()
-    """Offered in this order; none means that there is no SASL layer."""
-    allow_plain_header: bool = True
-    """Whether a peer may come without SASL."""
-    max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE
-    offered_capabilities: tuple[str, ...] = ()
-    properties: dict[Symbol, Any] = field(default_factory=dict)
-    initial_outgoing_id: int = 0
-    initial_delivery_id: int = 0
-    initial_delivery_count: int = 0
-    learn_shapes: bool = True
-    """Off, every transfer goes through the complete decoder: for the tests that compare the two."""
+PIPELINED_FRAMES_MAX: Final = 4
+"""Frames of the largest size that a peer may pipeline behind a SASL frame before it is answered."""
 
 
 class Connection:
@@ -108,18 +48,17 @@ class Connection:
         "_close_at_ms",
         "_created_ms",
         "_heard_ms",
-        "_needed",
         "_now_ms",
         "_open_sent",
         "_peer_idle_ms",
         "_pending",
         "_refresh",
         "_said_ms",
-        "_sasl_step",
-        "_shape",
+        "_sasl",
         "context",
         "events",
         "names",
+        "needed",
         "output",
         "peer_channel_max",
         "peer_max_frame_size",
@@ -128,6 +67,7 @@ class Connection:
         "sasl_done",
         "sessions",
         "settings",
+        "shape",
         "user",
     )
 
@@ -147,12 +87,12 @@ class Connection:
         self.context: Any = None
         self.user: str | None = None
         self.sasl_done = False
-        self._sasl_step = _SASL_INIT
+        self._sasl: SaslServer | None = None
         self._open_sent = False
-        self._shape: Shape | None = None
+        self.shape: Shape | None = None
         self._refresh: list[Session] | None = None
         self._pending: bytearray | None = None
-        self._needed = 0
+        self.needed = 0
         self._now_ms = now_ms
         self._created_ms = now_ms
         self._heard_ms = now_ms
@@ -213,29 +153,31 @@ class Connection:
 
     def sasl_challenge(self, challenge: bytes) -> None:
         """Answer SaslInit or SaslResponse with a challenge; feed(b"") reads on."""
-        self._decide()
-        self._sasl_step = _SASL_RESPONSE
-        self.output.append(frames.sasl_frame(encode_performative(SaslChallenge(challenge=challenge))))
+        self._sasl_layer().challenge(challenge)
 
     def sasl_outcome(
         self, ok: bool, user: str | None = None, additional_data: bytes | None = None, code: int | None = None
     ) -> None:
-        """Answer SaslInit or SaslResponse for good; feed(b"") reads on. `code` is sasl-code, 0 or 1 by default."""
-        self._decide()
-        if code is None:
-            code = 0 if ok else 1
-        outcome = SaslOutcome(code=code, additional_data=additional_data if ok else None)
-        self.output.append(frames.sasl_frame(encode_performative(outcome)))
+        """Answer SaslInit or SaslResponse for good; feed(b"") reads on.
+
+        `code` is a sasl-code when it is to be another than ok (0) and auth (1); `additional_data` goes with
+        success only (5.3.3.5).
+        """
+        layer = self._sasl_layer()
         if ok:
+            layer.outcome(OK, additional_data)
             self.user = user
             self.sasl_done = True
+            self._sasl = None
             self.phase = HEADER
         else:
-            self._gone()
+            layer.outcome(AUTH if code is None else code, None)
+            self._go()
 
-    def _decide(self) -> None:
-        if self.phase != SASL or self._sasl_step != _SASL_DECISION:
+    def _sasl_layer(self) -> SaslServer:
+        if self._sasl is None or self.phase != SASL:
             raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
+        return self._sasl
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -288,7 +230,7 @@ class Connection:
         if self.phase != CLOSING:
             return None
         if now_ms >= self._close_at_ms:
-            self._gone()
+            self.gone()
             return None
         return self._close_at_ms
 
@@ -305,11 +247,11 @@ class Connection:
         pending = self._pending
         if pending is not None:
             pending += data
-            if len(pending) < self._needed:
+            if len(pending) < self.needed:
                 return events
             data = bytes(pending)
             self._pending = None
-        self._needed = 0
+        self.needed = 0
         try:
             position = self._read(data, len(data))
         except ConnectionFault as fault:
@@ -318,9 +260,12 @@ class Connection:
         if self._refresh is not None:
             self._refresh_windows()
         if position < len(data) and self.phase != CLOSED:
-            if len(data) - position > self.settings.max_frame_size * 4:
+            if len(data) - position > self.settings.max_frame_size * PIPELINED_FRAMES_MAX:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
-                self._gone(self._error(conditions.RESOURCE_LIMIT_EXCEEDED, "too much data before the SASL outcome"))
+                self.gone(
+                    conditions.RESOURCE_LIMIT_EXCEEDED,
+                    f"expected the peer to wait for the SASL outcome, found {len(data) - position} bytes more",
+                )
             else:
                 self._pending = bytearray(data[position:] if position else data)
         return events
@@ -332,21 +277,22 @@ class Connection:
             phase = self.phase
             before = position
             if phase == OPEN:
-                position = self._read_frames(data, position, end)
+                position = read_frames(self, data, position, end)
             elif phase == HEADER:
                 position = self._read_header(data, position, end)
             elif phase == SASL:
-                position = self._read_sasl(data, position, end)
+                assert self._sasl is not None
+                position = self._sasl.read(data, position, end)
             elif phase == OPENING:
-                position = self._read_frames(data, position, end)
+                position = read_frames(self, data, position, end)
             elif phase == CLOSING:
-                position = self._discard_frames(data, position, end)
+                position = discard_frames(self, data, position, end)
             else:
                 return end
-            if self.phase == phase and (position == before or position == end):
-                return position
             if position > before:
                 self._heard_ms = self._now_ms
+            if self.phase == phase and position in (before, end):
+                return position
 
     def _read_header(self, data: bytes, position: int, end: int) -> int:
         header = data[position : position + frames.HEADER_BYTES]
@@ -358,9 +304,7 @@ class Connection:
             return position
         if not settings.is_server:
             if header != frames.AMQP_HEADER:
-                self._gone(
-                    self._error(conditions.FRAMING_ERROR, f"expected {frames.AMQP_HEADER!r}, found {header!r}")
-                )
+                self.gone(conditions.FRAMING_ERROR, f"expected {frames.AMQP_HEADER!r}, found {header!r}")
                 return end
             self.phase = OPENING
             return position + frames.HEADER_BYTES
@@ -370,11 +314,7 @@ class Connection:
             self.phase = OPENING
             return position + frames.HEADER_BYTES
         if header == frames.SASL_HEADER and settings.sasl_mechanisms and not self.sasl_done:
-            mechanisms = SaslMechanisms(
-                sasl_server_mechanisms=[Symbol(mechanism) for mechanism in settings.sasl_mechanisms]
-            )
-            self.output.append(frames.SASL_HEADER)
-            self.output.append(frames.sasl_frame(encode_performative(mechanisms)))
+            self._sasl = SaslServer(self)
             self.phase = SASL
             return position + frames.HEADER_BYTES
         self._reject_header()
@@ -391,264 +331,9 @@ class Connection:
         self.events.append(HeaderRejected(wanted))
         self.phase = CLOSED
 
-    def _read_sasl(self, data: bytes, position: int, end: int) -> int:
-        """One SASL frame; a fault closes the socket, as there is no close performative yet (5.3.2)."""
-        if self._sasl_step == _SASL_DECISION or end - position < frames.FRAME_HEADER_BYTES:
-            return position
-        size, offset, kind, _ = _UNPACK(data, position)
-        most = self.settings.max_sasl_frame_size
-        if kind != frames.SASL_FRAME or offset < 2 or size < offset * 4 or size > most:
-            self._gone(
-                self._error(
-                    conditions.FRAMING_ERROR,
-                    f"expected a SASL frame (type 1) of at most {most} bytes, found type {kind}, data offset"
-                    f" {offset}, {size} bytes",
-                )
-            )
-            return end
-        stop = position + size
-        if stop > end:
-            self._needed = size
-            return position
-        try:
-            body, after = decode_performative(data, position + offset * 4, stop)
-        except DecodeError as error:
-            self._gone(self._error(conditions.DECODE_ERROR, str(error)))
-            return end
-        if after != stop:
-            self._gone(self._error(conditions.DECODE_ERROR, "expected one value in a SASL frame, found more"))
-            return end
-        if self._sasl_step == _SASL_INIT and type(body) is SaslInit:
-            if body.mechanism not in self.settings.sasl_mechanisms:
-                self.output.append(frames.sasl_frame(encode_performative(SaslOutcome(code=1))))
-                self._gone(
-                    self._error(
-                        conditions.UNAUTHORIZED_ACCESS,
-                        f"expected a mechanism of {self.settings.sasl_mechanisms}, found {body.mechanism!r}",
-                    )
-                )
-                return end
-            self._sasl_step = _SASL_DECISION
-            self.events.append(SaslInitEvent(str(body.mechanism), body.initial_response, body.hostname))
-        elif self._sasl_step == _SASL_RESPONSE and type(body) is SaslResponse:
-            self._sasl_step = _SASL_DECISION
-            self.events.append(SaslResponseEvent(body.response))
-        else:
-            expected = "sasl-init" if self._sasl_step == _SASL_INIT else "sasl-response"
-            self._gone(
-                self._error(conditions.NOT_ALLOWED, f"expected {expected}, found {type(body).__name__}")
-            )
-            return end
-        return stop
-
-    def _read_frames(self, data: bytes, position: int, end: int) -> int:
-        """Frames while the phase stays; the hot path of the broker."""
-        most = self.settings.max_frame_size
-        phase = self.phase
-        while end - position >= 8:
-            shape = self._shape
-            if shape is not None:
-                position = self._take(shape, data, position, end)
-                if end - position < 8:
-                    break
-            size, offset, kind, channel = _UNPACK(data, position)
-            if size > most or size < 8:
-                raise FramingFault(f"expected a frame of 8 to {most} bytes, found size {size}")
-            stop = position + size
-            if stop > end:
-                self._needed = size
-                break
-            if kind == 0 and offset == 2:
-                if data[position + 8 : position + 11] == b"\x00S\x14":
-                    other = self._other_shape(data, position, channel)
-                    if other is not None and other is not shape:
-                        self._shape = other
-                        after = self._take(other, data, position, end)
-                        if after != position:
-                            position = after
-                            continue
-            elif kind != 0:
-                raise FramingFault(f"expected an AMQP frame (type 0), found type {kind}")
-            elif offset < 2 or offset * 4 > size:
-                raise FramingFault(f"expected a data offset of 2 to {size // 4} words, found {offset}")
-            try:
-                self._read_frame(data, position, position + offset * 4, stop, channel)
-            except DecodeError as error:
-                raise ConnectionFault(conditions.DECODE_ERROR, str(error)) from None
-            position = stop
-            if self.phase != phase:
-                break
-        return position
-
-    def _other_shape(self, data: bytes, position: int, channel: int) -> Shape | None:
-        """The shape of the link that the transfer at `position` names, when it is encoded the usual way."""
-        session = self.sessions.get(channel)
-        if session is None or data[position + 11] != 0xC0:
-            return None
-        code = data[position + 14]
-        if code == 0x43:
-            handle = 0
-        elif code == 0x52:
-            handle = data[position + 15]
-        else:
-            return None
-        link = session.inputs.get(handle)
-        return link.shape if link is not None else None
-
-    def _take(self, shape: Shape, data: bytes, position: int, end: int) -> int:
-        """Take as many transfers of this shape as come next and are allowed; gives the position after them."""
-        link = shape.link
-        session = link.session
-        first = session.next_incoming_delivery
-        if first is None or link.assembly is not None:
-            return position
-        limit = link.allowed
-        if limit > session.incoming_left:
-            limit = session.incoming_left
-        position, payloads = take(shape, data, position, end, first & WIRE, limit)
-        count = len(payloads)
-        if count:
-            session.next_incoming_delivery = first + count
-            session.count_incoming(count)
-            link.allowed -= count
-            link.delivery_count += count
-            credit = link.credit - count
-            link.credit = credit if credit > 0 else 0
-            if link.available:
-                link.available = max(0, link.available - count)
-            session.deliver(
-                link,
-                first,
-                payloads,
-                shape.settled,
-                link.rcv_settle_mode == 1,
-                shape.message_format,
-                shape.head,
-                None,
-            )
-        return position
-
-    def _read_frame(self, data: bytes, start: int, position: int, stop: int, channel: int) -> None:
-        """One frame data[start:stop] whose body begins at `position`."""
-        if position == stop:
-            if self.phase == OPENING:
-                raise ConnectionFault(conditions.NOT_ALLOWED, "expected open, found an empty frame")
-            return
-        session = self.sessions.get(channel)
-        if session is not None:
-            if session.state == END_SENT:
-                self._discard_session_frame(session, data, position, stop)
-                return
-            try:
-                if data[position : position + 2] == b"\x00S":
-                    code = data[position + 2] if position + 2 < stop else 0
-                    if code == frames.DISPOSITION and self._quick_disposition(session, data, position, stop):
-                        return
-                    if code == frames.FLOW and self._quick_flow(session, data, position, stop):
-                        return
-                body, after = decode_performative(data, position, stop)
-                if type(body) is Transfer:
-                    session.on_transfer(body, data, start, after, stop)
-                    return
-                _check_no_payload(body, after, stop)
-                handler = _SESSION_FRAMES.get(type(body))
-                if handler is not None:
-                    handler(session, body)
-                    return
-            except SessionFault as fault:
-                session.fail(fault)
-                return
-        else:
-            body, after = decode_performative(data, position, stop)
-            if type(body) is not Transfer:
-                _check_no_payload(body, after, stop)
-        kind = type(body)
-        if kind is Open:
-            self._on_open(channel, body)
-        elif self.phase == OPENING and kind in _FRAMES:
-            raise ConnectionFault(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
-        elif kind is Close:
-            self._on_close(body)
-        elif channel > self.settings.channel_max:
-            raise ConnectionFault(
-                conditions.FRAMING_ERROR,
-                f"expected channels up to channel-max {self.settings.channel_max}, found {channel}",
-            )
-        elif kind is Begin:
-            self._on_begin(channel, body)
-        elif kind in _FRAMES:
-            raise ConnectionFault(
-                conditions.NOT_ALLOWED,
-                f"expected a channel with a session, found {kind.__name__.lower()} on channel {channel}",
-            )
-        else:
-            raise ConnectionFault(
-                conditions.DECODE_ERROR, f"expected a performative as frame body, found {kind.__name__}"
-            )
-
-    def _quick_disposition(self, session: Session, data: bytes, position: int, stop: int) -> bool:
-        found = frames.read_disposition(data, position + 3, stop)
-        if found is None:
-            return False
-        receiver, first, last, settled, code = found
-        state = ACCEPTED if code == 0x24 else RELEASED if code == 0x26 else None
-        session.on_disposition(receiver, first, last, settled, state)
-        return True
-
-    def _quick_flow(self, session: Session, data: bytes, position: int, stop: int) -> bool:
-        found = frames.read_small_fields(data, position + 3, stop)
-        if found is None or not 4 <= len(found) <= 10:
-            return False
-        for value in found[:8]:
-            if type(value) is bool:
-                return False
-        for value in found[8:]:
-            if type(value) is int:
-                return False
-        if found[1] is None or found[2] is None or found[3] is None:
-            return False
-        if len(found) < 10:
-            found += (None,) * (10 - len(found))
-        a, b, c, d, handle, count, credit, available, drain, echo = found
-        session.on_flow(a, b, c, d, handle, count, credit, available, bool(drain), bool(echo))  # type: ignore[arg-type]
-        return True
-
-    def _discard_session_frame(self, session: Session, data: bytes, position: int, stop: int) -> None:
-        """After our end: everything is dropped until the peer's end (2.5.4)."""
-        body, _ = decode_performative(data, position, stop)
-        kind = type(body)
-        if kind is End:
-            session.on_end(body)
-        elif kind is Close:
-            self._on_close(body)
-        elif kind is Open:
-            self._on_open(0, body)
-
-    def _discard_frames(self, data: bytes, position: int, end: int) -> int:
-        """After our close: everything is dropped until the peer's close (2.4.6)."""
-        while end - position >= 8:
-            size, offset, _, _ = _UNPACK(data, position)
-            if size < 8 or size > self.settings.max_frame_size or offset < 2:
-                self._gone()
-                return end
-            stop = position + size
-            if stop > end:
-                self._needed = size
-                break
-            if data[position + offset * 4 : stop]:
-                try:
-                    body, _ = decode_performative(data, position + offset * 4, stop)
-                except DecodeError:
-                    body = None
-                if type(body) is Close:
-                    self._gone()
-                    return end
-            position = stop
-        return position
-
     # --- connection frames -------------------------------------------------------------------------------
 
-    def _on_open(self, channel: int, peer: Open) -> None:
+    def on_open(self, channel: int, peer: Open) -> None:
         if self.phase != OPENING:
             raise ConnectionFault(conditions.NOT_ALLOWED, "expected one open, found a second")
         if channel:
@@ -675,10 +360,11 @@ class Connection:
         self.phase = OPEN
         self.events.append(Opened(peer))
 
-    def _on_begin(self, channel: int, begin: Begin) -> None:
+    def on_begin(self, channel: int, begin: Begin) -> None:
         if channel in self.sessions:
             raise ConnectionFault(
-                conditions.NOT_ALLOWED, f"expected begin on a channel that is free, found it on channel {channel}"
+                conditions.NOT_ALLOWED,
+                f"expected begin on a channel that is free, found it on channel {channel}",
             )
         if begin.remote_channel is None:
             if len(self._channels) > self.peer_channel_max:
@@ -698,12 +384,12 @@ class Connection:
         self.sessions[channel] = session
         session.on_begin(channel, begin)
 
-    def _on_close(self, close: Close) -> None:
+    def on_close(self, close: Close) -> None:
         error = close.error
         if not self._open_sent:
             self.open()
         self._write(0, encode_performative(Close()))
-        self._gone(error, True)
+        self.gone(error=error, by_peer=True)
 
     # --- the way out -------------------------------------------------------------------------------------
 
@@ -713,7 +399,7 @@ class Connection:
             return
         error = make_error(fault.condition, fault.description)
         if self.phase in (HEADER, SASL):
-            self._gone(error)
+            self.gone(error=error)
             return
         self._close(error)
         self.events.append(Closed(error, False))
@@ -724,7 +410,7 @@ class Connection:
         if self.phase >= CLOSING:
             return
         if self.phase in (HEADER, SASL):
-            self._gone_silently()
+            self._go()
             return
         if not self._open_sent:
             self.open()
@@ -733,14 +419,20 @@ class Connection:
         self._close_at_ms = self._now_ms + self.settings.closing_time_ms
         self._forget()
 
-    def _gone(self, error: AmqpError | None = None, by_peer: bool = False) -> None:
-        """No more frames in either direction."""
+    def gone(
+        self,
+        condition: str | None = None,
+        description: str = "",
+        error: AmqpError | None = None,
+        by_peer: bool = False,
+    ) -> None:
+        """No more frames in either direction; told to the caller unless our close or its event went before."""
         announced = self.phase == CLOSING
-        self._gone_silently()
+        self._go()
         if not announced:
-            self.events.append(Closed(error, by_peer))
+            self.events.append(Closed(error or make_error(condition, description), by_peer))
 
-    def _gone_silently(self) -> None:
+    def _go(self) -> None:
         self.phase = CLOSED
         self._pending = None
         self._forget()
@@ -751,12 +443,8 @@ class Connection:
             session.state = END_SENT
             session.forget()
         self.names.clear()
-        self._shape = None
+        self.shape = None
         self._refresh = None
-
-    def _error(self, condition: str, description: str) -> AmqpError:
-        error: AmqpError = make_error(condition, description)
-        return error
 
     def _write(self, channel: int, body: bytes) -> None:
         self.output.append(frames.frame(channel, body))
@@ -783,12 +471,12 @@ class Connection:
 
     def use_shape(self, shape: Shape | None) -> None:
         """What the next frames are compared with first."""
-        self._shape = shape
+        self.shape = shape
 
     def forget_shape(self, link: Link) -> None:
         """The link takes no more transfers."""
-        if self._shape is not None and self._shape.link is link:
-            self._shape = None
+        if self.shape is not None and self.shape.link is link:
+            self.shape = None
 
     def forget_name(self, link: Link) -> None:
         """The link's name is free."""
@@ -815,40 +503,3 @@ class Connection:
             session.refresh_due = False
             if session.state == MAPPED and session.incoming_left <= session.incoming_window >> 1:
                 session.write_flow()
-
-
-def _check_no_payload(body: Any, after: int, stop: int) -> None:
-    if after != stop:
-        raise DecodeError(
-            f"expected nothing after {type(body).__name__.lower()} in its frame, found {stop - after} bytes"
-        )
-
-
-def _on_flow(session: Session, flow: Flow) -> None:
-    session.on_flow(
-        flow.next_incoming_id,
-        flow.incoming_window,
-        flow.next_outgoing_id,
-        flow.outgoing_window,
-        flow.handle,
-        flow.delivery_count,
-        flow.link_credit,
-        flow.available,
-        flow.drain,
-        flow.echo,
-    )
-
-
-def _on_disposition(session: Session, disposition: Disposition) -> None:
-    last = disposition.first if disposition.last is None else disposition.last
-    session.on_disposition(disposition.role, disposition.first, last, disposition.settled, disposition.state)
-
-
-_SESSION_FRAMES: Final[dict[type, Any]] = {
-    Attach: Session.on_attach,
-    Flow: _on_flow,
-    Disposition: _on_disposition,
-    Detach: Session.on_detach,
-    End: Session.on_end,
-}
-_FRAMES: Final = (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)

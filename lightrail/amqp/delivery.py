@@ -162,7 +162,17 @@ class Assembly:
 class Backlog:
     """Outgoing messages of one send that wait for the session's window or for credit to come back."""
 
-    __slots__ = ("base", "blob", "count", "delivery_id", "ends", "index", "message_format", "offset", "settled")
+    __slots__ = (
+        "base",
+        "blob",
+        "count",
+        "delivery_id",
+        "ends",
+        "index",
+        "message_format",
+        "offset",
+        "settled",
+    )
 
     def __init__(
         self,

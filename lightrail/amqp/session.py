@@ -28,6 +28,8 @@ from lightrail.amqp.performatives import (
     Transfer,
     encode_performative,
 )
+from lightrail.amqp.receiver import ReceivingLink
+from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions
 
@@ -132,7 +134,7 @@ class Session:
             self._requests = {}
         if key in self._requests:
             raise LocalError(f"a link {name!r} of this direction is being attached already")
-        link = Link(self, name, is_sender)
+        link = self._new_link(name, is_sender)
         link.state = REQUESTED
         link.source = source
         link.target = target
@@ -219,6 +221,9 @@ class Session:
 
     # --- links -------------------------------------------------------------------------------------------
 
+    def _new_link(self, name: str, is_sender: bool) -> Link:
+        return SendingLink(self, name) if is_sender else ReceivingLink(self, name)
+
     def map_output(self, link: Link) -> int:
         """The lowest handle that is free (2.7.3)."""
         handle = 0
@@ -267,7 +272,7 @@ class Session:
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)
-            link = Link(self, attach.name, is_sender)
+            link = self._new_link(attach.name, is_sender)
         self.inputs[handle] = link
         self.connection.names[key] = link
         try:
@@ -281,7 +286,8 @@ class Session:
         link = self.inputs.get(handle)
         if link is None:
             raise SessionFault(
-                conditions.UNATTACHED_HANDLE, f"expected a handle that is attached, found {what} with handle {handle}"
+                conditions.UNATTACHED_HANDLE,
+                f"expected a handle that is attached, found {what} with handle {handle}",
             )
         return link
 
@@ -497,5 +503,3 @@ class Session:
         """One frame on this session's channel."""
         if self.state == MAPPED or self.state == BEGIN_SENT:
             self.connection.output.append(frames.frame(self.channel, body))
-
-

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.amqp.values import DecodeError
 
 if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
+    from lightrail.amqp.receiver import ReceivingLink
 
 PREFIX_BYTES_MAX: Final = 512
 """Repeating sections beyond this are not compared: the complete decoder reads such messages."""
@@ -118,7 +118,7 @@ def survey(message: bytes) -> Opening:
             code, value = _descriptor(message, position)
             if not _HEADER <= code <= _FOOTER:
                 raise DecodeError(
-                    f"expected a message section, found descriptor {bytes(message[position : value][:24])!r}"
+                    f"expected a message section, found descriptor {bytes(message[position:value][:24])!r}"
                     f" at offset {position} of the message"
                 )
             if code >= _PROPERTIES:
@@ -190,7 +190,7 @@ class Shape:
         "wire_limit",
     )
 
-    link: "Link"
+    link: "ReceivingLink"
     first_part: bytes
     tag_part: bytes
     last_part: bytes
@@ -213,7 +213,7 @@ class Shape:
 
 
 def learn(
-    link: "Link",
+    link: "ReceivingLink",
     data: bytes,
     position: int,
     payload_at: int,

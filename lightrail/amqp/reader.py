@@ -1,0 +1,289 @@
+"""Frames from the stream: cut, read and handed to the session or connection that they are for.
+
+The hot path of the broker: a frame is first compared with the shape of the transfers that came before it
+(shapes.py), and only what differs is decoded.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp import frames
+from lightrail.amqp.delivery import WIRE
+from lightrail.amqp.events import ACCEPTED, RELEASED
+from lightrail.amqp.faults import ConnectionFault, FramingFault, SessionFault
+from lightrail.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Transfer,
+    decode_performative,
+)
+from lightrail.amqp.phases import OPENING
+from lightrail.amqp.receiver import ReceivingLink
+from lightrail.amqp.session import END_SENT, Session
+from lightrail.amqp.shapes import Shape, take
+from lightrail.amqp.values import DecodeError
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection import Connection
+
+_UNPACK = frames.FRAME_HEADER.unpack_from
+
+
+def read_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
+    """Frames while the phase stays; the hot path of the broker."""
+    most = connection.settings.max_frame_size
+    phase = connection.phase
+    while end - position >= 8:
+        shape = connection.shape
+        if shape is not None:
+            position = _take(shape, data, position, end)
+            if end - position < 8:
+                break
+        size, offset, kind, channel = _UNPACK(data, position)
+        if size > most or size < 8:
+            raise FramingFault(f"expected a frame of 8 to {most} bytes, found size {size}")
+        stop = position + size
+        if stop > end:
+            connection.needed = size
+            break
+        if kind == 0 and offset == 2:
+            if data[position + 8 : position + 11] == b"\x00S\x14":
+                other = _other_shape(connection, data, position, channel)
+                if other is not None and other is not shape:
+                    connection.shape = other
+                    after = _take(other, data, position, end)
+                    if after != position:
+                        position = after
+                        continue
+        elif kind != 0:
+            raise FramingFault(f"expected an AMQP frame (type 0), found type {kind}")
+        elif offset < 2 or offset * 4 > size:
+            raise FramingFault(f"expected a data offset of 2 to {size // 4} words, found {offset}")
+        try:
+            _read_frame(connection, data, position, position + offset * 4, stop, channel)
+        except DecodeError as error:
+            raise ConnectionFault(conditions.DECODE_ERROR, str(error)) from None
+        position = stop
+        if connection.phase != phase:
+            break
+    return position
+
+
+def _other_shape(connection: "Connection", data: bytes, position: int, channel: int) -> Shape | None:
+    """The shape of the link that the transfer at `position` names, when it is encoded the usual way."""
+    session = connection.sessions.get(channel)
+    if session is None or data[position + 11] != 0xC0:
+        return None
+    code = data[position + 14]
+    if code == 0x43:
+        handle = 0
+    elif code == 0x52:
+        handle = data[position + 15]
+    else:
+        return None
+    link = session.inputs.get(handle)
+    return link.shape if type(link) is ReceivingLink else None
+
+
+def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
+    """Take as many transfers of this shape as come next and are allowed; gives the position after them."""
+    link = shape.link
+    session = link.session
+    first = session.next_incoming_delivery
+    if first is None or link.assembly is not None:
+        return position
+    limit = link.allowed
+    if limit > session.incoming_left:
+        limit = session.incoming_left
+    position, payloads = take(shape, data, position, end, first & WIRE, limit)
+    count = len(payloads)
+    if count:
+        session.next_incoming_delivery = first + count
+        session.count_incoming(count)
+        link.allowed -= count
+        link.delivery_count += count
+        credit = link.credit - count
+        link.credit = credit if credit > 0 else 0
+        if link.available:
+            link.available = max(0, link.available - count)
+        session.deliver(
+            link,
+            first,
+            payloads,
+            shape.settled,
+            link.rcv_settle_mode == 1,
+            shape.message_format,
+            shape.head,
+            None,
+        )
+    return position
+
+
+def _read_frame(
+    connection: "Connection", data: bytes, start: int, position: int, stop: int, channel: int
+) -> None:
+    """One frame data[start:stop] whose body begins at `position`."""
+    if position == stop:
+        if connection.phase == OPENING:
+            raise ConnectionFault(conditions.NOT_ALLOWED, "expected open, found an empty frame")
+        return
+    session = connection.sessions.get(channel)
+    if session is not None:
+        if session.state == END_SENT:
+            _discard_session_frame(connection, session, data, position, stop)
+            return
+        try:
+            if data[position : position + 2] == b"\x00S":
+                code = data[position + 2] if position + 2 < stop else 0
+                if code == frames.DISPOSITION and _quick_disposition(session, data, position, stop):
+                    return
+                if code == frames.FLOW and _quick_flow(session, data, position, stop):
+                    return
+            body, after = decode_performative(data, position, stop)
+            if type(body) is Transfer:
+                session.on_transfer(body, data, start, after, stop)
+                return
+            _check_no_payload(body, after, stop)
+            handler = _SESSION_FRAMES.get(type(body))
+            if handler is not None:
+                handler(session, body)
+                return
+        except SessionFault as fault:
+            session.fail(fault)
+            return
+    else:
+        body, after = decode_performative(data, position, stop)
+        if type(body) is not Transfer:
+            _check_no_payload(body, after, stop)
+    kind = type(body)
+    if kind is Open:
+        connection.on_open(channel, body)
+    elif connection.phase == OPENING and kind in _FRAMES:
+        raise ConnectionFault(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
+    elif kind is Close:
+        connection.on_close(body)
+    elif channel > connection.settings.channel_max:
+        raise ConnectionFault(
+            conditions.FRAMING_ERROR,
+            f"expected channels up to channel-max {connection.settings.channel_max}, found {channel}",
+        )
+    elif kind is Begin:
+        connection.on_begin(channel, body)
+    elif kind in _FRAMES:
+        raise ConnectionFault(
+            conditions.NOT_ALLOWED,
+            f"expected a channel with a session, found {kind.__name__.lower()} on channel {channel}",
+        )
+    else:
+        raise ConnectionFault(
+            conditions.DECODE_ERROR, f"expected a performative as frame body, found {kind.__name__}"
+        )
+
+
+def _quick_disposition(session: Session, data: bytes, position: int, stop: int) -> bool:
+    found = frames.read_disposition(data, position + 3, stop)
+    if found is None:
+        return False
+    receiver, first, last, settled, code = found
+    state = ACCEPTED if code == 0x24 else RELEASED if code == 0x26 else None
+    session.on_disposition(receiver, first, last, settled, state)
+    return True
+
+
+def _quick_flow(session: Session, data: bytes, position: int, stop: int) -> bool:
+    found = frames.read_small_fields(data, position + 3, stop)
+    if found is None or not 4 <= len(found) <= 10:
+        return False
+    for value in found[:8]:
+        if type(value) is bool:
+            return False
+    for value in found[8:]:
+        if type(value) is int:
+            return False
+    if found[1] is None or found[2] is None or found[3] is None:
+        return False
+    if len(found) < 10:
+        found += (None,) * (10 - len(found))
+    a, b, c, d, handle, count, credit, available, drain, echo = found
+    session.on_flow(a, b, c, d, handle, count, credit, available, bool(drain), bool(echo))  # type: ignore[arg-type]
+    return True
+
+
+def _discard_session_frame(
+    connection: "Connection", session: Session, data: bytes, position: int, stop: int
+) -> None:
+    """After our end: everything is dropped until the peer's end (2.5.4)."""
+    body, _ = decode_performative(data, position, stop)
+    kind = type(body)
+    if kind is End:
+        session.on_end(body)
+    elif kind is Close:
+        connection.on_close(body)
+    elif kind is Open:
+        connection.on_open(0, body)
+
+
+def discard_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
+    """After our close: everything is dropped until the peer's close (2.4.6)."""
+    while end - position >= 8:
+        size, offset, _, _ = _UNPACK(data, position)
+        if size < 8 or size > connection.settings.max_frame_size or offset < 2:
+            connection.gone()
+            return end
+        stop = position + size
+        if stop > end:
+            connection.needed = size
+            break
+        if data[position + offset * 4 : stop]:
+            try:
+                body, _ = decode_performative(data, position + offset * 4, stop)
+            except DecodeError:
+                body = None
+            if type(body) is Close:
+                connection.gone()
+                return end
+        position = stop
+    return position
+
+
+def _check_no_payload(body: Any, after: int, stop: int) -> None:
+    if after != stop:
+        raise DecodeError(
+            f"expected nothing after {type(body).__name__.lower()} in its frame, found {stop - after} bytes"
+        )
+
+
+def _on_flow(session: Session, flow: Flow) -> None:
+    session.on_flow(
+        flow.next_incoming_id,
+        flow.incoming_window,
+        flow.next_outgoing_id,
+        flow.outgoing_window,
+        flow.handle,
+        flow.delivery_count,
+        flow.link_credit,
+        flow.available,
+        flow.drain,
+        flow.echo,
+    )
+
+
+def _on_disposition(session: Session, disposition: Disposition) -> None:
+    last = disposition.first if disposition.last is None else disposition.last
+    session.on_disposition(disposition.role, disposition.first, last, disposition.settled, disposition.state)
+
+
+_SESSION_FRAMES: Final[dict[type, Any]] = {
+    Attach: Session.on_attach,
+    Flow: _on_flow,
+    Disposition: _on_disposition,
+    Detach: Session.on_detach,
+    End: Session.on_end,
+}
+_FRAMES: Final = (Open, Begin, Attach, Flow, Transfer, Disposition, Detach, End, Close)

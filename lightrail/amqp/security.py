@@ -1,0 +1,122 @@
+"""The SASL layer of a server: its frames in order (security 5.3). Who may come in is the caller's to say.
+
+The peer's sasl-init and sasl-response become events; then nothing more is read until the caller has answered
+with a challenge or an outcome. A fault closes the socket: there is no performative yet to say it with (5.3.2).
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp import frames
+from lightrail.amqp.events import SaslInit as SaslInitEvent
+from lightrail.amqp.events import SaslResponse as SaslResponseEvent
+from lightrail.amqp.faults import LocalError
+from lightrail.amqp.performatives import (
+    SaslChallenge,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+    decode_performative,
+    encode_performative,
+)
+from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection import Connection
+
+INIT: Final = 0
+RESPONSE: Final = 1
+DECISION: Final = 2
+"""The caller's answer is awaited."""
+
+OK: Final = 0
+AUTH: Final = 1
+"""Values of sasl-code (5.3.3.6)."""
+
+_UNPACK = frames.FRAME_HEADER.unpack_from
+
+
+class SaslServer:
+    """One negotiation."""
+
+    __slots__ = ("connection", "step")
+
+    def __init__(self, connection: "Connection") -> None:
+        self.connection = connection
+        self.step = INIT
+        mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
+        connection.output.append(frames.SASL_HEADER)
+        self._write(SaslMechanisms(sasl_server_mechanisms=mechanisms))
+
+    def challenge(self, challenge: bytes) -> None:
+        """Ask the peer for a response."""
+        self._decide()
+        self.step = RESPONSE
+        self._write(SaslChallenge(challenge=challenge))
+
+    def outcome(self, code: int, additional_data: bytes | None) -> None:
+        """Say how it went."""
+        self._decide()
+        self._write(SaslOutcome(code=code, additional_data=additional_data))
+
+    def _decide(self) -> None:
+        if self.step != DECISION:
+            raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
+
+    def _write(self, body: Any) -> None:
+        self.connection.output.append(frames.sasl_frame(encode_performative(body)))
+
+    def read(self, data: bytes, position: int, end: int) -> int:
+        """One frame, if it is there whole and its turn; gives the position after it."""
+        if self.step == DECISION or end - position < frames.FRAME_HEADER_BYTES:
+            return position
+        connection = self.connection
+        size, offset, kind, _ = _UNPACK(data, position)
+        most = connection.settings.max_sasl_frame_size
+        if kind != frames.SASL_FRAME or offset < 2 or size < offset * 4 or size > most:
+            return self._refuse(
+                end,
+                conditions.FRAMING_ERROR,
+                f"expected a SASL frame (type 1) of at most {most} bytes, found type {kind}, data offset"
+                f" {offset}, {size} bytes",
+            )
+        stop: int = position + size
+        if stop > end:
+            connection.needed = size
+            return position
+        try:
+            body, after = decode_performative(data, position + offset * 4, stop)
+        except DecodeError as error:
+            return self._refuse(end, conditions.DECODE_ERROR, str(error))
+        if after != stop:
+            return self._refuse(
+                end,
+                conditions.DECODE_ERROR,
+                f"expected one value in a SASL frame, found {stop - after} bytes more",
+            )
+        if self.step == INIT and type(body) is SaslInit:
+            mechanism = str(body.mechanism)
+            if mechanism not in connection.settings.sasl_mechanisms:
+                self._write(SaslOutcome(code=AUTH))
+                offered = ", ".join(connection.settings.sasl_mechanisms)
+                return self._refuse(
+                    end,
+                    conditions.UNAUTHORIZED_ACCESS,
+                    f"expected a mechanism of {offered}, found {mechanism!r}",
+                )
+            self.step = DECISION
+            connection.events.append(SaslInitEvent(mechanism, body.initial_response, body.hostname))
+        elif self.step == RESPONSE and type(body) is SaslResponse:
+            self.step = DECISION
+            connection.events.append(SaslResponseEvent(body.response))
+        else:
+            expected = "sasl-init" if self.step == INIT else "sasl-response"
+            return self._refuse(
+                end, conditions.NOT_ALLOWED, f"expected {expected}, found {type(body).__name__}"
+            )
+        return stop
+
+    def _refuse(self, end: int, condition: str, description: str) -> int:
+        self.connection.gone(condition, description)
+        return end

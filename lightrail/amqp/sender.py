@@ -1,0 +1,277 @@
+"""The sending end of a link: credit taken, messages cut into transfers, outcomes settled (2.6).
+
+Messages are numbered from 0 in order of send(). They leave while there is credit and the session's window is
+open, and wait in order otherwise. A message that is larger than a frame becomes several transfers; between two
+of them other links of the session may send, this link may not (2.6.14).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp import frames
+from lightrail.amqp.delivery import WIRE, Backlog, unwrap
+from lightrail.amqp.events import Credit
+from lightrail.amqp.faults import LinkFault, LocalError
+from lightrail.amqp.link import (
+    ATTACHED,
+    DETACHING,
+    SETTLE_MIXED,
+    SETTLE_SETTLED,
+    Link,
+    encode_state,
+    errant,
+)
+from lightrail.amqp.performatives import Transfer, encode_performative
+from lightrail.amqp.shapes import Template, put
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
+
+CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
+"""Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
+
+
+class SendingLink(Link):
+    """A link on which we send."""
+
+    __slots__ = ("_backlog", "_drain_due", "_limit_max", "_template", "sent", "transmitted")
+
+    def __init__(self, session: "Session", name: str) -> None:
+        super().__init__(session, name, True)
+        self.sent = 0
+        """Messages handed to send()."""
+        self.transmitted = 0
+        """Those of them whose first frame is in the output."""
+        self._limit_max = 0
+        self._backlog: list[Backlog] | None = None
+        self._drain_due = False
+        self._template: Template | None = None
+
+    @property
+    def limit(self) -> int:
+        """Deliveries numbered below this may be sent now."""
+        return self.transmitted + self.credit
+
+    def release(self) -> None:
+        """Let go of everything that is under way."""
+        self._template = None
+        if self._backlog is not None:
+            self._backlog = None
+            if self in self.session.waiting:
+                self.session.waiting.remove(self)
+
+    # --- credit ------------------------------------------------------------------------------------------
+
+    def on_flow(
+        self,
+        delivery_count: int | None,
+        link_credit: int | None,
+        available: int | None,
+        drain: bool,
+        echo: bool,
+    ) -> None:
+        """The receiver's flow state: link-credit counts from the delivery-count that it has seen (2.6.7)."""
+        if self.state == DETACHING:
+            if self.is_errant:
+                raise errant(self, "flow")
+            return
+        known = self.initial_count if delivery_count is None else unwrap(delivery_count, self.delivery_count)
+        if link_credit is not None:
+            self.credit = max(0, known + link_credit - self.delivery_count)
+        self.drain = drain
+        if self.limit > self._limit_max:
+            self._limit_max = self.limit
+        if self._backlog is not None:
+            self.pump()
+        self.session.connection.events.append(Credit(self, self.limit, drain, echo))
+        if echo and self.state == ATTACHED:
+            self.write_flow(drain)
+
+    def drained(self) -> None:
+        """Outgoing: everything available has been sent; use up the credit if the peer still asks for it."""
+        if self.state != ATTACHED or not self.drain:
+            return
+        if self._backlog is not None:
+            self._drain_due = True
+            return
+        self._drain_due = False
+        self.delivery_count += self.credit
+        self.credit = 0
+        self._limit_max = self.sent
+        self.available = 0
+        self.write_flow(drain=True)
+
+    # --- transfers ---------------------------------------------------------------------------------------
+
+    def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
+        """A transfer against the direction of the link."""
+        if transfer.delivery_id is not None:
+            self.session.saw_delivery(transfer.delivery_id)
+        if self.state == DETACHING:
+            raise errant(self, "transfer")
+        raise LinkFault(
+            conditions.NOT_ALLOWED,
+            f"expected transfers from the sender of link {self.name!r} only, found one from its receiver",
+        )
+
+    def send(
+        self,
+        count: int,
+        ends: Sequence[int],
+        blob: bytes | bytearray | memoryview,
+        base: int = 0,
+        settled: bool = False,
+        message_format: int = 0,
+    ) -> None:
+        """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], with ends[-1] taken as base.
+
+        The caller stays below the limit of the newest Credit event. What the peer's session window does not
+        let out yet waits inside, and goes when its flow comes.
+        """
+        if self.state != ATTACHED:
+            if self.state < ATTACHED:
+                raise LocalError(f"{self!r} is not attached yet")
+            return
+        if self.sent + count > self._limit_max:
+            raise LocalError(
+                f"{self!r} may send deliveries below {self._limit_max}, found {count} more after {self.sent}"
+            )
+        if self.snd_settle_mode != SETTLE_MIXED and settled is not (self.snd_settle_mode == SETTLE_SETTLED):
+            raise LocalError(f"{self!r} was attached with snd-settle-mode {self.snd_settle_mode}")
+        if not count:
+            return
+        if type(blob) is not bytes:
+            blob = bytes(memoryview(blob)[: ends[count - 1] - base])
+        self.sent += count
+        entry = Backlog(count, ends, blob, base, settled, message_format)
+        if self._backlog is None:
+            if not self._transmit(entry):
+                self._backlog = [entry]
+                self.session.waiting.append(self)
+        else:
+            self._backlog.append(entry)
+
+    def pump(self) -> None:
+        """Send what waits, as far as credit and window go."""
+        backlog = self._backlog
+        if backlog is None or self.state != ATTACHED:
+            return
+        done = 0
+        for entry in backlog:
+            if not self._transmit(entry):
+                break
+            done += 1
+        if done == len(backlog):
+            self._backlog = None
+            self.session.waiting.remove(self)
+            if self._drain_due:
+                self.drained()
+        elif done:
+            del backlog[:done]
+
+    def _transmit(self, entry: Backlog) -> bool:
+        """Write frames for `entry` until it is done (True) or credit or the session's window is used up."""
+        session = self.session
+        template = self._template
+        if (
+            template is None
+            or template.settled is not entry.settled
+            or template.message_format != entry.message_format
+        ):
+            template = self._template = Template(
+                session.channel, frames.uint(self.output_handle), entry.settled, entry.message_format
+            )
+        most = session.connection.peer_max_frame_size - template.overhead
+        count = entry.count
+        ends = entry.ends
+        while True:
+            if entry.offset == 0:
+                index = entry.index
+                first = session.next_delivery_id
+                wire = first & WIRE
+                some = min(count - index, self.credit, session.remote_incoming_window, WIRE + 1 - wire)
+                if some <= 0:
+                    return index == count
+                start = ends[index - 1] - entry.base if index else 0
+                part = ends if some == count else ends[index : index + some]
+                done = put(
+                    template, session.connection.output, part, entry.blob, entry.base, start, wire, most
+                )
+                if done:
+                    session.sent_transfers(done)
+                    self._number(entry, done)
+                    if entry.index == count:
+                        return True
+                if done == some:
+                    continue
+            if not self._transmit_frame(entry, template, most):
+                return False
+            if entry.index == count:
+                return True
+
+    def _number(self, entry: Backlog, done: int) -> None:
+        """Give `done` messages of the entry their delivery-ids."""
+        session = self.session
+        first = session.next_delivery_id
+        session.next_delivery_id = first + done
+        if not entry.settled:
+            session.outgoing.add(self, first, first + done - 1, first - self.transmitted)
+        self.transmitted += done
+        self.delivery_count += done
+        self.credit -= done
+        entry.index += done
+
+    def _transmit_frame(self, entry: Backlog, template: Template, most: int) -> bool:
+        """Write one frame of a message that is larger than a frame; False when the window is shut."""
+        session = self.session
+        if session.remote_incoming_window <= 0:
+            return False
+        index = entry.index
+        if entry.offset == 0:
+            start = ends_start(entry, index)
+            size = most - 1
+            entry.delivery_id = session.next_delivery_id
+            body = encode_performative(
+                Transfer(
+                    handle=self.output_handle,
+                    delivery_id=entry.delivery_id & WIRE,
+                    delivery_tag=(entry.delivery_id & WIRE).to_bytes(4, "big"),
+                    message_format=entry.message_format,
+                    settled=entry.settled,
+                    more=True,
+                )
+            )
+            self._number(entry, 1)
+            entry.index = index
+            entry.offset = size
+            session.write(body + entry.blob[start : start + size])
+            session.sent_transfers(1)
+            return True
+        start = ends_start(entry, index) + entry.offset
+        end = entry.ends[index] - entry.base
+        size = session.connection.peer_max_frame_size - CONTINUATION_OVERHEAD
+        more = end - start > size
+        body = encode_performative(Transfer(handle=self.output_handle, more=more))
+        session.write(body + entry.blob[start : start + size if more else end])
+        session.sent_transfers(1)
+        if more:
+            entry.offset += size
+        else:
+            entry.offset = 0
+            entry.index = index + 1
+        return True
+
+    def settle_sent(self, first: int, last: int, state: Any = None) -> None:
+        """Outgoing: settle deliveries first..last (the link's own numbers) and tell the receiver."""
+        if self.state != ATTACHED:
+            return
+        session = self.session
+        encoded = encode_state(state)
+        for taken in session.outgoing.take_numbered(self, first, last):
+            session.write_disposition(False, taken.first, taken.last, True, encoded)
+
+
+def ends_start(entry: Backlog, index: int) -> int:
+    """Offset in the blob where message `index` begins."""
+    return entry.ends[index - 1] - entry.base if index else 0

@@ -1,0 +1,39 @@
+"""What the connections of one listener have in common: names, limits, security, times."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightrail.amqp.values import Symbol
+from lightrail.model import limits
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """Sizes in bytes, times in milliseconds."""
+
+    container_id: str = "lightrail"
+    hostname: str | None = None
+    max_frame_size: int = limits.MAX_FRAME_SIZE
+    channel_max: int = limits.CHANNEL_MAX
+    handle_max: int = limits.HANDLE_MAX
+    session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
+    max_message_size: int = limits.MAX_MESSAGE_BYTES
+    idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
+    """Silence after which we close; 0 for never. Half of it is announced."""
+    peer_idle_time_out_ms_min: int = 20
+    """A peer that wants to hear from us more often than this is refused (2.4.5)."""
+    opening_time_ms: int = limits.OPENING_TIME_MS
+    closing_time_ms: int = limits.CLOSING_TIME_MS
+    is_server: bool = True
+    sasl_mechanisms: tuple[str, ...] = ()
+    """Offered in this order; none means that there is no SASL layer."""
+    allow_plain_header: bool = True
+    """Whether a peer may come without SASL."""
+    max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE
+    offered_capabilities: tuple[str, ...] = ()
+    properties: dict[Symbol, Any] = field(default_factory=dict)
+    initial_outgoing_id: int = 0
+    initial_delivery_id: int = 0
+    initial_delivery_count: int = 0
+    learn_shapes: bool = True
+    """Off, every transfer goes through the complete decoder: for the tests that compare the two."""

@@ -1,0 +1,241 @@
+"""A disk for tests: it loses what was not synced, tears writes, fills up, fails, and stops at any byte."""
+
+import errno
+import random
+from collections.abc import Sequence
+
+SECTOR = 16
+"""Smaller than any real one, so that a small journal is torn in many ways."""
+
+
+class Crash(BaseException):
+    """The machine stopped; nothing after this reaches the disk. Not an Exception: nobody may handle it."""
+
+
+class Inode:
+    """A file's bytes as programs see them, and as they are on disk."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.live = bytearray(data)
+        self.durable = bytearray(data)
+        self.pending: list[tuple[str, int, bytes]] = []
+
+    def apply(self, to: bytearray, kind: str, number: int, data: bytes) -> None:
+        if kind == "write":
+            if len(to) < number + len(data):
+                to.extend(bytes(number + len(data) - len(to)))
+            to[number : number + len(data)] = data
+        elif kind == "truncate":
+            if number < len(to):
+                del to[number:]
+            else:
+                to.extend(bytes(number - len(to)))
+        elif len(to) < number:
+            to.extend(bytes(number - len(to)))
+
+    def change(self, kind: str, number: int, data: bytes = b"") -> None:
+        self.apply(self.live, kind, number, data)
+        self.pending.append((kind, number, data))
+
+    def sync(self) -> None:
+        for change in self.pending:
+            self.apply(self.durable, *change)
+        self.pending.clear()
+
+    def after_crash(self, chance: random.Random, keep: str) -> bytes:
+        """What is on disk: everything synced, and of the rest all, nothing, or sectors by chance."""
+        data = bytearray(self.durable)
+        for kind, number, written in self.pending:
+            if keep == "all":
+                self.apply(data, kind, number, written)
+            elif keep == "some":
+                if kind != "write":
+                    if chance.random() < 0.5:
+                        self.apply(data, kind, number, written)
+                    continue
+                share = chance.choice((0.1, 0.5, 0.9, 1.0))
+                start = 0
+                while start < len(written):
+                    stop = min(len(written), (number + start) // SECTOR * SECTOR + SECTOR - number)
+                    if chance.random() < share:
+                        self.apply(data, "write", number + start, written[start:stop])
+                    start = stop
+        return bytes(data)
+
+
+class FakeFile:
+    def __init__(self, disk: "FakeFiles", inode: Inode) -> None:
+        self._disk = disk
+        self.inode = inode
+        self.closed = False
+
+    def size(self) -> int:
+        return len(self.inode.live)
+
+    def read(self, offset: int, length: int) -> bytes:
+        assert not self.closed
+        self._disk.alive()
+        return bytes(self.inode.live[offset : offset + length])
+
+    def write(self, offset: int, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
+        assert not self.closed
+        disk = self._disk
+        disk.alive()
+        if disk.fail_writes:
+            raise OSError(errno.EIO, "the disk is broken")
+        data = b"".join(pieces)
+        if disk.steps_left is not None and disk.steps_left < len(data):
+            self.inode.change("write", offset, data[: disk.steps_left])
+            disk.crash()
+        if disk.steps_left is not None:
+            disk.steps_left -= len(data)
+        disk.written += len(data)
+        self.inode.change("write", offset, data)
+        return len(data)
+
+    def sync(self) -> None:
+        assert not self.closed
+        self._disk.step()
+        if self._disk.fail_syncs:
+            # As Linux does: the pages count as clean from now on, and are not on disk.
+            self.inode.pending.clear()
+            raise OSError(errno.EIO, "the disk is broken")
+        self.inode.sync()
+        self._disk.syncs += 1
+
+    def allocate(self, size: int) -> None:
+        self._disk.step()
+        more = size - len(self.inode.live)
+        if more > 0:
+            if self._disk.space is not None and self._disk.used() + more > self._disk.space:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            self.inode.change("allocate", size)
+
+    def truncate(self, size: int) -> None:
+        self._disk.step()
+        self.inode.change("truncate", size)
+
+    def forget(self) -> None:
+        assert not self.inode.pending
+        self.inode.live[:] = self.inode.durable
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+class FakeFiles:
+    """One directory. `steps` counts bytes and other changes; at the given one the machine stops."""
+
+    def __init__(self, steps: int | None = None, *, space: int | None = None) -> None:
+        self.steps_left = steps
+        self.space = space
+        self.written = 0
+        self.syncs = 0
+        self.fail_writes = False
+        self.fail_syncs = False
+        self.crashed = False
+        self.inodes: dict[str, Inode] = {}
+        self._durable: dict[str, Inode] = {}
+        self._changes: list[tuple[str, str, Inode]] = []
+        self._locked = False
+        self.opened: list[FakeFile] = []
+
+    # --- crashing --------------------------------------------------------------------------------------
+
+    def crash(self) -> None:
+        self.crashed = True
+        raise Crash
+
+    def alive(self) -> None:
+        if self.crashed:
+            raise Crash
+
+    def step(self) -> None:
+        self.alive()
+        if self.steps_left is not None:
+            if self.steps_left <= 0:
+                self.crash()
+            self.steps_left -= 1
+        self.written += 1
+
+    def after_crash(self, seed: int = 0, keep: str = "some") -> "FakeFiles":
+        """The disk as the next start finds it. `keep` of what was not synced: all, none, some."""
+        chance = random.Random(seed)
+        names = dict(self._durable)
+        for kind, name, inode in self._changes:
+            if keep == "all" or (keep == "some" and chance.random() < 0.5):
+                if kind == "add":
+                    names[name] = inode
+                elif kind == "remove" and names.get(name) is inode:
+                    del names[name]
+                elif kind == "move":
+                    old, new = name.split(">")
+                    if names.get(old) is inode:
+                        del names[old]
+                        names[new] = inode
+        files = FakeFiles()
+        for name, inode in names.items():
+            fresh = Inode(inode.after_crash(chance, keep))
+            files.inodes[name] = files._durable[name] = fresh
+        return files
+
+    def used(self) -> int:
+        return sum(len(inode.live) for inode in self.inodes.values())
+
+    # --- the port --------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        self.alive()
+        return sorted(self.inodes)
+
+    def open(self, name: str) -> FakeFile:
+        self.alive()
+        self.opened.append(FakeFile(self, self.inodes[name]))
+        return self.opened[-1]
+
+    def create(self, name: str) -> FakeFile:
+        self.step()
+        if name in self.inodes:
+            raise FileExistsError(name)
+        inode = self.inodes[name] = Inode()
+        self._changes.append(("add", name, inode))
+        self.opened.append(FakeFile(self, inode))
+        return self.opened[-1]
+
+    def rename(self, old: str, new: str) -> None:
+        self.step()
+        assert new not in self.inodes
+        inode = self.inodes[new] = self.inodes.pop(old)
+        self._changes.append(("move", f"{old}>{new}", inode))
+
+    def remove(self, name: str) -> None:
+        self.step()
+        self._changes.append(("remove", name, self.inodes.pop(name)))
+
+    def sync(self) -> None:
+        self.step()
+        self._durable = dict(self.inodes)
+        self._changes.clear()
+
+    def load(self, name: str) -> bytes | None:
+        self.alive()
+        inode = self.inodes.get(name)
+        return None if inode is None else bytes(inode.live)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self.step()
+        inode = self.inodes[name] = self._durable[name] = Inode(data)
+        assert inode.durable == data
+
+    def lock(self) -> bool:
+        if self._locked:
+            return False
+        self._locked = True
+        return True
+
+    def unlock(self) -> None:
+        self._locked = False
+
+    def random(self) -> bytes:
+        return bytes(range(16))

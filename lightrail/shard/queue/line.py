@@ -82,11 +82,21 @@ class Line:
     def take(self, first: int, last: int) -> list[Run]:
         """Takes out what lies under the keys from `first` to before `last`; holes are passed over.
 
-        The common case, the range that ends or empties the head, moves nothing.
+        The common case, whole runs from the head on, moves nothing.
         """
         keys, runs = self.keys, self.runs
-        start = stop = self.index(first)
         taken: list[Run] = []
+        while runs and keys[self.head] == first:
+            run = runs[self.head]
+            next_key = first + run.last - run.first
+            if next_key > last:
+                break
+            first = next_key
+            taken.append(run)
+            self.drop_first()
+        if first >= last or not runs:
+            return taken
+        start = stop = self.index(first)
         kept_keys: list[int] = []
         kept: list[Run] = []
         while stop < len(runs):

@@ -153,9 +153,8 @@ class Machine:
     def _enqueue(self, command: Enqueue, now_ms: int) -> list[Effect]:
         batch = command.batch
         sequence = self.next_sequence
-        run = Run(batch, 0, batch.count, sequence)
+        run = self.ready.add_batch(batch, sequence)
         self.next_sequence = sequence + batch.count
-        self.ready.add(run)
         self.counters.enqueued += batch.count
         self._joining_bytes += batch.size
         if batch.expires_at_ms is not None:
@@ -177,13 +176,14 @@ class Machine:
         deliveries = self.deliveries
         if outcome.kind == OutcomeKind.ACCEPTED:
             for run in runs:
-                size = run.size
+                batch = run.batch
                 count = run.last - run.first
+                size = batch.size if count == batch.count else run.size
                 deliveries.count -= count
                 deliveries.bytes -= size
                 self.counters.accepted += count
                 sequence = run.sequence
-                effects.append(Removed(run.batch, sequence, sequence + count, size, Reason.ACCEPTED))
+                effects.append(Removed(batch, sequence, sequence + count, size, Reason.ACCEPTED))
             return
         for run in runs:
             deliveries.count -= run.count
@@ -304,8 +304,8 @@ class Machine:
         DELIVERY_SLICE_BYTES: everybody gets a share of what is there, in pieces as large as can be.
         """
         effects: list[Effect] = []
-        deadline = self.deadlines.next_ms
-        if (deadline is not None and deadline <= now_ms) or self.eviction.retries:
+        heap = self.deadlines.heap
+        if (heap and heap[0][0] <= now_ms) or self.eviction.retries:
             self._pass_time(now_ms, effects)
         deliveries = self.deliveries
         blocked = deliveries.hand_out(effects)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from lightrail.shard.queue.line import Line
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.runs import Batch, Run
 
 
 class Ready(Line):
@@ -33,6 +33,16 @@ class Ready(Line):
         self.runs.append(run)
         self._count(run, 1)
 
+    def add_batch(self, batch: Batch, sequence: int) -> Run:
+        """Puts a whole batch, which is in memory, at the tail: the hot way in."""
+        count = batch.count
+        run = Run(batch, 0, count, sequence)
+        self.keys.append(sequence)
+        self.runs.append(run)
+        self.count += count
+        self.bytes += batch.size
+        return run
+
     def take_first(self, count_max: int, bytes_max: int) -> tuple[Run, int]:
         """Takes up to `count_max` messages of up to `bytes_max` bytes, at least one, from the head run.
 
@@ -41,8 +51,8 @@ class Ready(Line):
         """
         head = self.head
         run = self.runs[head]
-        size = run.size
         count = run.last - run.first
+        size = run.batch.size if count == run.batch.count else run.size
         if count > count_max or (size > bytes_max and count > 1):
             wanted = fitting(run, min(count, count_max), bytes_max)
             if wanted < count:

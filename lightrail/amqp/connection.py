@@ -9,9 +9,9 @@ events, gives commands to the connection, its sessions and links, and writes wha
     call connection.tick(now_ms) at the time that the last tick gave back
 
 Phases. A server waits in HEADER for a protocol header; a SASL header leads to SASL and, when the caller has
-given a good outcome, back to HEADER. After the AMQP header it is OPENING until the peer's open comes, which is
-answered with ours at once, then OPEN. Our close makes it CLOSING: all that comes is dropped until the peer's
-close (CLOSE_SENT and DISCARDING of 2.4.6 alike) or until time is up. Then it is CLOSED.
+given a good outcome, back to HEADER. After the AMQP header it is OPENING until the peer's open comes, which
+is answered with ours at once, then OPEN. Our close makes it CLOSING: all that comes is dropped until the
+peer's close (CLOSE_SENT and DISCARDING of 2.4.6 alike) or until time is up. Then it is CLOSED.
 
 Who closes. A peer's close, end and detach are answered by the engine; the event says that it happened. A
 peer's fault is answered with close, end or detach, whichever the specification asks for, and the event says
@@ -141,6 +141,8 @@ class Connection:
         """Begin a session from our side; the event Begun comes with the peer's answer."""
         if not self._open_sent or self.phase > OPEN:
             raise LocalError("begin can only be sent between open and close")
+        if len(self._channels) > self.peer_channel_max:
+            raise LocalError(f"the peer takes {self.peer_channel_max + 1} sessions at a time")
         session = self._new_session()
         session.write_begin(None)
         return session
@@ -212,7 +214,7 @@ class Connection:
                 self._fail(
                     ConnectionFault(
                         conditions.RESOURCE_LIMIT_EXCEEDED,
-                        f"expected a frame within the idle-time-out, found {now_ms - self._heard_ms} ms of silence",
+                        f"expected frames within idle-time-out, found none for {now_ms - self._heard_ms} ms",
                     )
                 )
                 return self._tick_closing(now_ms)
@@ -264,7 +266,7 @@ class Connection:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
                 self.gone(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"expected the peer to wait for the SASL outcome, found {len(data) - position} bytes more",
+                    f"expected to be waited for with the SASL outcome, found {len(data) - position} bytes",
                 )
             else:
                 self._pending = bytearray(data[position:] if position else data)
@@ -343,13 +345,13 @@ class Connection:
         if peer.max_frame_size < limits.MIN_MAX_FRAME_SIZE:
             raise ConnectionFault(
                 conditions.INVALID_FIELD,
-                f"expected a max-frame-size of at least {limits.MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
+                f"expected max-frame-size >= {limits.MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
             )
         idle = peer.idle_time_out or 0
         if 0 < idle < self.settings.peer_idle_time_out_ms_min:
             raise ConnectionFault(
                 conditions.INVALID_FIELD,
-                f"expected an idle-time-out of at least {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
+                f"expected idle-time-out >= {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
             )
         self.peer_open = peer
         self.peer_max_frame_size = peer.max_frame_size
@@ -370,7 +372,7 @@ class Connection:
             if len(self._channels) > self.peer_channel_max:
                 raise ConnectionFault(
                     conditions.NOT_ALLOWED,
-                    f"expected at most {self.peer_channel_max + 1} sessions by the peer's channel-max, found another",
+                    f"expected at most {self.peer_channel_max + 1} sessions by your channel-max, found more",
                 )
             session = self._new_session()
         else:
@@ -426,7 +428,7 @@ class Connection:
         error: AmqpError | None = None,
         by_peer: bool = False,
     ) -> None:
-        """No more frames in either direction; told to the caller unless our close or its event went before."""
+        """No more frames in either direction; the caller is told unless our close went before."""
         announced = self.phase == CLOSING
         self._go()
         if not announced:

@@ -1,8 +1,9 @@
 """Deliveries: their numbers, what is known of the unsettled ones, and the halves of those still under way.
 
-Delivery-ids are RFC 1982 serial numbers of 32 bits on the wire. Inside, and in events, they are plain integers
-that go on rising past 2**32 ("unwrapped"): the wire's number is the low 32 bits, and a number from the wire
-means the integer nearest to the one that is expected. So ranges compare like integers everywhere else.
+Delivery-ids are RFC 1982 serial numbers of 32 bits on the wire. Inside, and in events, they are plain
+integers that go on rising past 2**32 ("unwrapped"): the wire's number is the low 32 bits, and a number from
+the wire means the integer nearest to the one that is expected. So ranges compare like integers everywhere
+else.
 
 Unsettled deliveries are kept as ranges, never one object each: a thousand deliveries in a row cost one range.
 """
@@ -24,7 +25,7 @@ def unwrap(wire: int, near: int) -> int:
 
 
 def signed(wire_difference: int) -> int:
-    """A difference of two serial numbers as a signed number: below zero when the first is behind the second."""
+    """A difference of two serial numbers, below zero when the first is behind the second."""
     return ((wire_difference + _HALF) & WIRE) - _HALF
 
 
@@ -124,7 +125,7 @@ class Unsettled:
         return found
 
     def take_numbered(self, link: "Link", first: int, last: int) -> list[Range]:
-        """Forget what is unsettled of a link's own numbers first..last; the ranges are of the session's ids."""
+        """Forget a link's own numbers first..last and return them as ranges of the session's ids."""
         found: list[Range] = []
         for here in [kept for kept in self.ranges if kept.link is link]:
             low = max(first + here.shift, here.first)

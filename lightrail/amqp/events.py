@@ -94,8 +94,8 @@ class Attached(Event):
 class Transfers(Event):
     """Complete deliveries of one incoming link whose ids rise by one and that have all else in common.
 
-    `payloads` are the messages as they came. `head` is the encoded header section that every one of them begins
-    with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time.
+    `payloads` are the messages as they came. `head` is the encoded header section that every one of them
+    begins with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time.
     """
 
     __slots__ = (
@@ -146,8 +146,8 @@ class Credit(Event):
 class Outcome(Event):
     """The receiver's state for deliveries first..last of an outgoing link (2.7.6).
 
-    Not `settled` means that the receiver waits for ours (rcv-settle-mode second): link.settle_sent. `state` is
-    None where the disposition carried none: the source's default-outcome holds when settled.
+    Not `settled` means that the receiver waits for ours (rcv-settle-mode second): link.settle_sent. `state`
+    is None where the disposition carried none: the source's default-outcome holds when settled.
     """
 
     __slots__ = ("first", "last", "link", "settled", "state")
@@ -195,7 +195,7 @@ class Ended(Event):
 
 
 class Closed(Event):
-    """The connection is gone, and with it all of connection.sessions; no Ended or Detached comes for those."""
+    """The connection is gone, and with it its sessions and links; no Ended or Detached comes for those."""
 
     __slots__ = ("by_peer", "error")
 

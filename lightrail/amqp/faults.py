@@ -1,7 +1,7 @@
 """The ways in which a conversation goes wrong: the peer's faults by what they end, and our own misuse.
 
-As in h11, "you erred" and "the peer erred" are distinct. `LocalError` is raised to the caller of a command; the
-three peer faults are raised and caught inside the engine only, where they become close, end or detach.
+As in h11, "you erred" and "the peer erred" are distinct. `LocalError` is raised to the caller of a command;
+the three peer faults are raised and caught inside the engine only, where they become close, end or detach.
 """
 
 from lightrail.model import conditions

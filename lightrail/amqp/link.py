@@ -3,9 +3,9 @@
 Receiving is in receiver.py, sending in sender.py.
 
 States. A link comes to be by the peer's attach (ATTACHING, until the caller accepts or refuses it) or by ours
-(REQUESTED, until the peer's attach comes); then it is ATTACHED. Our detach makes it DETACHING until the peer's
-has come, the peer's is answered at once; both end in DETACHED. Commands to a link that is on its way out do
-nothing, as the caller can't know yet; only what could never have been right raises LocalError.
+(REQUESTED, until the peer's attach comes); then it is ATTACHED. Our detach makes it DETACHING until the
+peer's has come, the peer's is answered at once; both end in DETACHED. Commands to a link that is on its way
+out do nothing, as the caller can't know yet; only what could never have been right raises LocalError.
 
                 R:ATTACH +-----------+ accept                                  S:DETACH
           +------------->| ATTACHING |---------+                          +-------------------+
@@ -16,13 +16,13 @@ nothing, as the caller can't know yet; only what could never have been right rai
                 S:ATTACH +-----------+ R:ATTACH                              R:DETACH
 
 Numbers. Deliveries that we send are numbered per link from 0 in order of send(); credit is told to the caller
-as the number below which it may send. Inside, delivery-count is an integer that does not wrap; it differs from
-that number by where it began and by what drain skipped.
+as the number below which it may send. Inside, delivery-count is an integer that does not wrap; it differs
+from that number by where it began and by what drain skipped.
 
 After a detach with an error the specification ends the session with errant-link when anything but the peer's
 detach comes for the link (2.6.5). To the letter that is applied to a link that the *peer's* fault ended. One
-that the caller ended (a queue deleted, a link stolen) may have transfers on their way that were within credit:
-those are dropped, and only what exceeds the credit is errant.
+that the caller ended (a queue deleted, a link stolen) may have transfers on their way that were within
+credit: those are dropped, and only what exceeds the credit is errant.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,6 @@ class Link:
     """One end of a link. `context` is the caller's own."""
 
     __slots__ = (
-        "_errant",
         "attach",
         "available",
         "context",
@@ -133,9 +132,7 @@ class Link:
         """Deliveries that may still be sent, by us or by the peer."""
         self.drain = False
         self.available = 0
-        """Messages that wait for credit: the caller sets it for outgoing links, the peer for incoming ones."""
-
-        self._errant = False
+        """Messages that wait for credit: the caller sets it on outgoing links, the peer on incoming."""
 
     def __repr__(self) -> str:
         return f"Link({self.name!r}, {'sender' if self.is_sender else 'receiver'}, handle {self.handle})"
@@ -190,7 +187,7 @@ class Link:
         self.session.write(body)
 
     def refuse(self, condition: str, description: str = "", info: dict[Symbol, Any] | None = None) -> None:
-        """Answer the peer's attach with one that has no terminus on our side, and a detach with the reason."""
+        """Answer the peer's attach with one that has no terminus of ours, and a detach with the reason."""
         if self.state != ATTACHING:
             if self.state == ATTACHED:
                 raise LocalError(f"{self!r} is attached already: detach it")
@@ -220,7 +217,7 @@ class Link:
     ) -> bytes:
         """Our attach as a frame body."""
         if self.output_handle < 0:
-            self.output_handle = self.session.map_output(self)
+            self.session.map_output(self)
         return encode_performative(
             Attach(
                 name=self.name,
@@ -276,13 +273,13 @@ class Link:
     @property
     def is_errant(self) -> bool:
         """The peer's fault ended the link, and its detach has not come yet."""
-        return self._errant and self.state == DETACHING
+        return self in self.session.errants
 
     def fail(self, fault: LinkFault) -> None:
         """The peer's fault: detach with its condition, and tell the caller."""
         error = make_error(fault.condition, fault.description)
         self._detach(True, error)
-        self._errant = True
+        self.session.errants.append(self)
         self.session.connection.events.append(Detached(self, True, error, False))
 
     def steal(self) -> None:

@@ -1,8 +1,8 @@
 """The receiving end of a link: credit granted, transfers taken, deliveries put together and settled (2.6).
 
 Credit that was given is never taken back in silence: a grant that is lower than the last one leaves `allowed`
-as it was, since transfers may be on their way (2.6.7 leaves it to the receiver to take them). Past `allowed` the
-link is detached with transfer-limit-exceeded.
+as it was, since transfers may be on their way (2.6.7 leaves it to the receiver to take them). Past `allowed`
+the link is detached with transfer-limit-exceeded.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -235,7 +235,8 @@ class ReceivingLink(Link):
             return
         raise LinkFault(
             conditions.NOT_ALLOWED,
-            f"expected a continuation of the delivery under way on link {self.name!r} ({expected}), found {found}",
+            f"expected a continuation of the delivery under way on link {self.name!r} ({expected}),"
+            f" found {found}",
         )
 
     def _check_settled(self, assembly: Assembly) -> None:

@@ -1,7 +1,8 @@
 """The SASL layer of a server: its frames in order (security 5.3). Who may come in is the caller's to say.
 
 The peer's sasl-init and sasl-response become events; then nothing more is read until the caller has answered
-with a challenge or an outcome. A fault closes the socket: there is no performative yet to say it with (5.3.2).
+with a challenge or an outcome. A fault closes the socket: there is no performative yet to say it with
+(5.3.2).
 """
 
 from typing import TYPE_CHECKING, Any, Final

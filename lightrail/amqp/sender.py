@@ -1,8 +1,8 @@
 """The sending end of a link: credit taken, messages cut into transfers, outcomes settled (2.6).
 
 Messages are numbered from 0 in order of send(). They leave while there is credit and the session's window is
-open, and wait in order otherwise. A message that is larger than a frame becomes several transfers; between two
-of them other links of the session may send, this link may not (2.6.14).
+open, and wait in order otherwise. A message that is larger than a frame becomes several transfers; between
+two of them other links of the session may send, this link may not (2.6.14).
 """
 
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ class SendingLink(Link):
         settled: bool = False,
         message_format: int = 0,
     ) -> None:
-        """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], with ends[-1] taken as base.
+        """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], the first begins at 0.
 
         The caller stays below the limit of the newest Credit event. What the peer's session window does not
         let out yet waits inside, and goes when its flow comes.

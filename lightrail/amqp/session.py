@@ -1,13 +1,14 @@
 """The session endpoint: transfer windows, delivery-ids, handles (transport 2.5).
 
-States. The peer's begin is answered at once, so a session that the peer begins is MAPPED from its first moment;
-one that we begin is BEGIN_SENT until the answer comes. After our end it is END_SENT: what the peer sent before
-it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED and forgotten.
+States. The peer's begin is answered at once, so a session that the peer begins is MAPPED from its first
+moment; one that we begin is BEGIN_SENT until the answer comes. After our end it is END_SENT: what the peer
+sent before it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED
+and forgotten.
 
 Windows count transfer frames. The incoming one is opened again to its full size by every flow that we write,
 and by a flow of its own when half of it is used: how much a peer may send is decided by link credit, the
-window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer leaves
-beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
+window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer
+leaves beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -54,6 +55,7 @@ class Session:
         "channel",
         "connection",
         "context",
+        "errants",
         "incoming",
         "incoming_left",
         "incoming_window",
@@ -101,6 +103,8 @@ class Session:
         """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
         self.incoming = Unsettled()
         self.outgoing = Unsettled()
+        self.errants: list[Link] = []
+        """Links that a fault of the peer ended and whose detach it still owes."""
         self.waiting: list[Link] = []
         """Outgoing links with messages that wait for window or credit."""
         self.refresh_due = False
@@ -132,6 +136,8 @@ class Session:
         key = (name, is_sender)
         if self._requests is None:
             self._requests = {}
+        if len(self.outputs) > self.peer_handle_max:
+            raise LocalError(f"the peer takes {self.peer_handle_max + 1} links on this session")
         if key in self._requests:
             raise LocalError(f"a link {name!r} of this direction is being attached already")
         link = self._new_link(name, is_sender)
@@ -201,6 +207,7 @@ class Session:
         self.incoming.ranges = []
         self.outgoing.ranges = []
         self.waiting = []
+        self.errants = []
         self.refresh_due = False
 
     def fail(self, fault: SessionFault) -> None:
@@ -224,19 +231,16 @@ class Session:
     def _new_link(self, name: str, is_sender: bool) -> Link:
         return SendingLink(self, name) if is_sender else ReceivingLink(self, name)
 
-    def map_output(self, link: Link) -> int:
-        """The lowest handle that is free (2.7.3)."""
-        handle = 0
-        if len(self.outputs) and max(self.outputs) >= len(self.outputs):
-            while handle in self.outputs:
-                handle += 1
-        else:
-            handle = len(self.outputs)
+    def map_output(self, link: Link) -> None:
+        """Give the link the lowest handle that is free (2.7.3)."""
+        handle = len(self.outputs)
+        if handle in self.outputs or handle > self.peer_handle_max:
+            handle = next(number for number in range(handle + 1) if number not in self.outputs)
         self.outputs[handle] = link
-        return handle
+        link.output_handle = handle
 
     def unmap_output(self, link: Link) -> None:
-        """Our detach is written: the handle is free."""
+        """Our detach is written: our handle is free."""
         self.outputs.pop(link.output_handle, None)
         if self._requests and self._requests.get((link.name, link.is_sender)) is link:
             del self._requests[(link.name, link.is_sender)]
@@ -245,11 +249,18 @@ class Session:
         """The peer's detach has come: its handle is free."""
         if self.inputs.get(link.handle) is link:
             del self.inputs[link.handle]
+        if link in self.errants:
+            self.errants.remove(link)
 
     def on_attach(self, attach: Attach) -> None:
         """The peer attaches a link: a new one, or the answer to ours."""
         settings = self.connection.settings
         handle = attach.handle
+        if len(self.outputs) > self.peer_handle_max:
+            raise SessionFault(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"expected at most {self.peer_handle_max + 1} links by your handle-max, found one more",
+            )
         if handle > settings.handle_max:
             raise ConnectionFault(
                 conditions.FRAMING_ERROR,
@@ -259,14 +270,14 @@ class Session:
         is_sender = attach.role
         key = (attach.name, is_sender)
         holder = self.inputs.get(handle)
-        for earlier in self.inputs.values():
-            if earlier.is_errant and earlier.name == attach.name and earlier.is_sender is is_sender:
-                if attach.unsettled is None:
-                    raise errant(earlier, "attach")
+        for earlier in self.errants:
+            # A link that was detached with an error can only be resumed, which an unsettled map tells (2.6.5).
+            if (earlier.name, earlier.is_sender) == key and attach.unsettled is None:
+                raise errant(earlier, "attach")
         if holder is not None:
             raise ConnectionFault(
                 conditions.HANDLE_IN_USE,
-                f"expected a handle that is free, found attach of link {attach.name!r} with handle {handle} of"
+                f"expected a free handle, found attach of {attach.name!r} with handle {handle} of"
                 f" link {holder.name!r}",
             )
         link = self._requests.pop(key, None) if self._requests else None
@@ -380,7 +391,7 @@ class Session:
         if left < 0:
             raise SessionFault(
                 conditions.WINDOW_VIOLATION,
-                f"expected at most {self.incoming_window} transfers in the session's incoming window, found more",
+                f"expected at most {self.incoming_window} transfers in the incoming window, found more",
             )
         if left <= self.incoming_window >> 1 and not self.refresh_due:
             self.refresh_due = True
@@ -454,7 +465,7 @@ class Session:
         )
 
     def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
-        """The peer's disposition for wire ids first..last. Ids that are settled or unknown are passed over."""
+        """The peer's disposition for wire ids first..last; those settled or unknown are passed over."""
         if receiver:
             unsettled = self.outgoing
             near = self.next_delivery_id

@@ -12,16 +12,16 @@ common form, all of its other bytes are remembered:
     +-----+-----------------+----------+-----+-----------------+-----------+----------------------+
            same as learned   expected   same   not looked at    same as learned      then anything
 
-One `unpack_from` gives the five columns, four comparisons and one slice read the frame. The bytes that are the
-same mean the same, so the result is the complete decoder's, whatever they say. What is not known from equal
-bytes alone is compared as a number: the delivery-id must be the next one, the size must fit, and of properties
-(00 53 73 c0 size count) the count must be at most 8, so that there is no absolute-expiry-time (messaging
-3.2.4). The sections that repeat are the header, and annotations where they do (JMS clients send the same ones
-with every message).
+One `unpack_from` gives the five columns, four comparisons and one slice read the frame. The bytes that are
+the same mean the same, so the result is the complete decoder's, whatever they say. What is not known from
+equal bytes alone is compared as a number: the delivery-id must be the next one, the size must fit, and of
+properties (00 53 73 c0 size count) the count must be at most 8, so that there is no absolute-expiry-time
+(messaging 3.2.4). The sections that repeat are the header, and annotations where they do (JMS clients send
+the same ones with every message).
 
 When many frames of one size follow each other, a regular expression made from the shape checks a whole run of
-them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as some
-hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.
+them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as
+some hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.
 
 Measured by tests/benchmarks/engine_bench.py.
 """
@@ -88,7 +88,7 @@ class Opening:
 
 
 def _descriptor(message: bytes, position: int) -> tuple[int, int]:
-    """Code of the section whose descriptor is at `position` (that of the zero byte), and the offset after it."""
+    """Code of the section whose descriptor begins at `position`, and the offset after the descriptor."""
     form = message[position + 1]
     if form == 0x53:
         return message[position + 2], position + 3

@@ -1,0 +1,56 @@
+"""Numbers that all processes of a run share, without a message: counters up, commands down.
+
+A memory of 64-bit words; each word has one writer.
+"""
+
+from ctypes import c_uint64
+from multiprocessing.sharedctypes import RawArray
+from typing import Any, Final
+
+MEASURE_FROM: Final = 0
+"""Monotonic ns; messages sent before are warm-up. 0: not yet known."""
+SENDERS_STOP: Final = 1
+"""1: send no more; 2: and do not wait for outcomes."""
+RECEIVERS_STOP: Final = 2
+START: Final = 3
+"""Monotonic ns at which sending begins."""
+_HEAD: Final = 8
+_WORKER: Final = 8
+SENT: Final = 0
+SETTLED: Final = 1
+RECEIVED: Final = 2
+LAST_NS: Final = 3
+"""Monotonic ns of the worker's last message."""
+
+
+class Board:
+    """The shared words; may be handed to a process when it is started."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._memory: Any = RawArray(c_uint64, _HEAD + workers * _WORKER)
+        self._words: memoryview | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"workers": self.workers, "_memory": self._memory, "_words": None}
+
+    @property
+    def words(self) -> memoryview:
+        """The words as integers; reading and writing one is atomic."""
+        if self._words is None:
+            self._words = memoryview(self._memory).cast("B").cast("Q")
+        return self._words
+
+    def place(self, worker: int, field: int) -> int:
+        """Index of a worker's field in ``words``."""
+        return _HEAD + worker * _WORKER + field
+
+    def sum(self, field: int) -> int:
+        """A counter over all workers."""
+        start = _HEAD + field
+        return sum(self.words[start + i * _WORKER] for i in range(self.workers))
+
+    def latest(self, field: int) -> int:
+        """The largest value over all workers."""
+        start = _HEAD + field
+        return max(self.words[start + i * _WORKER] for i in range(self.workers))

@@ -1,0 +1,24 @@
+"""The command: ``lightrail bench`` (and ``python -m lightrail.bench``)."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from lightrail.bench.options import parse_options
+from lightrail.bench.progress import Progress
+from lightrail.bench.report import as_text, as_value
+from lightrail.bench.run import Run, RunFailed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; the exit status: 0, 1 when messages were lost, duplicated or out of order, 2 when it failed."""
+    options = parse_options(sys.argv[1:] if argv is None else argv)
+    try:
+        outcome = Run(options, Progress(options)).execute()
+    except RunFailed as error:
+        print(f"lightrail bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps(as_value(options, outcome)) if options.json else as_text(options, outcome), flush=True)
+    return 1 if outcome.faults else 0

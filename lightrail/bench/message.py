@@ -1,0 +1,132 @@
+"""The message that bench sends: its bytes are built once, and 24 of them are stamped in place.
+
+::
+
+    [header 00 53 70 c0 02 01 41]        when durable (spec 3.2.1)
+    00 53 75 a0 len | 00 53 75 b0 len4   data section (spec 3.2.6)
+    origin u64 | sequence u64 | intended send time u64 (ns of the monotonic clock) | padding
+
+The origin says which sender of which run it was; the marker in its upper 16 bits tells our own messages
+from others that were in the queue.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+STAMP: Final = struct.Struct(">QQQ")
+SIZE_MIN: Final = STAMP.size
+SIZE_MAX: Final = 1 << 30
+MARKER: Final = 0x4C42
+SEQUENCE_MAX: Final = 1 << 36
+"""Larger ones are not ours: one byte of memory is kept per sequence number."""
+SENDER_BITS: Final = 20
+RUN_BITS: Final = 28
+_DURABLE_HEADER: Final = bytes.fromhex("005370c00201" + "41")
+_SMALL_DATA: Final = bytes.fromhex("005375a0")
+_LARGE_DATA: Final = bytes.fromhex("005375b0")
+
+
+class MalformedMessage(Exception):
+    """What arrived is no AMQP message; the text says what was expected, what was found and where."""
+
+
+def origin_of(run: int, sender: int) -> int:
+    """The number that sets one sender of one run apart from all others."""
+    return MARKER << 48 | (run & (1 << RUN_BITS) - 1) << SENDER_BITS | sender
+
+
+def run_of(origin: int) -> int:
+    """The run of an origin."""
+    return origin >> SENDER_BITS & (1 << RUN_BITS) - 1
+
+
+def sender_of(origin: int) -> int:
+    """The number of the sender of an origin."""
+    return origin & (1 << SENDER_BITS) - 1
+
+
+def build(size: int, durable: bool) -> tuple[bytearray, int]:
+    """The encoded message with a body of ``size`` bytes, and where its stamp is."""
+    data = _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
+    head = (_DURABLE_HEADER if durable else b"") + data
+    padding = bytes(i % 251 for i in range(min(size, 4096)))
+    body = (padding * (size // 4096 + 1))[:size]
+    return bytearray(head + body), len(head)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Where the body of a message is, and what its header says about earlier deliveries."""
+
+    body: int
+    size: int
+    redelivered: bool
+
+
+def parse(message: bytes | bytearray) -> Parsed:
+    """Find the first data section; raises MalformedMessage.
+
+    A message counts as redelivered when its delivery-count is above zero, or when first-acquirer is
+    there and false: our header has no such field, so it was a broker that wrote it (RabbitMQ does).
+    """
+    position, end = 0, len(message)
+    redelivered = False
+    while position < end:
+        code, start = _descriptor(message, position)
+        stop = _skip(message, start)
+        if code == 0x70:
+            redelivered = _is_redelivered(message, start, stop)
+        elif code == 0x75:
+            body = start + (2 if message[start] == 0xA0 else 5)
+            return Parsed(body, stop - body, redelivered)
+        position = stop
+    raise MalformedMessage(f"a message of {end} bytes without a data section")
+
+
+def _descriptor(message: bytes | bytearray, position: int) -> tuple[int, int]:
+    """The code of the section at ``position``, and where its value begins (spec 1.2, 3.2)."""
+    if message[position] != 0:
+        raise MalformedMessage(f"expected a section at {position}, found {message[position]:#04x}")
+    end = _skip(message, position + 1)
+    if message[position + 1] in (0x53, 0x80):
+        return int.from_bytes(message[position + 2 : end], "big"), end
+    raise MalformedMessage(f"expected the code of a section at {position + 1}")
+
+
+def _skip(message: bytes | bytearray, position: int) -> int:
+    """Where the value at ``position`` ends (spec 1.2: the upper half of the code says how it is sized)."""
+    code = message[position : position + 1]
+    if not code:
+        raise MalformedMessage(f"expected a value at {position}, found the end")
+    width = code[0] >> 4
+    if 4 <= width <= 9:
+        end = position + 1 + (0, 1, 2, 4, 8, 16)[width - 4]
+    elif width in (0xA, 0xC, 0xE):
+        end = position + 2 + int.from_bytes(message[position + 1 : position + 2], "big")
+    elif width in (0xB, 0xD, 0xF):
+        end = position + 5 + int.from_bytes(message[position + 1 : position + 5], "big")
+    else:
+        raise MalformedMessage(f"expected a value at {position}, found {code[0]:#04x}")
+    if end > len(message):
+        raise MalformedMessage(f"the value at {position} ends at {end}, the message at {len(message)}")
+    return end
+
+
+def _is_redelivered(message: bytes | bytearray, position: int, end: int) -> bool:
+    """Read first-acquirer and delivery-count, the fields 3 and 4 of the header."""
+    code = message[position]
+    if code == 0x45:
+        return False
+    position += 3 if code == 0xC0 else 9
+    for field in range(5):
+        if position >= end:
+            return False
+        stop = _skip(message, position)
+        value = message[position:stop]
+        if field == 3 and value in (b"\x42", b"\x56\x00"):
+            return True
+        if field == 4:
+            return value[0] != 0x40 and any(value[1:])
+        position = stop
+    return False

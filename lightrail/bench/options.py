@@ -1,0 +1,152 @@
+"""The command line of ``lightrail bench``; every refusal names the option, the value and what is allowed."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from lightrail.bench.message import SIZE_MAX, SIZE_MIN
+from lightrail.bench.plan import Options
+from lightrail.bench.url import parse_url
+from lightrail.model import units
+
+_T = TypeVar("_T")
+LINKS_MAX: Final = 1_000_000
+CREDIT_MAX: Final = 1 << 30
+DAY_MS: Final = 24 * 3_600_000
+
+EXAMPLES: Final = """\
+examples:
+  lightrail bench
+      one sender, one receiver, ten seconds, as fast as it goes, on amqp://127.0.0.1/bench
+  lightrail bench --durable --rate 500 --duration 30s
+      the latency of durable messages at a rate that does not strain the broker
+  lightrail bench --senders 50 --receivers 50 --queues 50 --pids 4711
+      50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
+  lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
+      fill a queue, then empty it and check what comes
+  lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
+      RabbitMQ, whose addresses begin with a slash: hence two of them
+
+exit status: 0; 1 when messages were lost, duplicated or out of order; 2 when the run could not be made
+"""
+
+
+def parse_options(argv: Sequence[str]) -> Options:
+    """Read the command line; leaves by SystemExit(2) with a clear line when it is wrong."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.senders < 1 or given.receivers < 1:
+        parser.error("--senders and --receivers are at least 1; see --send-only and --drain-only")
+    if given.send_only and given.drain_only:
+        parser.error("--send-only and --drain-only exclude each other")
+    if given.drain_only and given.rate is not None:
+        parser.error("--rate is for sending; --drain-only does not send")
+    if given.queues > given.receivers and not given.send_only:
+        parser.error(
+            f"--queues {given.queues} needs as many receivers, found {given.receivers}: "
+            "what goes to a queue without one never arrives"
+        )
+    if given.pre_settled and given.unsettled_max:
+        parser.error("--pre-settled messages have no outcome that --unsettled could wait for")
+    return Options(**vars(given))
+
+
+# fmt: off
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightrail bench",
+        description="Load an AMQP 1.0 broker, measure it, and check for loss, duplicates and order.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--url", type=_read(parse_url), default=parse_url("amqp://127.0.0.1/bench"), metavar="URL",
+        help="amqp://[user:password@]host[:port]/address (default amqp://127.0.0.1:5672/bench)")
+    load = parser.add_argument_group("load")
+    add = load.add_argument
+    add("--senders", type=_whole(0, LINKS_MAX), default=1, metavar="N", help="sending links (default 1)")
+    add("--receivers", type=_whole(0, LINKS_MAX), default=1, metavar="N", help="receiving links (default 1)")
+    add("--queues", type=_whole(1, LINKS_MAX), default=1, metavar="N",
+        help="spread the links over ADDRESS-1 to ADDRESS-N (default 1: ADDRESS itself)")
+    add("--connections", type=_whole(0, LINKS_MAX), default=0, metavar="N",
+        help="connections of each side that the links share (default: one per link)")
+    add("--processes", type=_whole(1, 1024), default=1, metavar="N",
+        help="processes of each side (default 1)")
+    add("--count", type=_whole(1, 1 << 40), metavar="N", help="messages in all, instead of --duration")
+    add("--duration", dest="duration_s", type=_seconds(1, DAY_MS), default=10.0, metavar="TIME",
+        help="measured time, such as 10s (default)")
+    add("--warm-up", dest="warm_up_s", type=_seconds(0, DAY_MS), default=1.0, metavar="TIME",
+        help="time before that does not count; with --count a tenth of the messages at most (default 1s)")
+    add("--rate", type=_rate, metavar="N", help="messages per second in all (default: as fast as possible)")
+    add("--backlog", dest="backlog_max", type=_whole(0, 1 << 40), default=0, metavar="N",
+        help="senders wait while N messages are sent and not received (default 0: they do not)")
+    add("--unsettled", dest="unsettled_max", type=_whole(0, 1 << 30), default=0, metavar="N",
+        help="messages a sender may have unanswered (default 0: what the broker gives credit for)")
+    message = parser.add_argument_group("messages")
+    add = message.add_argument
+    add("--size", type=_whole(SIZE_MIN, SIZE_MAX), default=100, metavar="BYTES",
+        help=f"of the body, {SIZE_MIN} or more (default 100)")
+    add("--durable", action="store_true", help="ask for durability")
+    add("--pre-settled", action="store_true", help="at most once: no outcomes, in both directions")
+    add("--credit", type=_whole(1, CREDIT_MAX), default=1_000, metavar="N",
+        help="messages a receiver lets the broker send ahead (default 1000)")
+    rest = parser.add_argument_group("what to do and to show")
+    add = rest.add_argument
+    add("--send-only", action="store_true", help="leave the messages in the queue")
+    add("--drain-only", action="store_true",
+        help="receive what is in the queue, until --count or until nothing comes for --drain-time")
+    add("--drain-time", dest="drain_time_s", type=_seconds(1, DAY_MS), default=10.0, metavar="TIME",
+        help="how long nothing may arrive before what is missing counts as lost (default 10s)")
+    add("--pids", type=_read(_pids), default=(), metavar="PID,...",
+        help="report the CPU time of these processes and all their descendants per message")
+    add("--json", action="store_true", help="the results as one line of JSON")
+    add("--quiet", action="store_true", help="no progress")
+    return parser
+# fmt: on
+
+
+def _read(parse: Callable[[str], _T]) -> Callable[[str], _T]:
+    """Have argparse show what the ValueError of ``parse`` says."""
+
+    def read(text: str) -> _T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        plain = text.replace("_", "").replace(",", "")
+        if not plain.isascii() or not plain.isdigit() or not low <= int(plain) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}, found {text!r}")
+        return int(plain)
+
+    return _read(parse)
+
+
+def _seconds(low_ms: int, high_ms: int) -> Callable[[str], float]:
+    parse = units.duration_ms(low_ms, high_ms)
+    return _read(lambda text: parse(text) / 1000)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = 0.0
+    if not 0.001 <= rate <= 1e9:
+        raise argparse.ArgumentTypeError(f"expected messages per second, above 0, found {text!r}")
+    return rate
+
+
+def _pids(text: str) -> tuple[int, ...]:
+    pids = []
+    for word in text.split(","):
+        if not word.strip().isdigit() or not os.path.exists(f"/proc/{int(word)}"):
+            raise ValueError(f"expected ids of running processes, found {word!r}")
+        pids.append(int(word))
+    return tuple(pids)

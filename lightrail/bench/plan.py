@@ -1,0 +1,100 @@
+"""What a run is to do, and what each of its processes gets of it and gives back."""
+
+from dataclasses import dataclass, field
+
+from lightrail.bench.arrivals import Arrivals, Ranges
+from lightrail.bench.histogram import Histogram
+from lightrail.bench.url import Url
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line, checked."""
+
+    url: Url
+    senders: int = 1
+    receivers: int = 1
+    connections: int = 0
+    """Per side; 0: one per link."""
+    queues: int = 1
+    count: int | None = None
+    """Messages in all."""
+    duration_s: float = 10.0
+    """Measured time when no count is given."""
+    rate: float | None = None
+    """Messages per second in all; None: as fast as possible."""
+    size: int = 100
+    durable: bool = False
+    pre_settled: bool = False
+    credit: int = 1_000
+    unsettled_max: int = 0
+    """Messages a sender may have unanswered; 0: as many as the broker gives credit for."""
+    backlog_max: int = 0
+    """Messages that may be sent and not yet received; 0: any number."""
+    processes: int = 1
+    """Per side."""
+    warm_up_s: float = 1.0
+    drain_time_s: float = 10.0
+    """How long nothing may arrive before what is missing counts as lost."""
+    drain_only: bool = False
+    send_only: bool = False
+    pids: tuple[int, ...] = ()
+    json: bool = False
+    quiet: bool = False
+
+    def address_of(self, link: int) -> str:
+        """The queue of a sender or receiver: they take turns."""
+        if self.queues == 1:
+            return self.url.address
+        return f"{self.url.address}-{link % self.queues + 1}"
+
+    def count_of(self, sender: int) -> int | None:
+        """Messages of one sender; the first ones get the remainder."""
+        if self.count is None:
+            return None
+        whole, rest = divmod(self.count, self.senders)
+        return whole + (sender < rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of one process."""
+
+    options: Options
+    worker: int
+    """Its place on the board."""
+    run: int
+    links: tuple[int, ...]
+    """Numbers of its senders or receivers."""
+    connections: int
+
+
+@dataclass(slots=True)
+class Sent:
+    """What became of the messages of one sender."""
+
+    sent: int
+    outcomes: dict[str, Ranges] = field(default_factory=dict)
+    """All but accepted, by name; ``unanswered`` for those without an outcome."""
+
+
+@dataclass(slots=True)
+class SenderResult:
+    """Of one process."""
+
+    senders: dict[int, Sent]
+    """By origin."""
+    accepted_after: Histogram
+    """From sending to the outcome, measured once per batch."""
+
+
+@dataclass(slots=True)
+class ReceiverResult:
+    """Of one process."""
+
+    arrivals: Arrivals
+    received: int
+    """Messages of this run (of any run when only draining)."""
+    foreign: int
+    """Messages of others that were in the queue; accepted and left out."""
+    latency: Histogram

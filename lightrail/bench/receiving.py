@@ -1,0 +1,244 @@
+"""A process of receivers: one loop over all its connections.
+
+The hot path is ``Receiver.take``: four calls of the C engine per message, one unpack and four comparisons.
+Together with decoding, dispositions and the socket about 1.1 µs per message.
+"""
+
+import select
+import struct
+import time
+from typing import Any, Final
+
+from lightrail.bench import board as words
+from lightrail.bench.arrivals import Arrivals
+from lightrail.bench.board import Board
+from lightrail.bench.engine import ACCEPTED, Connection, ffi, lib
+from lightrail.bench.histogram import Histogram
+from lightrail.bench.message import (
+    MARKER,
+    SEQUENCE_MAX,
+    SIZE_MIN,
+    STAMP,
+    MalformedMessage,
+    parse,
+    run_of,
+)
+from lightrail.bench.pacing import Waiter
+from lightrail.bench.plan import ReceiverResult, Share
+
+_NONE: Final = -1
+QUIET_NS: Final = 100_000_000
+"""The longest wait for news; the board is asked at least so often."""
+
+
+class Receiver:
+    """One link, its credit and what came by it."""
+
+    __slots__ = (
+        "arrivals", "buffer", "capacity", "connection", "credit", "foreign", "histogram", "last_of", "layout",
+        "length", "link", "owed", "pieces", "prefix", "received", "run", "settled", "start",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Connection, number: int, share: Share, arrivals: Arrivals, histogram: Histogram
+    ) -> None:
+        options = share.options
+        self.connection = connection
+        self.run = None if options.drain_only else share.run
+        self.link = connection.attach_receiver(
+            f"bench-{share.run:x}-receiver-{number}", options.address_of(number), options.pre_settled
+        )
+        self.settled = options.pre_settled
+        self.credit = options.credit
+        self.capacity = options.size + 65_536
+        self.buffer = bytearray(self.capacity)
+        self.start: Any = ffi.from_buffer("char[]", self.buffer)
+        self.length = -2
+        """Bytes of a message of the learned form; -2: none learned, or one is only partly here."""
+        self.prefix = b""
+        self.layout = struct.Struct(">0sQQQ")
+        self.pieces = bytearray()
+        """The part of a message that is here."""
+        self.owed = 0
+        """Messages since credit was last given back."""
+        self.received = 0
+        self.foreign = 0
+        self.last_of: dict[int, int] = {}
+        self.arrivals = arrivals
+        self.histogram = histogram
+
+    def open_credit(self) -> None:
+        """Let the broker begin."""
+        lib.pn_link_flow(self.link, self.credit)
+
+    def take(self, now_ns: int, measure_from_ns: int) -> int:
+        """Receive and accept what is here; the number of messages (also foreign ones)."""
+        read, current, settle = lib.pn_link_recv, lib.pn_link_current, lib.pn_delivery_settle
+        update = lib.pn_delivery_update
+        link, start, capacity, buffer = self.link, self.start, self.capacity, self.buffer
+        accept = not self.settled
+        unpack, prefix, length = self.layout.unpack_from, self.prefix, self.length
+        run_origin = _NONE
+        run_first = expected = stamp = 0
+        same = taken = 0
+        while True:
+            size = read(link, start, capacity)
+            if size == length:
+                head, origin, sequence, sent_ns = unpack(buffer)
+                if head == prefix:
+                    handle = current(link)
+                    if accept:
+                        update(handle, ACCEPTED)
+                    settle(handle)
+                    taken += 1
+                    if sequence != expected or origin != run_origin:
+                        if run_origin != _NONE:
+                            self.arrivals.note(self.last_of, run_origin, run_first, expected)
+                        run_origin, run_first = origin, sequence
+                    expected = sequence + 1
+                    if sent_ns == stamp:
+                        same += 1
+                    else:
+                        if same and stamp >= measure_from_ns > 0:
+                            self.histogram.record(now_ns - stamp, same)
+                        stamp, same = sent_ns, 1
+                    continue
+            whole = self._gather(size)
+            if whole is None:
+                break
+            taken += 1
+            if run_origin != _NONE:
+                self.arrivals.note(self.last_of, run_origin, run_first, expected)
+                run_origin = _NONE
+            self._rare(whole, now_ns, measure_from_ns)
+            unpack, prefix, length = self.layout.unpack_from, self.prefix, self.length
+        if same and stamp >= measure_from_ns > 0:
+            self.histogram.record(now_ns - stamp, same)
+        if run_origin != _NONE:
+            self.arrivals.note(self.last_of, run_origin, run_first, expected)
+        self.owed += taken
+        if self.owed * 2 >= self.credit:
+            lib.pn_link_flow(link, self.owed)
+            self.owed = 0
+        self.received += taken
+        return taken
+
+    def _gather(self, size: int) -> bytearray | None:
+        """Complete the message of which ``size`` bytes were just read; None when there is nothing to take."""
+        link = self.link
+        while True:
+            handle = lib.pn_link_current(link)
+            if not handle:
+                return None
+            if size > 0:
+                self.pieces += self.buffer[:size]
+                size = lib.pn_link_recv(link, self.start, self.capacity)
+                continue
+            if size == 0 or lib.pn_delivery_partial(handle):
+                self.length = -2
+                return None
+            break
+        whole, self.pieces = self.pieces, bytearray()
+        aborted = size != lib.PN_EOS
+        if not self.settled and not aborted:
+            lib.pn_delivery_update(handle, ACCEPTED)
+        lib.pn_delivery_settle(handle)
+        return bytearray() if aborted else whole
+
+    def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
+        """Take a message that does not look like the one before, and learn its form."""
+        try:
+            parsed = parse(whole)
+        except (MalformedMessage, IndexError):
+            self.foreign += 1
+            return
+        at = parsed.body
+        if parsed.size < SIZE_MIN:
+            self.foreign += 1
+            return
+        origin, sequence, sent_ns = STAMP.unpack_from(whole, at)
+        ours = origin >> 48 == MARKER and (self.run is None or run_of(origin) == self.run)
+        if not ours or sequence > SEQUENCE_MAX:
+            self.foreign += 1
+            return
+        if sent_ns >= measure_from_ns > 0:
+            self.histogram.record(now_ns - sent_ns)
+        if parsed.redelivered:
+            self.arrivals.note_redelivered(origin, sequence)
+            return
+        self.arrivals.note(self.last_of, origin, sequence, sequence + 1)
+        self.length = len(whole)
+        self.prefix = bytes(whole[:at])
+        self.layout = struct.Struct(f">{at}sQQQ")
+
+
+class Receiving:
+    """The loop."""
+
+    def __init__(self, share: Share, board: Board) -> None:
+        self.share = share
+        self.board = board
+        self.arrivals = Arrivals()
+        self.histogram = Histogram()
+        options = share.options
+        self.connections = [
+            Connection(options.url, f"bench-{share.run:x}-receivers-{share.worker}-{i}")
+            for i in range(share.connections)
+        ]
+        self.receivers: list[Receiver] = []
+        for i, number in enumerate(share.links):
+            connection = self.connections[i % share.connections]
+            receiver = Receiver(connection, number, share, self.arrivals, self.histogram)
+            connection.links.append(receiver)
+            self.receivers.append(receiver)
+        self.waiter = Waiter()
+        self.connection_of = {connection.fileno: connection for connection in self.connections}
+        for connection in self.connections:
+            self.waiter.register(connection.fileno)
+
+    def run(self) -> ReceiverResult:
+        """Receive until the board says stop."""
+        shared = self.board.words
+        received_at = self.board.place(self.share.worker, words.RECEIVED)
+        last_at = self.board.place(self.share.worker, words.LAST_NS)
+        clock = time.monotonic_ns
+        received = foreign = 0
+        next_tick = 0
+        for receiver in self.receivers:
+            receiver.open_credit()
+        for connection in self.connections:
+            connection.flush()
+        blocked: set[int] = set()
+        while not shared[words.RECEIVERS_STOP]:
+            events = self.waiter.wait(clock() + QUIET_NS)
+            taken = 0
+            now = clock()
+            for fileno, event in events:
+                connection = self.connection_of[fileno]
+                if event & ~select.EPOLLOUT:
+                    connection.receive()
+                    now = clock()
+                    measure_from = shared[words.MEASURE_FROM]
+                    for receiver in connection.links:
+                        number = receiver.take(now, measure_from)
+                        taken += number
+                        if not number:
+                            connection.check_link(receiver.link)
+                if not connection.flush():
+                    blocked.add(fileno)
+                    self.waiter.register(fileno, select.EPOLLIN | select.EPOLLOUT)
+                elif fileno in blocked:
+                    blocked.discard(fileno)
+                    self.waiter.register(fileno)
+            if taken:
+                received += taken
+                foreign = sum(receiver.foreign for receiver in self.receivers)
+                shared[last_at] = now
+                shared[received_at] = received - foreign
+            if now >= next_tick:
+                next_tick = now + 1_000_000_000
+                for connection in self.connections:
+                    connection.tick(now // 1_000_000)
+        for connection in self.connections:
+            connection.close()
+        return ReceiverResult(self.arrivals, received - foreign, foreign, self.histogram)

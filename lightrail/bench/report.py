@@ -1,0 +1,117 @@
+"""The results of a run: as a page for people, as a value for machines."""
+
+from typing import Any, Final
+
+from lightrail.bench.histogram import Histogram
+from lightrail.bench.plan import Options
+from lightrail.bench.run import Outcome
+
+PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+
+
+def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
+    """For --json: rates in messages per second, times in µs, CPU in µs per message."""
+    window = outcome.window
+    counted = window.received or window.sent
+    value: dict[str, Any] = {
+        "url": options.url.shown,
+        "senders": 0 if options.drain_only else options.senders,
+        "receivers": 0 if options.send_only else options.receivers,
+        "queues": options.queues,
+        "size": options.size,
+        "durable": options.durable,
+        "pre_settled": options.pre_settled,
+        "credit": options.credit,
+        "rate": options.rate,
+        "measured_s": round(window.elapsed_s, 4),
+        "measured_messages": counted,
+        "sent_per_s": _per_s(window.sent, window.elapsed_s),
+        "received_per_s": _per_s(0 if options.send_only else window.received, window.elapsed_s),
+        "sent": outcome.sent,
+        "accepted": outcome.accepted,
+        "not_accepted": outcome.not_accepted,
+        "received": outcome.received,
+        "foreign": outcome.foreign,
+        "lost": outcome.lost,
+        "duplicates": outcome.arrivals.duplicates,
+        "out_of_order": outcome.arrivals.disordered,
+        "redelivered": outcome.arrivals.redelivered,
+        "redelivered_duplicates": outcome.arrivals.redelivered_duplicates,
+        "faults": outcome.lost_examples + outcome.arrivals.examples,
+        "latency_us": _times(outcome.latency),
+        "accepted_after_us": _times(outcome.accepted_after),
+        "sender_cpu_us": _each(window.senders_cpu_s, window.sent),
+        "receiver_cpu_us": _each(window.receivers_cpu_s, 0 if options.send_only else window.received),
+        "interrupted": outcome.interrupted,
+    }
+    if window.server is not None:
+        value["server_cpu_us"] = _each(window.server.total_s, counted)
+        value["server_processes"] = [
+            {"pid": pid, "name": name, "cpu_us": _each(spent, counted)}
+            for pid, name, spent in window.server.processes
+        ]
+    return value
+
+
+def as_text(options: Options, outcome: Outcome) -> str:
+    """The page."""
+    value = as_value(options, outcome)
+    traits = [
+        f"{options.size} bytes",
+        "durable" if options.durable else "transient",
+        "pre-settled" if options.pre_settled else "unsettled",
+        f"{options.rate:g} messages/s asked for" if options.rate else "as fast as possible",
+    ]
+    queues = f"{options.queues} queues" if options.queues > 1 else "1 queue"
+    lines = [
+        f"broker       {value['url']}, {queues}",
+        f"load         {value['senders']} senders, {value['receivers']} receivers, {', '.join(traits)}",
+        f"measured     {value['measured_s']:.2f} s, {value['measured_messages']:,} messages",
+        f"rate         sent {value['sent_per_s']:,.0f}/s, received {value['received_per_s']:,.0f}/s",
+    ]
+    if outcome.latency.count:
+        lines.append(f"latency      {_spell(value['latency_us'])}")
+    if outcome.accepted_after.count:
+        lines.append(f"accepted in  {_spell(value['accepted_after_us'])}")
+    if "server_cpu_us" in value:
+        each = ", ".join(
+            f"{process['name']} ({process['pid']}) {process['cpu_us']:.2f}"
+            for process in value["server_processes"]
+            if process["cpu_us"] >= 0.005
+        )
+        lines.append(f"CPU server   {value['server_cpu_us']:.2f} µs per message: {each}")
+    lines.append(
+        f"CPU bench    sending {value['sender_cpu_us']:.2f}, receiving {value['receiver_cpu_us']:.2f} "
+        "µs per message"
+    )
+    others = "".join(f", {name} {number:,}" for name, number in outcome.not_accepted.items())
+    lines += [
+        f"in all       sent {outcome.sent:,}, accepted {outcome.accepted:,}{others}, "
+        f"received {outcome.received:,}" + (f", of others {outcome.foreign:,}" if outcome.foreign else ""),
+        f"checks       lost {outcome.lost:,}, duplicates {outcome.arrivals.duplicates:,}, "
+        f"out of order {outcome.arrivals.disordered:,}, redelivered {outcome.arrivals.redelivered:,} "
+        f"({outcome.arrivals.redelivered_duplicates:,} of them again)",
+    ]
+    lines += [f"             {fault}" for fault in value["faults"]]
+    if outcome.interrupted:
+        lines.append("             interrupted; the figures are of the part that was done")
+    return "\n".join(lines)
+
+
+def _times(histogram: Histogram) -> dict[str, float] | None:
+    if not histogram.count:
+        return None
+    times = {f"p{p:g}": round(ns / 1e3, 1) for p, ns in histogram.percentiles(PERCENTS).items()}
+    return times | {"max": round(histogram.max_ns / 1e3, 1), "mean": round(histogram.mean_ns / 1e3, 1)}
+
+
+def _spell(times: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value / 1e3:,.3f}" for name, value in times.items()) + " ms"
+
+
+def _per_s(messages: int, elapsed_s: float) -> float:
+    return round(messages / elapsed_s, 1) if elapsed_s else 0.0
+
+
+def _each(seconds: float, messages: int) -> float:
+    return round(seconds / messages * 1e6, 4) if messages else 0.0

@@ -1,0 +1,318 @@
+"""One run from start to verdict: its processes, the measured part, what is still under way, the checks."""
+
+import multiprocessing
+import secrets
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from typing import Any, Final, Protocol
+
+from lightrail.bench import arrivals, usage
+from lightrail.bench import board as words
+from lightrail.bench.arrivals import Arrivals
+from lightrail.bench.board import Board
+from lightrail.bench.histogram import Histogram
+from lightrail.bench.message import RUN_BITS
+from lightrail.bench.plan import Options, ReceiverResult, SenderResult, Share
+from lightrail.bench.worker import work
+
+POLL_S: Final = 0.01
+START_AFTER_NS: Final = 50_000_000
+LATE_DUPLICATES_S: Final = 0.1
+"""How long the receivers go on after all has arrived, to see what arrives again."""
+ENDING_TIME_S: Final = 15.0
+CONNECTING_TIME_S: Final = 120.0
+
+
+class RunFailed(Exception):
+    """The run could not be made; the text says why."""
+
+
+class Watcher(Protocol):
+    """Told about the run while it goes on."""
+
+    def update(self, elapsed_s: float, sent: int, received: int) -> None:
+        """Called about a hundred times a second."""
+
+    def finish(self) -> None:
+        """The run is over."""
+
+
+@dataclass(slots=True)
+class Window:
+    """The measured part."""
+
+    elapsed_s: float = 0.0
+    sent: int = 0
+    received: int = 0
+    server: usage.Spent | None = None
+    senders_cpu_s: float = 0.0
+    receivers_cpu_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that a run found."""
+
+    window: Window
+    sent: int = 0
+    accepted: int = 0
+    not_accepted: dict[str, int] = field(default_factory=dict)
+    received: int = 0
+    foreign: int = 0
+    lost: int = 0
+    lost_examples: list[str] = field(default_factory=list)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    latency: Histogram = field(default_factory=Histogram)
+    accepted_after: Histogram = field(default_factory=Histogram)
+    interrupted: bool = False
+
+    @property
+    def faults(self) -> int:
+        """Messages lost, duplicated or out of order."""
+        return self.lost + self.arrivals.duplicates + self.arrivals.disordered
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: Any
+    pipe: Pipe
+    kind: str
+    result: Any = None
+
+
+class Run:
+    """The processes of a run and its clock."""
+
+    def __init__(self, options: Options, watcher: Watcher) -> None:
+        self.options = options
+        self.watcher = watcher
+        self.run = secrets.randbits(RUN_BITS)
+        shares: list[tuple[str, tuple[int, ...]]] = []
+        if not options.send_only:
+            shares += [("receiver", part) for part in self._parts(options.receivers)]
+        if not options.drain_only:
+            shares += [("sender", part) for part in self._parts(options.senders)]
+        self.board = Board(len(shares))
+        self.workers: list[_Worker] = []
+        self._ready = 0
+        context = multiprocessing.get_context("spawn")
+        for number, (kind, links) in enumerate(shares):
+            share = Share(options, number, self.run, links, self._connections(kind, links))
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=work, args=(kind, share, self.board, theirs), daemon=True, name=f"bench-{kind}"
+            )
+            process.start()
+            theirs.close()
+            self.workers.append(_Worker(process, ours, kind))
+
+    def _parts(self, links: int) -> list[tuple[int, ...]]:
+        number = min(self.options.processes, links)
+        return [tuple(range(i, links, number)) for i in range(number)]
+
+    def _connections(self, kind: str, links: tuple[int, ...]) -> int:
+        options = self.options
+        if not options.connections:
+            return len(links)
+        all_links = options.senders if kind == "sender" else options.receivers
+        return min(len(links), max(1, options.connections * len(links) // all_links))
+
+    def execute(self) -> Outcome:
+        """Do it; raises RunFailed. Processes are gone afterwards in any case."""
+        try:
+            return self._execute()
+        finally:
+            self.watcher.finish()
+            for worker in self.workers:
+                if worker.process.is_alive():
+                    worker.process.terminate()
+                worker.process.join()
+                worker.pipe.close()
+
+    def _execute(self) -> Outcome:
+        self._await_ready()
+        shared = self.board.words
+        start = time.monotonic_ns() + START_AFTER_NS
+        shared[words.START] = start
+        interrupted = False
+        window = Window()
+        for worker in self.workers:
+            worker.pipe.send(True)
+        try:
+            self._measure(start, window)
+        except KeyboardInterrupt:
+            interrupted = True
+        outcome = self._finish(window)
+        outcome.interrupted = interrupted
+        return outcome
+
+    # --- the measured part -----------------------------------------------------------------------------
+
+    def _measure(self, start: int, window: Window) -> None:
+        options, board = self.options, self.board
+        count = options.count
+        field_counted = words.SETTLED if options.send_only else words.RECEIVED
+        warm_up_ns = int(options.warm_up_s * 1e9)
+        warm_up_count = count // 10 if count is not None else 1 << 62
+        while (now := time.monotonic_ns()) < start + warm_up_ns and board.sum(field_counted) < warm_up_count:
+            self._poll(start)
+        now = time.monotonic_ns()
+        board.words[words.MEASURE_FROM] = now
+        sent, counted = board.sum(words.SENT), board.sum(field_counted)
+        before, server_before = self._cpu(), usage.tree(options.pids)
+        began = time.monotonic_ns()
+        deadline = began + int(options.duration_s * 1e9)
+        quiet_since, last_counted = began, counted
+        while True:
+            self._poll(start)
+            now = time.monotonic_ns()
+            current = board.sum(field_counted)
+            if current != last_counted:
+                quiet_since, last_counted = now, current
+            if self._is_over(now, deadline, current, quiet_since):
+                break
+        if self.options.drain_only or count is not None:
+            now = max(board.latest(words.LAST_NS), began + 1)
+        after, server_after = self._cpu(), usage.tree(options.pids)
+        window.elapsed_s = (now - began) / 1e9
+        window.sent = board.sum(words.SENT) - sent
+        window.received = board.sum(field_counted) - counted
+        window.server = usage.between(server_before, server_after) if options.pids else None
+        window.senders_cpu_s = after["sender"] - before["sender"]
+        window.receivers_cpu_s = after["receiver"] - before["receiver"]
+
+    def _is_over(self, now: int, deadline: int, counted: int, quiet_since: int) -> bool:
+        options = self.options
+        if options.count is None and not options.drain_only:
+            return now >= deadline
+        if options.count is not None and counted >= options.count:
+            return True
+        return now - quiet_since > options.drain_time_s * 1e9 and not self._sender_waits()
+
+    def _sender_waits(self) -> bool:
+        """Whether a slow rate explains that nothing arrives."""
+        rate = self.options.rate
+        return rate is not None and self.options.drain_time_s * rate < self.options.senders
+
+    def _cpu(self) -> dict[str, float]:
+        spent = {"sender": 0.0, "receiver": 0.0}
+        for worker in self.workers:
+            found = usage.read(worker.process.pid)
+            spent[worker.kind] += found.own_s if found else 0.0
+        return spent
+
+    def _poll(self, start: int) -> None:
+        """Let a little time pass; raises RunFailed when a process failed."""
+        board = self.board
+        elapsed = (time.monotonic_ns() - start) / 1e9
+        self.watcher.update(elapsed, board.sum(words.SENT), board.sum(words.RECEIVED))
+        self._collect(POLL_S)
+
+    # --- the processes ---------------------------------------------------------------------------------
+
+    def _collect(self, time_s: float) -> None:
+        pipes = {worker.pipe: worker for worker in self.workers if worker.result is None}
+        if not pipes:
+            time.sleep(time_s)
+        for pipe in wait(list(pipes), time_s) if pipes else ():
+            worker = pipes[pipe]  # type: ignore[index]
+            try:
+                what, content = worker.pipe.recv()
+            except (EOFError, OSError):
+                worker.process.join(1)
+                raise RunFailed(
+                    f"a {worker.kind} process ended with status {worker.process.exitcode}"
+                ) from None
+            if what == "failed":
+                raise RunFailed(content)
+            if what == "done":
+                worker.result = content
+            else:
+                self._ready += 1
+
+    def _await_ready(self) -> None:
+        deadline = time.monotonic() + CONNECTING_TIME_S
+        while self._ready < len(self.workers):
+            if time.monotonic() > deadline:
+                raise RunFailed(f"expected all connections within {CONNECTING_TIME_S:g} s, found fewer")
+            self._collect(0.1)
+
+    def _finish(self, window: Window) -> Outcome:
+        """Let senders end, wait for what is under way, then let the receivers end."""
+        board, options = self.board, self.options
+        shared = board.words
+        shared[words.SENDERS_STOP] = 1
+        senders = [worker for worker in self.workers if worker.kind == "sender"]
+        self._quiet_until(lambda: all(w.result is not None for w in senders), words.SETTLED)
+        shared[words.SENDERS_STOP] = 2
+        self._until_done(senders)
+        accepted = board.sum(words.SETTLED)
+        if not options.send_only and not options.drain_only:
+            self._quiet_until(lambda: board.sum(words.RECEIVED) >= accepted, words.RECEIVED)
+        deadline = time.monotonic() + LATE_DUPLICATES_S
+        while time.monotonic() < deadline and not options.send_only:
+            self._collect(POLL_S)
+        shared[words.RECEIVERS_STOP] = 1
+        self._until_done(self.workers)
+        return self._outcome(window)
+
+    def _quiet_until(self, condition: Any, field: int) -> None:
+        """Until the condition holds or the counter stood still for the drain time."""
+        last, since = -1, time.monotonic()
+        while not condition():
+            self._collect(POLL_S)
+            current = self.board.sum(field)
+            if current != last:
+                last, since = current, time.monotonic()
+            elif time.monotonic() - since > self.options.drain_time_s:
+                return
+
+    def _until_done(self, workers: list[_Worker]) -> None:
+        deadline = time.monotonic() + ENDING_TIME_S
+        while any(worker.result is None for worker in workers):
+            if time.monotonic() > deadline:
+                raise RunFailed(f"the processes did not end within {ENDING_TIME_S:g} s")
+            self._collect(POLL_S)
+
+    # --- the verdict -----------------------------------------------------------------------------------
+
+    def _outcome(self, window: Window) -> Outcome:
+        outcome = Outcome(window)
+        for worker in self.workers:
+            if isinstance(worker.result, ReceiverResult):
+                outcome.arrivals.merge(worker.result.arrivals)
+                outcome.latency.merge(worker.result.latency)
+                outcome.received += worker.result.received
+                outcome.foreign += worker.result.foreign
+        for worker in self.workers:
+            if isinstance(worker.result, SenderResult):
+                outcome.accepted_after.merge(worker.result.accepted_after)
+                self._judge(outcome, worker.result)
+        if self.options.drain_only:
+            self._judge_drained(outcome)
+        return outcome
+
+    def _judge(self, outcome: Outcome, result: SenderResult) -> None:
+        for origin, sender in result.senders.items():
+            outcome.sent += sender.sent
+            excused = [item for ranges in sender.outcomes.values() for item in ranges]
+            for name, ranges in sender.outcomes.items():
+                outcome.not_accepted[name] = outcome.not_accepted.get(name, 0) + arrivals.total(ranges)
+            outcome.accepted += sender.sent - arrivals.total(excused)
+            if not self.options.send_only:
+                missing = outcome.arrivals.missing(origin, sender.sent, excused)
+                self._count_lost(outcome, origin, missing)
+
+    def _judge_drained(self, outcome: Outcome) -> None:
+        for origin in outcome.arrivals.seen:
+            self._count_lost(outcome, origin, outcome.arrivals.gaps(origin))
+        if self.options.count is not None:
+            outcome.lost = max(outcome.lost, self.options.count - outcome.received)
+
+    @staticmethod
+    def _count_lost(outcome: Outcome, origin: int, missing: arrivals.Ranges) -> None:
+        outcome.lost += arrivals.total(missing)
+        for first, last in missing[: arrivals.EXAMPLES_MAX - len(outcome.lost_examples)]:
+            outcome.lost_examples.append(f"lost: {first} to {last} of {origin:#x}")

@@ -1,0 +1,274 @@
+"""A process of senders: one loop over all its connections.
+
+The hot path is ``Sender.send``: pack the stamp in place, then three calls of the C engine; and
+``Sender.collect``: two calls per outcome. Together with encoding and the socket about 1.1 µs per message.
+"""
+
+import select
+import time
+from typing import Any, Final
+
+from lightrail.bench import board as words
+from lightrail.bench.board import Board
+from lightrail.bench.engine import ACCEPTED, OUTCOMES, Connection, ffi, lib
+from lightrail.bench.histogram import Histogram
+from lightrail.bench.message import STAMP, build, origin_of
+from lightrail.bench.pacing import Pace, Waiter
+from lightrail.bench.plan import SenderResult, Sent, Share
+
+BATCH_MESSAGES: Final = 128
+"""Sent by one sender in one turn."""
+BATCH_BYTES: Final = 256 * 1024
+OUTGOING_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes that may wait in a session; the broker's credit alone would let large messages fill the memory."""
+
+
+class Sender:
+    """One link, and the messages on it that have no outcome yet."""
+
+    __slots__ = (
+        "accepted_after", "batch_max", "batches", "buffer", "connection", "count", "length", "link", "origin",
+        "outcomes", "pace", "sequence", "settled", "start", "tag", "tag_at", "unsettled", "unsettled_max",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, number: int, share: Share, histogram: Histogram) -> None:
+        options = share.options
+        self.connection = connection
+        self.origin = origin_of(share.run, number)
+        self.link = connection.attach_sender(
+            f"bench-{share.run:x}-sender-{number}", options.address_of(number), options.pre_settled
+        )
+        self.count = options.count_of(number)
+        self.settled = options.pre_settled
+        self.unsettled_max = options.unsettled_max
+        self.buffer, self.tag_at = build(options.size, options.durable)
+        self.length = len(self.buffer)
+        self.start: Any = ffi.from_buffer("char[]", self.buffer)
+        tag = ffi.new("pn_bytes_t *")
+        tag.start = self.start + self.tag_at + 12  # the lower half of the sequence number
+        tag.size = 4
+        self.tag: Any = tag[0]
+        self.batch_max = max(1, min(BATCH_MESSAGES, BATCH_BYTES // self.length))
+        self.pace = None if options.rate is None else Pace(options.rate, options.senders, number)
+        self.sequence = 0
+        self.unsettled: list[Any] = []
+        """Deliveries in the order of sending; the first one's number is sequence - len."""
+        self.batches: list[tuple[int, int]] = []
+        """(sequence after the batch, ns it was sent) of what is unsettled."""
+        self.outcomes: dict[str, list[tuple[int, int]]] = {}
+        self.accepted_after = histogram
+
+    def send(self, now_ns: int, most: int) -> int:
+        """Hand what is due to the engine, ``most`` at most; the number of messages."""
+        number: int = min(lib.pn_link_credit(self.link), self.batch_max, most)
+        first = self.sequence
+        if self.count is not None:
+            number = min(number, self.count - first)
+        if self.pace is not None:
+            number = min(number, self.pace.due(now_ns))
+        if self.unsettled_max:
+            number = min(number, self.unsettled_max - len(self.unsettled))
+        if number <= 0:
+            return 0
+        if number * self.length > 65_536 and (
+            lib.pn_session_outgoing_bytes(self.connection.session) > OUTGOING_BYTES_MAX
+        ):
+            return 0
+        delivery, write, finish = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance
+        pack, buffer, at, origin = STAMP.pack_into, self.buffer, self.tag_at, self.origin
+        link, tag, start, length = self.link, self.tag, self.start, self.length
+        keep = self.unsettled.append
+        intended = now_ns
+        pace = self.pace
+        if self.settled:
+            settle = lib.pn_delivery_settle
+            for sequence in range(first, first + number):
+                if pace is not None:
+                    intended = pace.intended_ns(sequence)
+                pack(buffer, at, origin, sequence, intended)
+                handle = delivery(link, tag)
+                write(link, start, length)
+                settle(handle)
+        elif pace is not None:
+            for sequence in range(first, first + number):
+                pack(buffer, at, origin, sequence, pace.intended_ns(sequence))
+                keep(delivery(link, tag))
+                write(link, start, length)
+                finish(link)
+        else:
+            for sequence in range(first, first + number):
+                pack(buffer, at, origin, sequence, intended)
+                keep(delivery(link, tag))
+                write(link, start, length)
+                finish(link)
+        self.sequence = first + number
+        if pace is not None:
+            pace.sent += number
+        if not self.settled:
+            self.batches.append((self.sequence, now_ns))
+        return number
+
+    def collect(self, now_ns: int, measure: bool) -> int:
+        """Take the outcomes that came for the oldest messages; how many."""
+        state, settle = lib.pn_delivery_remote_state, lib.pn_delivery_settle
+        unsettled = self.unsettled
+        done = 0
+        for handle in unsettled:
+            if state(handle) != ACCEPTED and not self._is_final(
+                handle, self.sequence - len(unsettled) + done
+            ):
+                break
+            settle(handle)
+            done += 1
+        if done:
+            before = self.sequence - len(unsettled)
+            del unsettled[:done]
+            self._count_batches(before, before + done, now_ns, measure)
+        return done
+
+    def _is_final(self, handle: Any, sequence: int) -> bool:
+        """Whether the broker is done with a message that it did not accept; if so note how."""
+        state = lib.pn_delivery_remote_state(handle)
+        if not lib.pn_delivery_settled(handle) and state in (0, 0x23):
+            return False
+        name = OUTCOMES.get(state, "settled without an outcome")
+        ranges = self.outcomes.setdefault(name, [])
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = (ranges[-1][0], sequence)
+        else:
+            ranges.append((sequence, sequence))
+        return True
+
+    def _count_batches(self, before: int, after: int, now_ns: int, measure: bool) -> None:
+        batches = self.batches
+        while batches:
+            end, sent_ns = batches[0]
+            part = min(end, after) - before
+            if measure and part:
+                self.accepted_after.record(now_ns - sent_ns, part)
+            before += part
+            if end > after:
+                return
+            del batches[0]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all of its messages were sent."""
+        return self.count is not None and self.sequence >= self.count
+
+    def result(self) -> Sent:
+        """What became of the messages, at the end."""
+        if self.unsettled:
+            first = self.sequence - len(self.unsettled)
+            self.outcomes["unanswered"] = [(first, self.sequence - 1)]
+        return Sent(self.sequence, self.outcomes)
+
+
+class Sending:
+    """The loop."""
+
+    def __init__(self, share: Share, board: Board) -> None:
+        self.share = share
+        self.board = board
+        self.accepted_after = Histogram()
+        options = share.options
+        self.connections = [
+            Connection(options.url, f"bench-{share.run:x}-senders-{share.worker}-{i}")
+            for i in range(share.connections)
+        ]
+        self.senders: list[Sender] = []
+        for i, number in enumerate(share.links):
+            connection = self.connections[i % share.connections]
+            sender = Sender(connection, number, share, self.accepted_after)
+            connection.links.append(sender)
+            self.senders.append(sender)
+        self.waiter = Waiter()
+        self.connection_of = {connection.fileno: connection for connection in self.connections}
+        for connection in self.connections:
+            connection.socket.setblocking(False)
+            self.waiter.register(connection.fileno)
+
+    def run(self) -> SenderResult:
+        """Send until the count is reached or the board says stop, then wait for the outcomes."""
+        shared = self.board.words
+        sent_at = self.board.place(self.share.worker, words.SENT)
+        settled_at = self.board.place(self.share.worker, words.SETTLED)
+        last_at = self.board.place(self.share.worker, words.LAST_NS)
+        options = self.share.options
+        backlog_max = options.backlog_max
+        clock = time.monotonic_ns
+        for sender in self.senders:
+            if sender.pace is not None:
+                sender.pace.start_ns = shared[words.START]
+        self.waiter.sleep_until(shared[words.START])
+        sent = settled = 0
+        next_tick = 0
+        blocked: set[int] = set()
+        active = list(self.senders)
+        while True:
+            now = clock()
+            measure = 0 < shared[words.MEASURE_FROM] <= now
+            stop = shared[words.SENDERS_STOP]
+            most = 1 << 62
+            if backlog_max:
+                most = backlog_max - (self.board.sum(words.SENT) - self.board.sum(words.RECEIVED))
+            progress = False
+            if stop:
+                active = []
+            for sender in active:
+                if sender.connection.unsent:
+                    continue
+                number = sender.send(now, most)
+                if number:
+                    most -= number
+                    sent += number
+                    progress = True
+                    if not sender.connection.flush():
+                        blocked.add(sender.connection.fileno)
+                        self.waiter.register(sender.connection.fileno, select.EPOLLIN | select.EPOLLOUT)
+            if progress:
+                shared[sent_at] = sent
+                shared[last_at] = now
+            elif active and active[-1].finished:
+                active = [sender for sender in active if not sender.finished]
+            if (not active and settled >= sent) or stop == 2:
+                break
+            wake_ns = 0 if progress else self._wake_ns(active, backlog_max and most <= 0, now)
+            for fileno, event in self.waiter.wait(wake_ns):
+                connection = self.connection_of[fileno]
+                if event & ~select.EPOLLOUT:
+                    connection.receive()
+                now = clock()
+                for sender in connection.links:
+                    done = sender.collect(now, measure)
+                    settled += done
+                    if not done:
+                        connection.check_link(sender.link)
+                if connection.flush() and fileno in blocked:
+                    blocked.discard(fileno)
+                    self.waiter.register(fileno)
+            if options.pre_settled:
+                settled = sent if not any(c.unsent for c in self.connections) else settled
+            shared[settled_at] = settled
+            if now >= next_tick:
+                next_tick = now + 1_000_000_000
+                for connection in self.connections:
+                    connection.tick(now // 1_000_000)
+        return self._close()
+
+    def _wake_ns(self, active: list[Sender], waiting_for_receivers: object, now_ns: int) -> int:
+        """When there is something to do even if no socket has news."""
+        wake = now_ns + 100_000_000
+        if waiting_for_receivers:
+            return now_ns + 200_000
+        for sender in active:
+            pace = sender.pace
+            if pace is not None and lib.pn_link_credit(sender.link) > 0:
+                wake = min(wake, pace.intended_ns(pace.sent))
+        return wake
+
+    def _close(self) -> SenderResult:
+        senders = {sender.origin: sender.result() for sender in self.senders}
+        for connection in self.connections:
+            connection.close()
+        return SenderResult(senders, self.accepted_after)

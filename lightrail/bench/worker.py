@@ -1,0 +1,44 @@
+"""A process of a run: connects, says so, works when told, gives back what it found or why it failed."""
+
+import gc
+import os
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection as Pipe
+from typing import Final
+
+from lightrail.bench.board import Board
+from lightrail.bench.plan import Share
+
+PARENT_POLL_S: Final = 1.0
+
+
+def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
+    """The body of the process; ``kind`` is "sender" or "receiver".
+
+    On the pipe: ("ready", None), then the start from the parent (True, or False for: end), then
+    ("done", result) or ("failed", text) in place of either.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    from lightrail.bench.engine import PeerError
+    from lightrail.bench.receiving import Receiving
+    from lightrail.bench.sending import Sending
+
+    gc.disable()  # nothing here is cyclic, and lists of deliveries would be walked again and again
+    try:
+        side = Sending(share, board) if kind == "sender" else Receiving(share, board)
+        pipe.send(("ready", None))
+        if pipe.recv():
+            pipe.send(("done", side.run()))
+    except PeerError as error:
+        pipe.send(("failed", f"{kind} process: {error}"))
+    except EOFError:
+        pass
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    os._exit(1)

@@ -155,6 +155,10 @@ class Frontend:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
+    def later(self, wait_ms: int, call: Callable[[], None]) -> None:
+        """Calls back after a while, if there still is a loop."""
+        self._loop.call_later(wait_ms / 1000, call)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs what has to wait; its errors are logged and end nothing else."""
         task = self._loop.create_task(work)

@@ -47,7 +47,7 @@ def queue_of(link: "Link", settings: "Settings") -> str:
         if not link.is_sender:
             raise Refused(
                 conditions.NOT_IMPLEMENTED,
-                "sending to the anonymous terminus is not available in this version; name the queue as target",
+                "the anonymous terminus is not available in this version; name the queue as target",
             )
         raise Refused(conditions.INVALID_FIELD, "expected an address in the source, none came")
     if not isinstance(address, str):

@@ -12,7 +12,7 @@ from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import attributes
 from lightrail.amqp.types import Symbol
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
 
@@ -44,6 +44,7 @@ class ProducerLink:
         "_connection",
         "_head",
         "_head_attributes",
+        "_held_back",
         "_link",
         "_mean_size",
         "_next",
@@ -74,6 +75,7 @@ class ProducerLink:
         self._shard = shard
         self._attached = False
         self._closed = False
+        self._held_back = False
         self._next = 1
         self._unanswered: dict[int, Batch] = {}
         self._unanswered_messages = 0
@@ -187,7 +189,17 @@ class ProducerLink:
             error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
             self._link.settle(batch.first_id, batch.first_id + batch.count - 1, Rejected(error=error))
         self._connection.frontend.counts.messages_refused += batch.count
+        if refusal.condition == conditions.RESOURCE_LIMIT_EXCEEDED and not self._held_back:
+            # A full disk: the sender knows, and goes on at the pace of our asking.
+            self._held_back = True
+            self._connection.frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
         self._done(batch.count, batch.size)
+
+    def _go_on(self) -> None:
+        self._held_back = False
+        if not self._closed:
+            self._top_up()
+            self._connection.touch()
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this producer (any more)."""
@@ -226,7 +238,7 @@ class ProducerLink:
 
     def _top_up(self) -> None:
         """Grants credit when at least half of the window is free: one flow for many messages."""
-        if self._connection.frontend.stopping:
+        if self._connection.frontend.stopping or self._held_back:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
         window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))

@@ -37,6 +37,8 @@ LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes that all sending links of a frontend may have unanswered before each falls back to LINK_CREDIT_MIN."""
+REFUSED_PAUSE_MS: Final = 500
+"""No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000
 """Messages that a shard may send ahead of what a consumer's socket took."""
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024

@@ -38,6 +38,8 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+EVERYTHING: Final = 1 << 62
+"""Beyond every delivery number."""
 
 
 class Engine:
@@ -149,11 +151,20 @@ class Engine:
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
         for producer, number in self._committing:
-            producer.unsynced -= 1
             producer.accept(number)
         self._committing = []
         self._house.clean(now_ms)
         return self._messages_committing
+
+    def nothing_to_commit(self) -> None:
+        """No record waits for the disk: answers that were held back for memory's sake may leave.
+
+        While more than twice the mark is in memory and none of it can flow to disk (it is full), they stay:
+        senders run out of credit, and nothing grows without bound.
+        """
+        if self._unsynced and not self._house.memory.far_above_mark:
+            self.commit_begun()
+            self.commit_ended(self._ticked_ms)
 
     def commit_failed(self, error: BaseException) -> None:
         """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""
@@ -216,7 +227,7 @@ class Engine:
     # --- frontends come and go -------------------------------------------------------------------------
 
     def _stranger(self, identity: bytes, parts: list[bytes], now_ms: int) -> None:
-        """Only a greeting makes a peer; the answer to anything else is ABSENT, and the frontend greets again."""
+        """Only a greeting makes a peer; all else is answered with ABSENT, and the frontend greets again."""
         if parts and parts[0][:1] == bytes((Kind.HELLO,)):
             hello = Hello.decode(parts[0][HEADER_SIZE:])
             if hello.version != VERSION:
@@ -241,6 +252,10 @@ class Engine:
         """The frontend is gone: what its consumers hold returns to the queues."""
         self._peers.pop(peer.identity, None)
         for consumer in list(peer.consumers.values()):
+            # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
+            everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
+            queue = consumer.queue
+            self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
             self._close_consumer(consumer, now_ms)
         for producer in list(peer.producers.values()):
             self._close_producer(producer)
@@ -342,9 +357,12 @@ class Engine:
         self._performer.touched[queue] = None
 
     def _answer(self, producer: Producer, number: int, durable: bool) -> None:
-        """Accepted: now, or with the commit that holds the record."""
-        if durable:
-            producer.unsynced += 1
+        """Accepted: now, or with the commit that holds the record.
+
+        Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a
+        disk that is slower than the senders slows them down.
+        """
+        if durable or self._house.memory.above_mark:
             self._unsynced.append((producer, number))
         else:
             producer.accept(number)

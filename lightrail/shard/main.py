@@ -13,7 +13,7 @@ from lightrail.model.settings import Endpoint, Settings
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import Store
+from lightrail.shard.journal.store import Store, StoreBroken
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -27,7 +27,6 @@ def open_store(settings: Settings, shard: int, cluster: str) -> Store:
     """The store that the settings name, for this shard of this installation."""
     directory = os.path.join(settings.data, f"shard-{shard}")
     return Journal(RealFiles(directory), cluster, shard, segment_bytes=settings.segment_bytes)
-
 
 
 async def serve(process: Process) -> None:
@@ -71,7 +70,12 @@ async def serve(process: Process) -> None:
         shard=counts,
     )
     process.report_ready(metrics=str(Endpoint(settings.metrics, port)))
-    await process.until_stop()
+    stop = asyncio.create_task(process.until_stop())
+    failed = asyncio.create_task(server.failed.wait())
+    await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
+    if not stop.done():
+        raise StoreBroken("the store can't be written; the shard starts again and recovers what is on disk")
+    failed.cancel()
     await server.close()
     await runner.cleanup()
 

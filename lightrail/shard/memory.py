@@ -29,6 +29,10 @@ class Memory:
     def above_mark(self) -> bool:
         return self.resident > self.mark
 
+    @property
+    def far_above_mark(self) -> bool:
+        return self.resident > 2 * self.mark
+
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
         now = queue.machine.resident_bytes

@@ -36,6 +36,8 @@ class Server:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self.failed = asyncio.Event()
+        """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         socket = self._context.socket(zmq.ROUTER)
         # A ROUTER drops what does not fit; what may be under way is bounded by link credit instead.
@@ -64,9 +66,12 @@ class Server:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
         engine = self._engine
         engine.step(self.now_ms())
+        if self._commit is None:
+            if self._store.pending:
+                self._begin_commit()
+            else:
+                engine.nothing_to_commit()
         self._send()
-        if self._commit is None and self._store.pending:
-            self._begin_commit()
         for read in engine.take_reads():
             self._begin_read(read)
 
@@ -96,6 +101,7 @@ class Server:
             self._counts.store_failures += 1
             self._store.fail_commit(commit, error)
             self._engine.commit_failed(error)
+            self.failed.set()
         else:
             self._store.end_commit(commit)
             messages = self._engine.commit_ended(self.now_ms())

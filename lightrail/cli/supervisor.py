@@ -168,6 +168,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # stdout is the supervisor's, for what it tells its caller
                 pass_fds=(theirs.fileno(), *self._supervisor.inherited),
+                process_group=0,  # a signal to our whole group, as of timeout(1), must not undo the order
             )
         finally:
             theirs.close()

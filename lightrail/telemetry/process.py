@@ -18,6 +18,7 @@ import contextlib
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 import uvloop
 
+from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry import logs
 from lightrail.telemetry.channel import Channel, ChannelClosed, Message
@@ -34,6 +36,9 @@ from lightrail.telemetry.directories import socket_directory
 STOP_TIME_MAX_S: Final = 25
 """From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
 Kubernetes and Docker wait 30 s and 10 s before they kill."""
+
+OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
+"""Sockets of clients, and some for everything else."""
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +163,15 @@ def alone(role: str, id: int, settings: Settings, serve: Serve) -> int:
     return run(Process(role, id, settings, socket_directory(settings.data)), serve)
 
 
+def raise_file_limit() -> None:
+    """Allow as many open files as the system lets us: a frontend has more clients than the usual 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run(process: Process, serve: Serve) -> int:
     """Run the role on uvloop until it ends; 0 in order, 1 after an error, which is logged."""
     logs.configure(process.name, process.settings.log_level, process.settings.log_format)
@@ -170,6 +184,7 @@ def run(process: Process, serve: Serve) -> int:
         finally:
             process.unwatch(loop)
 
+    raise_file_limit()
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()
     try:

@@ -1,0 +1,54 @@
+# `make run` starts a broker, `make test` runs everything that CI runs. Both do all set-up themselves.
+# ARGS passes flags on: make run ARGS="--amqp 127.0.0.1:0 --shards 2"
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+export VENV
+
+.PHONY: help run test check setup lint types imports unit examples bench bench-peers soak constraints clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+run: ## set up, then serve a broker on this machine
+	@scripts/setup.sh run
+	@exec $(BIN)/lightrail serve $(ARGS)
+
+test: setup lint types imports unit examples ## set up, then everything that CI runs
+
+check: test ## the same
+
+setup:
+	@scripts/setup.sh test
+
+lint: setup ## ruff
+	$(BIN)/ruff check
+
+types: setup ## mypy --strict
+	$(BIN)/mypy
+
+imports: setup ## layers and purity, by import-linter
+	$(BIN)/lint-imports
+
+unit: setup ## every test but the long ones; ARGS chooses: make unit ARGS="tests/unit -k names"
+	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
+
+examples: setup ## a real file through a queue, by two client libraries
+	@if [ -x examples/check.sh ]; then PATH="$(CURDIR)/$(BIN):$$PATH" examples/check.sh; fi
+
+bench: setup ## measure this machine and write docs/benchmarks.md
+	$(BIN)/python -m lightrail.bench.suite $(ARGS)
+
+bench-peers: setup ## the same load against other brokers, and the ratios
+	$(BIN)/python -m lightrail.bench.peers $(ARGS)
+
+soak: setup ## the long tests
+	$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+
+constraints: setup ## write constraints.txt from what is installed
+	@{ sed -n '/^#/p;/^#/!q' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
+
+clean: ## remove what was set up; data stays
+	rm -rf $(VENV) tests/interop/node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

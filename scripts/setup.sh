@@ -1,0 +1,120 @@
+#!/bin/sh
+# Sets up what `make run` and `make test` need; it does nothing when everything is there already.
+#
+#   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
+#   scripts/setup.sh test    the same with the tools of the tests, node and the JavaScript client
+#
+# System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
+# with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
+# place for the virtual environment.
+set -eu
+
+goal=${1:-run}
+case $goal in run | test) ;; *) echo "setup: expected 'run' or 'test', got '$goal'" >&2; exit 2 ;; esac
+cd "$(dirname "$0")/.."
+venv=${VENV:-.venv}
+interop=tests/interop
+
+fresh() { # the stamp of a goal is newer than everything it was made from
+    stamp=$venv/.lightrail-$1
+    [ -f "$stamp" ] || return 1
+    [ "$(cat "$stamp")" = "$PWD" ] || return 1 # a tree that was moved or copied holds dead paths
+    "$venv/bin/python" -c 'import lightrail' 2>/dev/null || return 1
+    for source in pyproject.toml constraints.txt scripts/setup.sh $([ "$1" = run ] || lockfile); do
+        [ ! "$source" -nt "$stamp" ] || return 1
+    done
+}
+
+lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
+
+if fresh test || { [ "$goal" = run ] && fresh run; }; then
+    [ "$goal" = run ] || [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] && exit 0
+fi
+
+# --- an interpreter ---------------------------------------------------------------------------------------
+
+suitable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+
+find_python() {
+    python=
+    for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13}; do
+        if command -v "$candidate" >/dev/null && suitable "$candidate"; then
+            python=$(command -v "$candidate")
+            return 0
+        fi
+    done
+    return 1
+}
+
+# --- what the system has to have --------------------------------------------------------------------------
+
+compiles() { # a program with this header
+    printf '#include <%s>\nint main(void) { return 0; }\n' "$1" | cc -x c -c -o /dev/null - 2>/dev/null
+}
+
+missing_packages() {
+    missing=
+    if ! find_python; then
+        missing="$missing python3.11 python3.11-venv python3.11-dev"
+        version=3.11
+    else
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        "$python" -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python$version-venv"
+        # python-qpid-proton is built here: there are no ready-made wheels of it for Linux.
+        header=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h
+        [ -f "$header" ] || missing="$missing python$version-dev"
+    fi
+    if ! command -v cc >/dev/null; then
+        missing="$missing gcc libc6-dev libssl-dev"
+    else
+        compiles stdio.h || missing="$missing libc6-dev"
+        compiles openssl/ssl.h || missing="$missing libssl-dev"
+    fi
+    # Without pkg-config the client library would be built without TLS, and say nothing.
+    command -v pkg-config >/dev/null || missing="$missing pkg-config"
+    if [ "$goal" = test ] && [ -f $interop/package.json ]; then
+        command -v node >/dev/null || missing="$missing nodejs"
+        command -v npm >/dev/null || missing="$missing npm"
+    fi
+    [ -n "$missing" ]
+}
+
+if missing_packages; then
+    if ! command -v apt-get >/dev/null; then
+        echo "setup: missing what Debian calls:$missing" >&2
+        echo "setup: this system has no apt-get; install them with its own package manager" >&2
+        exit 1
+    fi
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "setup: missing system packages:$missing" >&2
+        echo "setup: install them with: sudo apt-get update && sudo apt-get install -y$missing" >&2
+        exit 1
+    fi
+    echo "setup: installing$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086 # one word per package
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+    if missing_packages; then
+        echo "setup: still missing after the installation:$missing" >&2
+        exit 1
+    fi
+fi
+
+# --- the virtual environment ------------------------------------------------------------------------------
+
+if [ -e "$venv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+    echo "setup: $venv does not work any more and is made anew"
+    rm -rf "$venv"
+fi
+if [ ! -e "$venv" ]; then
+    echo "setup: making $venv with $("$python" --version)"
+    "$python" -m venv "$venv"
+fi
+if [ "$goal" = test ]; then what='.[dev]'; else what='.'; fi
+echo "setup: installing the packages of constraints.txt"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
+if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
+    echo "setup: installing the JavaScript client"
+    npm ci --prefix $interop --no-audit --no-fund --loglevel=error
+fi
+printf '%s\n' "$PWD" >"$venv/.lightrail-$goal"

@@ -244,5 +244,5 @@ class Frontend:
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         """Waits for what ends with the process; asked again every few milliseconds, once in its life."""
-        while not done() and self._loop.time() < deadline:
+        while not done() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

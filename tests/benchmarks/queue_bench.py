@@ -103,7 +103,8 @@ def evicted(messages: int, mark: int) -> None:
     machine.evict(1 << 62)
     gc.collect()
     print(
-        f"  {messages:,} messages in {len(machine.ready):,} runs, {machine.ready.evicted_runs:,} of them evicted,"
+        f"  {messages:,} messages in {len(machine.ready):,} runs,"
+        f" {machine.ready.evicted_runs:,} of them evicted,"
         f" resident payload {machine.resident_bytes / 1e6:.1f} MB,"
         f" process grew by {(resident_bytes() - before) / 1e6:.1f} MB (peak {peak / 1e6:.0f} MB at a mark of"
         f" {mark / 1e6:.0f} MB), {used / messages * 1e6:.2f} us per message"
@@ -122,7 +123,8 @@ def main() -> None:
             messages = arguments.messages // (1 if count > 1 else 5)
             rounds = [cycle_us(count, consumers, messages) for _ in range(ROUNDS)]
             print(
-                f"{consumers:3} consumers, batches of {count:3}: {statistics.median(rounds):7.3f} us per message"
+                f"{consumers:3} consumers, batches of {count:3}: {statistics.median(rounds):7.3f} us"
+                " per message"
                 f" ({min(rounds):.3f} to {max(rounds):.3f})"
             )
     print("a backlog in batches of 10:")

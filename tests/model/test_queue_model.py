@@ -354,9 +354,7 @@ class QueueModel(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=outcomes, steps=st.booleans())
     def settle(self, data: st.DataObject, outcome: Outcome, steps: bool) -> None:
         held = sorted(
-            (m.holder, m.number)
-            for m in self.live.values()
-            if m.holder is not None and m.number is not None
+            (m.holder, m.number) for m in self.live.values() if m.holder is not None and m.number is not None
         )
         holder, first = data.draw(st.sampled_from(held))
         last = first + data.draw(st.integers(1, 10))
@@ -431,7 +429,8 @@ class QueueModel(RuleBasedStateMachine):
                     effect.run.batch.place = self.write(effect.run.size)
                 for sequence in range(effect.run.sequence, effect.run.end):
                     self.live[sequence].area = effect.run.batch.place
-        assert not (removed or dead or returned or replaced), "an effect is missing"
+        missing = [*removed, *dead, *returned, *replaced]
+        assert not missing, "an effect is missing"
 
     @rule(passes_ms=st.sampled_from([1, 10, 30, 1_100]), ticks=st.booleans())
     def time_passes(self, passes_ms: int, ticks: bool) -> None:

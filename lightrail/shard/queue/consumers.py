@@ -46,7 +46,7 @@ class Consumer:
 class Consumers:
     """All consumers of a queue, in the order they came, and the rings of those that wait."""
 
-    __slots__ = ("browsers", "by_id", "competing", "draining", "exclusive", "rings")
+    __slots__ = ("browsers", "by_id", "competing", "draining", "exclusive", "passed_over", "rings")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Consumer] = {}
@@ -56,6 +56,8 @@ class Consumers:
         self.rings: list[Ring] = []
         """Highest priority first; one ring for nearly every queue."""
         self.draining: list[Consumer] = []
+        self.passed_over = False
+        """Whether a consumer that competes has a cursor above 0."""
 
     def __iter__(self) -> Iterator[Consumer]:
         return iter(self.by_id.values())
@@ -131,9 +133,11 @@ class Consumers:
 
     def look_again(self, sequence: int) -> None:
         """Something came back: cursors of consumers that compete may not stand behind it."""
+        self.passed_over = False
         for consumer in self.by_id.values():
-            if consumer.cursor > sequence and consumer.ring is not None:
-                consumer.cursor = sequence
+            if consumer.ring is not None and consumer.cursor:
+                consumer.cursor = min(consumer.cursor, sequence)
+                self.passed_over = self.passed_over or consumer.cursor > 0
 
     def _ring(self, priority: int) -> Ring:
         for ring in self.rings:

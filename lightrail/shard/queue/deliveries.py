@@ -41,9 +41,13 @@ class Deliveries:
         for ring in consumers.rings:
             turn = ring.turn
             idle: list[Consumer] = []
+            round_left = share = 0
             while turn and self._ready.count and not blocked:
                 consumer = turn[0]
-                share = -(-self._ready.count // len(turn))
+                if not round_left:
+                    round_left = len(turn)
+                    share = -(-self._ready.count // round_left)
+                round_left -= 1
                 if self._ready.barred_runs:
                     got, blocked = self._deliver_around(consumer, share, effects)
                 else:
@@ -89,6 +93,7 @@ class Deliveries:
             run = ready.runs[index]
             if consumer.id in run.barred:
                 consumer.cursor = run.end
+                self._consumers.passed_over = True
                 index += 1
                 continue
             if run.batch.data is None:

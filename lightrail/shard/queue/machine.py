@@ -246,7 +246,7 @@ class Machine:
         self.ready.give_back(run)
         if run.batch.expires_at_ms is not None:
             self.deadlines.add(run)
-        if self.ready.barred_runs:
+        if self.consumers.passed_over:
             self.consumers.look_again(run.sequence)
 
     def _discard(
@@ -387,10 +387,10 @@ class Machine:
         """Joins small batches at the tail when a backlog has built up."""
         ready = self.ready
         self._joining_bytes = 0
-        start = ready.index(self._joined_to)
-        self._joined_to = self._known_to
         if ready.bytes < _JOIN_BACKLOG_BYTES:
             return
+        start = ready.index(self._joined_to)
+        self._joined_to = self._known_to
         stop = ready.index(self._known_to)
         # The last one of the time before may have room left.
         start = max(start - 1, ready.head)

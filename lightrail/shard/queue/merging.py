@@ -19,6 +19,8 @@ PLACE_BYTES: Final = 1024 * 1024
 PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
 """The same where records of other queues lie between, if at least one byte in `PLACE_SPARSENESS` is ours."""
 PLACE_SPARSENESS: Final = 32
+SPARSE_BYTES: Final = 256 * 1024
+"""Most messages that such a sparse area stands for."""
 
 
 def join_neighbours(runs: list[Run]) -> list[Run]:
@@ -129,7 +131,9 @@ def near(one: Place | None, other: Place | None, size: int) -> bool:
     if one.segment != other.segment:
         return False
     length = max(one.offset + one.length, other.offset + other.length) - min(one.offset, other.offset)
-    return length <= PLACE_BYTES or length <= min(PLACE_SPARSE_BYTES, PLACE_SPARSENESS * size)
+    if length <= PLACE_BYTES:
+        return True
+    return size <= SPARSE_BYTES and length <= min(PLACE_SPARSE_BYTES, PLACE_SPARSENESS * size)
 
 
 def spanning(one: Place | None, other: Place | None) -> Place | None:

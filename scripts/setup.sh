@@ -55,8 +55,8 @@ compiles() { # a program with this header
 missing_packages() {
     missing=
     if ! find_python; then
-        missing="$missing python3.11 python3.11-venv python3.11-dev"
-        version=3.11
+        if apt-cache show python3.11 >/dev/null 2>&1; then name=python3.11; else name=python3; fi
+        missing="$missing $name $name-venv $name-dev"
     else
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         "$python" -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python$version-venv"

@@ -1,0 +1,79 @@
+"""lightrail.bench.message: proton reads what is built, and the body is found whatever a broker adds."""
+
+import pytest
+from proton import Data, Message
+
+from lightrail.bench.message import (
+    SIZE_MIN,
+    STAMP,
+    MalformedMessage,
+    build,
+    origin_of,
+    parse,
+    run_of,
+    sender_of,
+)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("size", [SIZE_MIN, 100, 255, 256, 5_000, 70_000])
+def test_proton_reads_what_is_built(size: int, durable: bool) -> None:
+    buffer, at = build(size, durable)
+    STAMP.pack_into(buffer, at, origin_of(7, 3), 42, 1_000)
+    message = Message()
+    message.decode(bytes(buffer))
+    assert message.durable is durable
+    assert len(message.body) == size
+    assert STAMP.unpack_from(bytes(message.body)) == (origin_of(7, 3), 42, 1_000)
+    parsed = parse(buffer)
+    assert (parsed.body, parsed.size, parsed.redelivered) == (at, size, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "redelivered"),
+    [
+        ({}, False),
+        ({"delivery_count": 1}, True),
+        ({"durable": True, "priority": 9, "ttl": 5.0}, False),
+        ({"durable": True, "delivery_count": 300}, True),
+    ],
+)
+def test_the_body_is_found_behind_other_sections(fields: dict[str, object], redelivered: bool) -> None:
+    message = Message(body=b"x" * 300, inferred=True, properties={"a": 1}, subject="s" * 300)
+    message.annotations = {"x-opt-a": "b"}
+    for name, value in fields.items():
+        setattr(message, name, value)
+    encoded = message.encode()
+    parsed = parse(encoded)
+    assert encoded[parsed.body : parsed.body + parsed.size] == b"x" * 300
+    assert parsed.redelivered is redelivered
+
+
+def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
+    header = Data()
+    header.put_described()
+    header.enter()
+    header.put_ulong(0x70)
+    header.put_list()
+    header.enter()
+    header.put_bool(True)
+    header.put_ubyte(4)
+    header.put_null()
+    header.put_bool(False)
+    header.exit()
+    header.exit()
+    buffer, _ = build(100, False)
+    assert parse(header.encode() + buffer).redelivered
+
+
+def test_every_cut_is_malformed() -> None:
+    buffer, _ = build(100, True)
+    for end in range(len(buffer)):
+        with pytest.raises((MalformedMessage, IndexError)):
+            parse(bytes(buffer[:end]))
+
+
+def test_an_origin_names_run_and_sender() -> None:
+    origin = origin_of(0xABCDEF1, 9_999)
+    assert (run_of(origin), sender_of(origin)) == (0xABCDEF1, 9_999)
+    assert origin < 1 << 64

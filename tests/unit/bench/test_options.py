@@ -1,0 +1,79 @@
+"""lightrail.bench.options and url: what is taken, and that each refusal says what is allowed."""
+
+import os
+
+import pytest
+
+from lightrail.bench.options import parse_options
+from lightrail.bench.url import parse_url
+
+
+def test_defaults_run_without_a_word() -> None:
+    options = parse_options([])
+    assert (options.url.host, options.url.port, options.url.address) == ("127.0.0.1", 5672, "bench")
+    assert (options.senders, options.receivers, options.size, options.count) == (1, 1, 100, None)
+
+
+def test_everything_that_can_be_said() -> None:
+    options = parse_options(
+        "--url amqp://me:p%40ss@[::1]:1234//queue/a%20b --senders 3 --receivers 4 --connections 2 --queues 4 "
+        "--count 1_000 --rate 12.5 --size 24 --durable --credit 7 --warm-up 0s --drain-time 2s --processes 2 "
+        f"--backlog 9 --unsettled 8 --pids {os.getpid()} --json --quiet".split()
+    )
+    url = options.url
+    assert (url.host, url.port, url.user, url.password, url.address) == (
+        "::1",
+        1234,
+        "me",
+        "p@ss",
+        "/queue/a b",
+    )
+    assert "p@ss" not in url.shown
+    assert options.pids == (os.getpid(),)
+    assert [options.count_of(i) for i in range(3)] == [334, 333, 333]
+    assert [options.address_of(i) for i in (0, 3, 4)] == ["/queue/a b-1", "/queue/a b-4", "/queue/a b-1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--size", "23"], "expected a whole number from 24"),
+        (["--size", "many"], "found 'many'"),
+        (["--count", "-1"], "found '-1'"),
+        (["--senders", "0"], "--senders and --receivers are at least 1"),
+        (["--rate", "0"], "expected messages per second, above 0, found '0'"),
+        (["--rate", "nan"], "found 'nan'"),
+        (["--duration", "soon"], "expected a time"),
+        (["--queues", "2"], "--queues 2 needs as many receivers, found 1"),
+        (["--send-only", "--drain-only"], "exclude each other"),
+        (["--drain-only", "--rate", "5"], "--drain-only does not send"),
+        (["--pre-settled", "--unsettled", "5"], "no outcome"),
+        (["--pids", "999999999"], "expected ids of running processes"),
+        (["--url", "http://x/y"], "expected amqp://"),
+        (["--url", "amqp://x:99999/y"], "expected a port from 1 to 65535"),
+    ],
+)
+def test_refusals_say_what_is_allowed(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(arguments)
+    assert caught.value.code == 2
+    # argparse wraps and quotes on its own terms
+    said = " ".join(capsys.readouterr().err.split())
+    if message.startswith("expected a time"):
+        assert "a time from" in said
+    else:
+        assert message in said
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse_options(["--help"])
+    assert caught.value.code == 0
+    assert "examples:" in capsys.readouterr().out
+
+
+def test_a_bare_address_is_a_host() -> None:
+    assert parse_url("example.org/q").host == "example.org"
+    assert parse_url("amqp://h").address == "bench"

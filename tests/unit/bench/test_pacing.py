@@ -1,0 +1,24 @@
+"""lightrail.bench.pacing: intended times are even, also over several senders."""
+
+from itertools import pairwise
+
+from lightrail.bench.pacing import Pace
+
+
+def test_the_senders_together_send_at_even_intervals() -> None:
+    paces = [Pace(1_000, 4, number) for number in range(4)]
+    for pace in paces:
+        pace.start_ns = 5_000
+    moments = sorted(pace.intended_ns(sequence) for pace in paces for sequence in range(10))
+    assert {b - a for a, b in pairwise(moments)} == {1_000_000}
+    assert moments[0] == 5_000
+
+
+def test_what_is_due_is_what_was_intended_and_not_sent() -> None:
+    pace = Pace(100, 1, 0)
+    pace.start_ns = 1_000
+    assert pace.due(999) == 0
+    assert pace.due(1_000) == 1
+    pace.sent = 1
+    assert pace.due(1_000 + 9_999_999) == 0
+    assert pace.due(1_000 + 35_000_000) == 3

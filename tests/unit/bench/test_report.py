@@ -1,0 +1,67 @@
+"""lightrail.bench.report and progress: figures are divided by what they should be, and lines stay plain."""
+
+import io
+import json
+
+from lightrail.bench.options import parse_options
+from lightrail.bench.progress import Progress
+from lightrail.bench.report import as_text, as_value
+from lightrail.bench.run import Outcome, Window
+from lightrail.bench.usage import Spent
+
+
+def outcome() -> Outcome:
+    spent = Spent(3.0, [(7, "lightrail.frontend.main", 2.0), (8, "lightrail.shard.main", 1.0)])
+    window = Window(2.0, 1_000_000, 1_000_000, spent, 1.5, 1.2)
+    result = Outcome(
+        window, sent=1_100_000, accepted=1_099_999, not_accepted={"rejected": 1}, received=1_099_999
+    )
+    for value in range(1, 101):
+        result.latency.record(value * 1_000_000)
+    return result
+
+
+def test_values() -> None:
+    value = json.loads(json.dumps(as_value(parse_options(["--rate", "5"]), outcome())))
+    assert value["received_per_s"] == 500_000
+    assert value["server_cpu_us"] == 3.0
+    assert [process["cpu_us"] for process in value["server_processes"]] == [2.0, 1.0]
+    assert (value["sender_cpu_us"], value["receiver_cpu_us"]) == (1.5, 1.2)
+    assert value["latency_us"]["max"] == 100_000
+    assert abs(value["latency_us"]["p50"] - 50_000) < 500
+    assert value["accepted_after_us"] is None
+
+
+def test_text_says_what_was_not_accepted_and_what_is_wrong() -> None:
+    result = outcome()
+    result.lost, result.lost_examples = 2, ["lost: 5 to 6 of 0x1"]
+    text = as_text(parse_options([]), result)
+    assert "rejected 1" in text
+    assert "lost 2" in text
+    assert "lost: 5 to 6" in text
+    assert "3.00 µs per message: lightrail.frontend.main (7) 2.00" in text
+    assert result.faults == 2
+
+
+def test_progress_without_a_terminal_is_a_plain_line_a_second() -> None:
+    out = io.StringIO()
+    progress = Progress(parse_options(["--count", "100"]), out)
+    for tenth in range(25):
+        progress.update(tenth / 10, tenth, tenth)
+    progress.finish()
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "\r" not in out.getvalue()
+
+
+def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    progress = Progress(parse_options(["--count", "100"]), out)
+    progress.update(1.0, 60, 50)
+    assert " 50% " in out.getvalue()
+    progress.finish()
+    assert out.getvalue().endswith("\r\x1b[K")

@@ -271,7 +271,7 @@ class Session:
         key = (attach.name, is_sender)
         holder = self.inputs.get(handle)
         for earlier in self.errants:
-            # A link that was detached with an error can only be resumed, which an unsettled map tells (2.6.5).
+            # What was detached with an error can only be resumed, which an unsettled map tells (2.6.5).
             if (earlier.name, earlier.is_sender) == key and attach.unsettled is None:
                 raise errant(earlier, "attach")
         if holder is not None:

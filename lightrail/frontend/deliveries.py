@@ -188,7 +188,8 @@ class ConsumerLink:
             start = stop
             header = decode_header(message)
             if attempts:
-                header.delivery_count = attempts
+                # A message may have failed elsewhere before it came to us (3.2.1).
+                header.delivery_count += attempts
                 header.first_acquirer = False
             if header.ttl is not None and expires:
                 header.ttl = max(0, min(header.ttl, expires - now_ms))

@@ -73,6 +73,14 @@ class Broker:
         self.process.kill()
         self.process.wait()
 
+    def kill_everything(self) -> None:
+        """kill -9 of all processes of the broker, as if the machine had stopped."""
+        # Stopped first: it starts no child again, and no child sees the pipe to it close before its own end.
+        self.process.send_signal(signal.SIGSTOP)
+        for one in self.ready["processes"]:
+            os.kill(one["pid"], signal.SIGKILL)
+        self.kill()
+
     def terminate(self, deadline_s: float = wait.DEADLINE_S) -> int:
         """SIGTERM, and wait for the end; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)

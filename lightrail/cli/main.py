@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from lightrail.cli import serve
+from lightrail.cli import alone, serve
 from lightrail.model.settings import VARIABLE_PREFIX, Settings, SettingsError, descriptions, names
 from lightrail.model.units import format_duration, format_size
-from lightrail.telemetry import process
-from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
 EXAMPLES: Final = """examples:
   lightrail serve
@@ -45,10 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = _settings(parsed)
         if parsed.command == "serve":
             return serve.serve(settings, as_json=parsed.json)
-        make_data_directory(settings.data)
-        role = importlib.import_module(f"lightrail.{parsed.command}.main")
-        return process.alone(parsed.command, parsed.id, settings.resolved(), role.serve)
-    except (SettingsError, DirectoryRefused) as error:
+        return alone.run(parsed.command, parsed.id, settings)
+    except SettingsError as error:
         print(f"lightrail {parsed.command}: {error}", file=sys.stderr)
         return 2
 

@@ -12,7 +12,13 @@ async def serve(process: process.Process) -> None:
     """Serve until told to stop."""
     members = Members()
     process.on_message = members.update
-    gateway = Gateway(process.id, members, process.not_ready)
+
+    def not_ready() -> str | None:
+        if process.supervised and not members.known:
+            return "not yet told by the supervisor who else there is"
+        return process.not_ready()
+
+    gateway = Gateway(process.id, members, not_ready)
     host, port = process.settings.http
     runner, bound = await exposition.listen(gateway.application(), host, port, reuse_port=True)
     try:

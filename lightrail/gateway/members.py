@@ -26,11 +26,13 @@ class Member:
 class Members:
     """The list that came last; empty for a gateway that runs alone."""
 
-    __slots__ = ("_list", "families", "scrapes_failed")
+    __slots__ = ("_list", "families", "known", "scrapes_failed")
 
     def __init__(self) -> None:
         self._list: list[Member] = []
         self.families = FAMILIES
+        self.known = False
+        """Whether a list has come."""
         self.scrapes_failed = 0
 
     def list(self) -> list[Member]:
@@ -39,6 +41,7 @@ class Members:
     def update(self, message: dict[str, Any]) -> None:
         """Take a line of the supervisor; the gateway itself is left out."""
         if "processes" in message:
+            self.known = True
             self._list = [
                 Member(one["role"], one["id"], one["ready"], one["restarts"], one.get("metrics"))
                 for one in message["processes"]

@@ -72,6 +72,11 @@ class Process:
     def name(self) -> str:
         return f"{self.role}-{self.id}"
 
+    @property
+    def supervised(self) -> bool:
+        """False for a process that was started by hand."""
+        return self._channel is not None
+
     def shard_address(self, shard: int) -> str:
         """The ZeroMQ address on which frontends find a shard."""
         return f"ipc://{self.sockets}/shard-{shard}.sock"

@@ -1,0 +1,63 @@
+"""Single processes: a shard, a frontend and a gateway started by hand are one broker."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.support import wait
+from tests.support.broker import ROOT
+
+
+@contextmanager
+def running(role: str, data: Path, *flags: str) -> Iterator[dict[str, str]]:
+    """Start a process; yields what its ready line says."""
+    command = [sys.executable, "-m", "lightrail.cli.main", role, "--data", str(data), *flags]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAIL_")}
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, bufsize=0, env=environ) as child:
+        assert child.stderr is not None
+        line = b"."
+        while line and b" ready: " not in line:
+            line = wait.line(child.stderr)
+        said = line.decode().strip().partition(" ready: ")[2]
+        try:
+            yield dict(part.split(" ", 1) for part in said.split(", "))
+        finally:
+            child.send_signal(signal.SIGINT)
+            child.communicate(timeout=wait.DEADLINE_S)
+            assert child.returncode == 0
+
+
+def test_a_broker_of_processes_that_were_started_by_hand(tmp_path: Path) -> None:
+    with (
+        running("shard", tmp_path),
+        running("shard", tmp_path, "--id", "1"),
+        running("frontend", tmp_path, "--amqp", "127.0.0.1:0") as frontend,
+        running("gateway", tmp_path, "--http", "127.0.0.1:0") as gateway,
+    ):
+        connection = BlockingConnection(f"amqp://{frontend['amqp']}", timeout=wait.DEADLINE_S)
+        for queue in ("a", "b"):
+            connection.create_sender(queue).send(Message(body=queue))
+        for queue in ("a", "b"):
+            receiver = connection.create_receiver(queue)
+            assert receiver.receive(wait.DEADLINE_S).body == queue
+            receiver.accept()
+        connection.close()
+        with urllib.request.urlopen(f"http://{gateway['http']}/readyz") as response:
+            assert response.read() == b"ready\n"
+
+
+def test_a_frontend_alone_is_refused_outside_of_loopback_without_users(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lightrail.cli.main", "frontend", "--data", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--amqp", "0.0.0.0:0"], cwd=ROOT, capture_output=True, timeout=wait.DEADLINE_S, check=False
+    )
+    assert done.returncode == 1
+    assert b"no user is defined" in done.stderr

@@ -14,6 +14,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.journal import identity, recovery
+from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.cleaner import oldest_to_clean
 from lightrail.shard.journal.commit import Entry, JournalCommit, Part
 from lightrail.shard.journal.files import Files
@@ -57,7 +58,7 @@ from lightrail.shard.journal.store import (
     Usage,
 )
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Place, Run, shifted
+from lightrail.shard.queue.runs import Place, Run
 
 _COPY_BYTES: Final = 1_024
 """Messages up to this size are copied into their record: cheaper than two more pieces of a gathered write."""
@@ -203,24 +204,7 @@ class Journal:
     def _append(self, record: Append, now_ms: int) -> Place:
         batch = record.batch
         first, last = record.first, record.last
-        data, column = batch.data, batch.ends
-        if data is None or column is None:
-            batch.loaded()
-            raise AssertionError
-        if first:
-            start = column[first - 1]
-            size = column[last - 1] - start
-            ends: bytes | memoryview = shifted(column[first:last], -start)
-            start += batch.base
-        else:
-            start = batch.base
-            size = column[last - 1]
-            if last != batch.count:
-                ends = column[:last].tobytes()
-            elif type(column) is memoryview:
-                ends = column
-            else:
-                ends = column.tobytes()
+        size, ends, blob = columns(batch, first, last)
         count = last - first
         targets = record.targets
         length = APPEND_BODY + 16 * len(targets) + 4 * count + size
@@ -254,7 +238,6 @@ class Journal:
             )
         else:
             rest = encode_append_head(record, lsn, unsynced, now_ms, size)
-        blob = memoryview(data)[start : start + size]
         entry: Entry
         if size <= _COPY_BYTES:
             entry = (length, b"".join((rest, ends, blob)), None, None)

@@ -1,14 +1,22 @@
 """After the replay: the heads of the queues come into memory, the rest stays on disk as evicted runs."""
 
+from array import array
+from typing import Final
+
 from lightrail.shard.journal.batches import lay_over, load
-from lightrail.shard.journal.layout import APPEND, SEGMENT_HEADER_SIZE, decode_append_head
-from lightrail.shard.journal.live import LiveSpans, Span
+from lightrail.shard.journal.layout import APPEND, SEGMENT_HEADER_SIZE, AppendHead, decode_append_head
+from lightrail.shard.journal.live import MERGED_BYTES_MAX, Attributes, LiveSpans, Span
 from lightrail.shard.journal.record import SPILLED
 from lightrail.shard.journal.recovery import Replay
-from lightrail.shard.journal.scan import Scan
+from lightrail.shard.journal.scan import Found, Scan
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import RecoveredQueue
-from lightrail.shard.queue.runs import Batch, Place, Run
+from lightrail.shard.queue.runs import Batch, Place, Run, shifted
+
+JOINED_BYTES: Final = 64 * 1024
+"""Small records are joined in memory up to about this size, as shard/queue/merging.py does."""
+SMALL_BYTES: Final = 4 * 1024
+"""Records up to this size are small."""
 
 
 def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQueue]:
@@ -58,6 +66,77 @@ def _shares(spans: dict[int, list[Span]], memory_bytes: int) -> dict[int, int]:
     return until
 
 
+class _Joiner:
+    """Gathers small neighbouring records of one queue into one batch, as the queue itself would do later."""
+
+    __slots__ = ("_batch", "_ends", "_pieces", "_runs", "_segment", "attempts", "attributes", "next", "size")
+
+    def __init__(self, runs: list[Run], segment: int) -> None:
+        self._runs = runs
+        self._segment = segment
+        self._pieces: list[bytes] = []
+        self._ends = array("I")
+        self._batch = (0, 0, 0, 0)
+        self.next = -1
+        """Sequence that would follow."""
+        self.size = 0
+        self.attempts = 0
+        self.attributes: Attributes = (0, 0, 0, 0)
+
+    def add(self, found: Found, fixed: AppendHead, column: int, sequence: int, attempts: int) -> None:
+        """A whole record with one target."""
+        attributes = (fixed.attributes, fixed.priority, fixed.expires_at_ms, fixed.message_format)
+        offset, end = found.offset, found.offset + found.length
+        view = found.view
+        blob = column + 4 * fixed.messages
+        if (
+            sequence != self.next
+            or self.size + fixed.size > JOINED_BYTES
+            or attempts != self.attempts
+            or attributes != self.attributes
+            or end - self._batch[1] > MERGED_BYTES_MAX
+        ):
+            self.flush()
+            self._batch = (sequence, offset, end, fixed.enqueued_at_ms)
+            self.attempts = attempts
+            self.attributes = attributes
+        else:
+            first, start, _, enqueued_at_ms = self._batch
+            self._batch = (first, start, end, enqueued_at_ms)
+        if fixed.messages == 1:
+            self._ends.append(self.size + fixed.size)
+        else:
+            self._ends.frombytes(shifted(view[column:blob], self.size))
+        self._pieces.append(bytes(view[blob : blob + fixed.size]))
+        self.size += fixed.size
+        self.next = sequence + fixed.messages
+
+    def flush(self) -> None:
+        """What gathered becomes a run."""
+        if self._pieces:
+            attributes, priority, expires_at_ms, message_format = self.attributes
+            first, offset, end, enqueued_at_ms = self._batch
+            count = len(self._ends)
+            batch = Batch(
+                b"".join(self._pieces),
+                self._ends,
+                count,
+                self.size,
+                0,
+                bool(attributes & 1),
+                priority,
+                expires_at_ms or None,
+                enqueued_at_ms,
+                Place(self._segment, offset, end - offset),
+                message_format,
+            )
+            lay_over(self._runs, Run(batch, 0, count, first, self.attempts))
+            self._pieces = []
+            self._ends = array("I")
+            self.size = 0
+        self.next = -1
+
+
 def _load_segment(
     segment: Segment,
     salt: int,
@@ -74,30 +153,49 @@ def _load_segment(
             merged[-1][1] = max(merged[-1][1], end)
         else:
             merged.append([start, end])
+    joiners = {queue: _Joiner(loaded[queue], segment.number) for queue in until}
     for start, end in merged:
         for found in Scan(segment.file, salt, start, end, None):
-            if found.code != APPEND or found.flags & SPILLED:
-                continue
-            head, targets, column = decode_append_head(found.view, found.start, found.length)
-            pieces: list[tuple[int, int, int, int]] = []
-            low, high = head.messages, 0
-            for queue, sequence in targets:
-                if sequence >= until.get(queue, 0):
-                    continue
-                stop = sequence + head.messages
-                for span in live[queue].overlapping(sequence, stop):
-                    if span.segment == segment.number and span.offset <= found.offset < span.end:
-                        first, last = max(sequence, span.first), min(stop, span.last)
-                        pieces.append((queue, first, last, span.attempts))
-                        low, high = min(low, first - sequence), max(high, last - sequence)
-                        # The same message has the same index in the batch whatever its queue is.
-            if not pieces:
-                continue
-            batch = load(found, head, column, segment.number, low, high)
-            sequences = dict(targets)
-            for queue, first, last, attempts in pieces:
-                index = first - sequences[queue] - low
-                lay_over(loaded[queue], Run(batch, index, index + last - first, first, attempts))
+            if found.code == APPEND and not found.flags & SPILLED:
+                _load_record(segment.number, found, until, live, loaded, joiners)
+    for joiner in joiners.values():
+        joiner.flush()
+
+
+def _load_record(
+    segment: int,
+    found: Found,
+    until: dict[int, int],
+    live: dict[int, LiveSpans],
+    loaded: dict[int, list[Run]],
+    joiners: dict[int, _Joiner],
+) -> None:
+    """What counts of one Append record: a sequence does where a span says that it lies in this area."""
+    head, targets, column = decode_append_head(found.view, found.start, found.length)
+    pieces: list[tuple[int, int, int, int]] = []
+    low, high = head.messages, 0
+    for queue, sequence in targets:
+        if sequence >= until.get(queue, 0):
+            continue
+        stop = sequence + head.messages
+        for span in live[queue].overlapping(sequence, stop):
+            if span.segment == segment and span.offset <= found.offset < span.end:
+                first, last = max(sequence, span.first), min(stop, span.last)
+                # The same message has the same index in the batch, whatever its queue.
+                pieces.append((queue, first, last, span.attempts))
+                low, high = min(low, first - sequence), max(high, last - sequence)
+    if not pieces:
+        return
+    if len(targets) == len(pieces) == 1 and high - low == head.messages and head.size < SMALL_BYTES:
+        queue, first, _, attempts = pieces[0]
+        joiners[queue].add(found, head, column, first, attempts)
+        return
+    batch = load(found, head, column, segment, low, high)
+    sequences = dict(targets)
+    for queue, first, last, attempts in pieces:
+        joiners[queue].flush()
+        index = first - sequences[queue] - low
+        lay_over(loaded[queue], Run(batch, index, index + last - first, first, attempts))
 
 
 def _with_evicted(loaded: list[Run], spans: list[Span]) -> list[Run]:
@@ -105,8 +203,9 @@ def _with_evicted(loaded: list[Run], spans: list[Span]) -> list[Run]:
     runs: list[Run] = []
     loaded.sort(key=lambda run: run.sequence)
     index = 0
+    first = 0
     for span in spans:
-        first = span.first
+        first = max(first, span.first)  # A joined run may reach into the next span.
         while index < len(loaded) and loaded[index].sequence < span.last:
             run = loaded[index]
             index += 1

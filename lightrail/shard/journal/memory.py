@@ -1,0 +1,162 @@
+"""A store of which nothing survives: for tests, and for users who want speed more than their messages.
+
+It holds the messages of every Append until they are released, so that the queue may let go of its own and
+read them back. Places count records: `offset` is the number of the first, `length` how many.
+"""
+
+from typing import Final
+
+from lightrail.shard.journal.batches import lay_over
+from lightrail.shard.journal.record import Append, Record
+from lightrail.shard.journal.store import Commit, Recovered, StoreBroken, StoreError, Usage, needs_sync
+from lightrail.shard.queue.runs import Batch, Place, Run
+
+_SEGMENT_RECORDS: Final = 1_024
+"""Records whose messages are released together."""
+
+
+class MemoryCommit:
+    """See `Commit` in store.py; there is nothing to write."""
+
+    __slots__ = ("messages", "records", "sync_seconds", "synced")
+
+    def __init__(self, records: int, messages: int, synced: bool) -> None:
+        self.records = records
+        self.messages = messages
+        self.synced = synced
+        self.sync_seconds = 0.0
+
+    def perform(self) -> None:
+        """See `Commit.perform`."""
+
+
+class MemoryStore:
+    """See `Store` in store.py."""
+
+    def __init__(self) -> None:
+        self._appends: dict[int, Append] = {}
+        self._live: dict[int, int] = {}
+        self._next = 0
+        self._records = 0
+        self._messages = 0
+        self._sync_wanted = False
+        self._in_flight: Commit | None = None
+        self._refusal = ""
+        self._usage = Usage()
+
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+        """See `Store.recover`: nothing is left."""
+        return Recovered()
+
+    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+        """See `Store.append`."""
+        if self._refusal:
+            raise StoreBroken(f"the store takes no records: {self._refusal}")
+        self._records += 1
+        self._sync_wanted |= needs_sync(record)
+        if not isinstance(record, Append):
+            return None
+        number = self._next
+        self._next = number + 1
+        segment = number // _SEGMENT_RECORDS
+        # The caller's batch forgets its data when it flows to "disk"; this one does not.
+        batch = record.batch
+        data, ends = batch.loaded()
+        place = Place(segment, number, 1)
+        kept = Batch(
+            data,
+            ends,
+            batch.count,
+            batch.size,
+            batch.base,
+            batch.durable,
+            batch.priority,
+            batch.expires_at_ms,
+            batch.enqueued_at_ms,
+            place,
+            batch.message_format,
+        )
+        self._appends[number] = Append(
+            list(record.targets), 0, 0, kept, record.first, record.last, record.attempts, record.flags
+        )
+        count = record.last - record.first
+        size = Run(batch, record.first, record.last, 0).size * len(record.targets)
+        self._live[segment] = self._live.get(segment, 0) + size
+        self._messages += count
+        return place
+
+    @property
+    def pending(self) -> bool:
+        """See `Store.pending`."""
+        return self._records > 0
+
+    def begin_commit(self) -> MemoryCommit:
+        """See `Store.begin_commit`."""
+        if self._refusal:
+            raise StoreBroken(f"the store commits nothing: {self._refusal}")
+        assert self._in_flight is None, "one commit at a time"
+        commit = MemoryCommit(self._records, self._messages, self._sync_wanted)
+        self._in_flight = commit
+        self._records = self._messages = 0
+        self._sync_wanted = False
+        return commit
+
+    def end_commit(self, commit: Commit) -> None:
+        """See `Store.end_commit`."""
+        assert commit is self._in_flight, "the commit that was begun"
+        self._in_flight = None
+        self._usage.commits += 1
+        self._usage.records += commit.records
+        self._usage.messages += commit.messages
+
+    def fail_commit(self, commit: Commit, error: BaseException) -> None:
+        """See `Store.fail_commit`."""
+        self._in_flight = None
+        self._refusal = str(error)
+
+    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+        """See `Store.read`."""
+        runs: list[Run] = []
+        for number in range(place.offset, place.offset + place.length):
+            record = self._appends.get(number)
+            if record is None:
+                raise StoreError(f"expected record {number} in memory, it was released")
+            for target, sequence in record.targets:
+                if target != queue:
+                    continue
+                start, stop = max(first, sequence), min(last, sequence + record.last - record.first)
+                if start < stop:
+                    index = record.first + start - sequence
+                    lay_over(runs, Run(record.batch, index, index + stop - start, start, record.attempts))
+        return runs
+
+    def release(self, segment: int, size: int) -> None:
+        """See `Store.release`."""
+        left = self._live.get(segment, 0) - size
+        self._live[segment] = left
+        if left <= 0 and segment < self._next // _SEGMENT_RECORDS:
+            self._live.pop(segment)
+            start = segment * _SEGMENT_RECORDS
+            for number in range(start, start + _SEGMENT_RECORDS):
+                self._appends.pop(number, None)
+
+    def oldest_to_clean(self) -> int | None:
+        """See `Store.oldest_to_clean`: memory comes back by itself."""
+        return None
+
+    def drop(self, segment: int) -> None:
+        """See `Store.drop`."""
+        raise ValueError(f"segment {segment} was not asked to be cleaned")
+
+    def usage(self) -> Usage:
+        """See `Store.usage`."""
+        usage = self._usage
+        usage.segments = len(self._live)
+        usage.live_bytes = usage.total_bytes = sum(self._live.values())
+        usage.broken = self._refusal
+        return usage
+
+    def close(self, now_ms: int = 0) -> None:
+        """See `Store.close`."""
+        self._refusal = "it is closed"
+        self._appends.clear()

@@ -1,0 +1,573 @@
+"""A store in one SQLite file, for small installations: slower than the journal, one file to copy and look into.
+
+Messages are kept as the Append records of the journal, checksum included, and a table says which of their
+sequences are still in a queue. Places count rows: `offset` is the number of the first record, `length` how
+many. SQLite gives back the space of deleted rows by itself, so there is nothing to clean.
+"""
+
+import errno
+import os
+import sqlite3
+import threading
+import time
+from typing import Any, Final
+
+from lightrail.model import limits
+from lightrail.shard.journal.batches import columns, lay_over, runs_of
+from lightrail.shard.journal.commit import Entry, record_bytes
+from lightrail.shard.journal.layout import (
+    FORMAT_VERSION,
+    FRONT_SIZE,
+    SEGMENT_HEADER_SIZE,
+    encode_append_head,
+)
+from lightrail.shard.journal.record import (
+    RETURNING,
+    REWRITTEN,
+    SPILLED,
+    Append,
+    Epoch,
+    Queue,
+    QueueEvent,
+    Record,
+    Seal,
+    Settle,
+)
+from lightrail.shard.journal.scan import Scan
+from lightrail.shard.journal.store import (
+    Commit,
+    JournalDamaged,
+    Recovered,
+    RecoveredQueue,
+    StoreBroken,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    Usage,
+    needs_sync,
+)
+from lightrail.shard.journal.tables import Tables
+from lightrail.shard.queue.runs import Batch, Place, Run
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, policy TEXT NOT NULL,
+    next_sequence INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
+    count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,
+    enqueued_at_ms INTEGER NOT NULL, message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS live_record ON live (record);
+"""
+_SEGMENT_RECORDS: Final = 1_024
+_RESERVE_BYTES: Final = limits.SEGMENT_BYTES
+"""Free space that is left for settlements when the disk runs full."""
+_FULL_RETRY_MS: Final = 250
+
+_Job = tuple[Any, ...]
+
+
+def _signed(number: int) -> int:
+    """SQLite's integers are signed."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+class SqliteCommit:
+    """See `Commit` in store.py."""
+
+    __slots__ = ("_store", "jobs", "last_lsn", "messages", "sync_seconds", "synced")
+
+    def __init__(
+        self, store: "SqliteStore", jobs: list[_Job], messages: int, synced: bool, last_lsn: int
+    ) -> None:
+        self._store = store
+        self.jobs: Final = jobs
+        self.messages: Final = messages
+        self.synced: Final = synced
+        self.last_lsn: Final = last_lsn
+        self.sync_seconds = 0.0
+
+    @property
+    def records(self) -> int:
+        """See `Commit.records`."""
+        return len(self.jobs)
+
+    def perform(self) -> None:
+        """See `Commit.perform`: one transaction."""
+        self.sync_seconds = self._store.write(self)
+
+
+class SqliteStore:
+    """See `Store` in store.py."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        cluster: str = "",
+        shard: int = 0,
+        *,
+        producers_max: int = limits.PRODUCERS_MAX,
+        reserve_bytes: int = _RESERVE_BYTES,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._cluster = cluster
+        self._shard = shard
+        self._reserve_bytes = reserve_bytes
+        self._tables = Tables(producers_max)
+        self._connection: sqlite3.Connection
+        self._lock = threading.Lock()  # Of the connection: commits and reads come from different threads.
+        self._jobs: list[_Job] = []
+        self._waiting: dict[int, Entry] = {}
+        self._live: dict[int, int] = {}
+        self._in_flight: SqliteCommit | None = None
+        self._lsn = 0
+        self._next = 1
+        self._messages = 0
+        self._sync_wanted = False
+        self._space_asked_ms = -_FULL_RETRY_MS
+        self._full = False
+        self._refusal = "it has not been recovered yet: call recover() first"
+        self._usage = Usage()
+
+    # --- opening and closing ---------------------------------------------------------------------------
+
+    def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
+        """See `Store.recover`."""
+        directory = os.path.dirname(os.path.abspath(self._path))
+        os.makedirs(directory, exist_ok=True)
+        self._connection = sqlite3.connect(
+            self._path, timeout=0.5, isolation_level=None, check_same_thread=False
+        )
+        try:
+            return self._recover(memory_bytes)
+        except sqlite3.OperationalError as error:
+            self._connection.close()
+            if "locked" in str(error):
+                raise StoreRefused(
+                    f"expected to be the only one with {self._path}, found that another process holds it: "
+                    "stop that process, or give this shard its own file"
+                ) from error
+            raise
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise JournalDamaged(self._path, 0, str(error)) from error
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _recover(self, memory_bytes: int) -> Recovered:
+        run = self._connection.execute
+        run("PRAGMA locking_mode=EXCLUSIVE")
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=FULL")
+        run("BEGIN IMMEDIATE")
+        for statement in _SCHEMA.strip().split(";"):
+            run(statement)
+        meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
+        mine = {"format": str(FORMAT_VERSION), "cluster": self._cluster, "shard": str(self._shard)}
+        if not meta:
+            meta = {**mine, "epoch": "0", "lsn": "0", "sealed": "0", "next": "1"}
+            self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+        if int(meta["format"]) > FORMAT_VERSION:
+            raise StoreRefused(
+                f"{self._path} has format version {meta['format']}, this program knows {FORMAT_VERSION} and "
+                "older: start it with the newer program that wrote it"
+            )
+        if any(meta[key] != value for key, value in mine.items()):
+            raise StoreRefused(
+                f"expected the store of shard {self._shard} of cluster {self._cluster!r}, found that of shard "
+                f"{meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
+            )
+        run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
+        run("DELETE FROM record WHERE spilled")
+        run("COMMIT")
+        tables = self._tables
+        tables.epoch = int(meta["epoch"])
+        for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
+            tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
+            tables.queues[number].next_sequence = next_sequence
+        for producer, number in run("SELECT id, number FROM producer ORDER BY lsn"):
+            tables.produced(producer & (1 << 64) - 1, number)
+        self._lsn, self._next = int(meta["lsn"]), int(meta["next"])
+        self._refusal = ""
+        share = memory_bytes // max(1, len(tables.queues))
+        queues = [
+            RecoveredQueue(number, entry.name, entry.policy, entry.next_sequence, self._runs(number, share))
+            for number, entry in tables.queues.items()
+        ]
+        return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, meta["sealed"] == "1")
+
+    def _runs(self, queue: int, memory_bytes: int) -> list[Run]:
+        """The runs of a queue, the first of them in memory, the others merged."""
+        runs: list[Run] = []
+        left = memory_bytes
+        rows = self._connection.execute(
+            "SELECT live.first, live.last, live.attempts, id, size, count, durable, priority, expires_at_ms, "
+            "enqueued_at_ms, message_format FROM live JOIN record ON id = record WHERE queue = ? ORDER BY first",
+            (queue,),
+        ).fetchall()
+        for first, last, attempts, number, size, count, *attributes in rows:
+            size = size * (last - first) // count
+            segment = number // _SEGMENT_RECORDS
+            self._live[segment] = self._live.get(segment, 0) + size
+            place = Place(segment, number, 1)
+            if left >= size:
+                left -= size
+                for run in self._read(place, queue, first, last):
+                    run.attempts = attempts
+                    runs.append(run)
+                continue
+            left = -1
+            durable, priority, expires_at_ms, enqueued_at_ms, message_format = attributes
+            batch = Batch(
+                None,
+                None,
+                last - first,
+                size,
+                0,
+                bool(durable),
+                priority,
+                expires_at_ms or None,
+                enqueued_at_ms,
+                place,
+                message_format,
+            )
+            _add_evicted(runs, Run(batch, 0, last - first, first, attempts))
+        return runs
+
+    def close(self, now_ms: int = 0) -> None:
+        """See `Store.close`."""
+        if self._refusal.startswith("it "):
+            return
+        try:
+            if not self._refusal and self.pending:
+                commit = self.begin_commit()
+                commit.perform()
+                self.end_commit(commit)
+        finally:
+            self._refusal = "it is closed"
+            with self._lock:
+                self._connection.close()
+
+    # --- appending -------------------------------------------------------------------------------------
+
+    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+        """See `Store.append`."""
+        if self._refusal:
+            raise StoreBroken(f"the store takes no records: {self._refusal}")
+        lsn = self._lsn + 1
+        place = None
+        if isinstance(record, Append):
+            place = self._append(record, lsn, now_ms)
+        elif isinstance(record, Queue):
+            if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
+                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            self._tables.queue(record)
+            self._jobs.append(("queue", record.event, record.queue, record.name, record.policy))
+        elif isinstance(record, Settle):
+            returning = record.outcome in RETURNING
+            self._jobs.append(
+                ("settle", record.queue, list(record.ranges), record.attempts if returning else None)
+            )
+        elif isinstance(record, Epoch | Seal):
+            self._tables.epoch = record.epoch
+            self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
+        self._lsn = lsn
+        self._sync_wanted |= needs_sync(record)
+        return place
+
+    def _append(self, record: Append, lsn: int, now_ms: int) -> Place:
+        for queue, _ in record.targets:
+            if queue not in self._tables.queues:
+                raise ValueError(f"queue {queue} was not declared: append its Queue record first")
+        size, ends, blob = columns(record.batch, record.first, record.last)
+        if not record.flags & REWRITTEN:
+            self._find_room(now_ms)
+        rest = encode_append_head(record, lsn, 0, now_ms, size)
+        entry: Entry = (FRONT_SIZE + len(rest) + memoryview(ends).nbytes + size, rest, ends, blob)
+        number = self._next
+        self._next = number + 1
+        count = record.last - record.first
+        batch = record.batch
+        self._waiting[number] = entry
+        self._jobs.append(
+            (
+                "append",
+                (
+                    number,
+                    bool(record.flags & SPILLED),
+                    size,
+                    count,
+                    batch.durable,
+                    batch.priority,
+                    batch.expires_at_ms or 0,
+                    batch.enqueued_at_ms,
+                    batch.message_format,
+                ),
+                entry,
+                [(queue, first, first + count) for queue, first in record.targets],
+                record.attempts,
+                bool(record.flags & REWRITTEN),
+                (record.producer, record.number, lsn),
+            )
+        )
+        for queue, first in record.targets:
+            table = self._tables.queues[queue]
+            table.next_sequence = max(table.next_sequence, first + count)
+        if record.producer:
+            self._tables.produced(record.producer, record.number)
+        self._messages += count
+        segment = number // _SEGMENT_RECORDS
+        self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
+        return Place(segment, number, 1)
+
+    def _find_room(self, now_ms: int) -> None:
+        """Raises StoreFull while less than the reserve is free; asked at most every _FULL_RETRY_MS."""
+        if not self._space_asked_ms <= now_ms < self._space_asked_ms + _FULL_RETRY_MS:
+            self._space_asked_ms = now_ms
+            figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
+            self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
+        if self._full:
+            raise StoreFull(
+                f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on the "
+                "disk, or let receivers take messages; then sending goes on by itself"
+            )
+
+    # --- committing ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """See `Store.pending`."""
+        return bool(self._jobs)
+
+    def begin_commit(self) -> SqliteCommit:
+        """See `Store.begin_commit`."""
+        if self._refusal:
+            raise StoreBroken(f"the store commits nothing: {self._refusal}")
+        assert self._in_flight is None, "one commit at a time"
+        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self._lsn)
+        self._in_flight = commit
+        self._jobs = []
+        self._messages = 0
+        self._sync_wanted = False
+        return commit
+
+    def write(self, commit: SqliteCommit) -> float:
+        """In the commit thread: one transaction; gives the seconds that its end took.
+
+        Raises:
+            OSError: SQLite could not write it.
+        """
+        with self._lock:
+            run = self._connection.execute
+            try:
+                run("PRAGMA synchronous=" + ("FULL" if commit.synced else "OFF"))
+                run("BEGIN IMMEDIATE")
+                for job in commit.jobs:
+                    self._perform(job)
+                run("UPDATE meta SET value = ? WHERE key = 'lsn'", (str(commit.last_lsn),))
+                run(
+                    "DELETE FROM producer WHERE id IN (SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
+                    (self._tables.producers_max,),
+                )
+                started = time.perf_counter()
+                run("COMMIT")
+                return time.perf_counter() - started
+            except sqlite3.Error as error:
+                if self._connection.in_transaction:
+                    run("ROLLBACK")
+                number = errno.ENOSPC if "full" in str(error) else errno.EIO
+                raise OSError(number, f"SQLite could not write {self._path}: {error}") from error
+
+    def _perform(self, job: _Job) -> None:
+        run = self._connection.execute
+        match job:
+            case ("append", row, entry, targets, attempts, rewritten, (producer, number, lsn)):
+                if rewritten:
+                    for queue, first, last in targets:
+                        self._take_out(queue, first, last)
+                run("INSERT INTO record VALUES (?,?,?,?,?,?,?,?,?,?)", (*row, record_bytes(entry, 0)))
+                run("UPDATE meta SET value = ? WHERE key = 'next'", (str(row[0] + 1),))
+                for queue, first, last in targets:
+                    run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, first, last, attempts, row[0]))
+                    run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
+                if producer:
+                    run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (_signed(producer), number, lsn))
+            case ("settle", queue, ranges, attempts):
+                for first, last in ranges:
+                    for at, stop, _, record in self._take_out(queue, first, last, attempts is not None):
+                        if attempts is not None:
+                            run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, at, stop, attempts, record))
+            case ("queue", QueueEvent.DELETED, queue, _, _):
+                self._take_out(queue, 0, (1 << 63) - 1)
+                run("DELETE FROM queue WHERE id = ?", (queue,))
+            case ("queue", QueueEvent.DECLARED, queue, name, policy):
+                run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
+            case ("queue", _, queue, name, policy):
+                run("UPDATE queue SET name = ?, policy = ? WHERE id = ?", (name, policy, queue))
+            case ("epoch", epoch, sealed):
+                run("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+                run("UPDATE meta SET value = ? WHERE key = 'sealed'", (str(int(sealed)),))
+            case ("forget", first, last):
+                run(
+                    "DELETE FROM live WHERE record IN "
+                    "(SELECT id FROM record WHERE id >= ? AND id < ? AND spilled)",
+                    (first, last),
+                )
+                run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
+
+    def _take_out(
+        self, queue: int, first: int, last: int, keep: bool = False
+    ) -> list[tuple[int, int, int, int]]:
+        """Takes sequences out of the live ones: (first, last, attempts, record) of each piece taken.
+
+        A record without live messages goes, unless the caller keeps it to put the pieces back.
+        """
+        run = self._connection.execute
+        rows = run(
+            "SELECT first, last, attempts, record FROM live WHERE queue = ?1 AND last > ?2 AND first < ?3 AND "
+            "first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
+            (queue, first, last),
+        ).fetchall()
+        taken = []
+        for start, stop, attempts, record in rows:
+            run("DELETE FROM live WHERE queue = ? AND first = ?", (queue, start))
+            if start < first:
+                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, start, first, attempts, record))
+            if stop > last:
+                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, last, stop, attempts, record))
+            taken.append((max(start, first), min(stop, last), attempts, record))
+            if not keep:
+                run(
+                    "DELETE FROM record WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE record = ?1)",
+                    (record,),
+                )
+        return taken
+
+    def end_commit(self, commit: Commit) -> None:
+        """See `Store.end_commit`."""
+        assert isinstance(commit, SqliteCommit)
+        assert commit is self._in_flight, "the commit that was begun"
+        self._in_flight = None
+        for job in commit.jobs:
+            if job[0] == "append":
+                del self._waiting[job[1][0]]
+                self._usage.written_bytes += job[2][0]
+        usage = self._usage
+        usage.records += commit.records
+        usage.messages += commit.messages
+        usage.commits += 1
+        usage.syncs += commit.synced
+        usage.sync_seconds += commit.sync_seconds
+
+    def fail_commit(self, commit: Commit, error: BaseException) -> None:
+        """See `Store.fail_commit`."""
+        assert commit is self._in_flight, "the commit that was begun"
+        self._in_flight = None
+        self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+        """See `Store.read`."""
+        try:
+            return self._read(place, queue, first, last)
+        except sqlite3.DatabaseError as error:
+            raise JournalDamaged(self._path, place.offset, str(error)) from error
+
+    def _read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+        end = place.offset + place.length
+        # What waits is looked at first: when it is committed meanwhile, it is found twice and counts once.
+        entries = {
+            number: record_bytes(entry, 0)
+            for number, entry in list(self._waiting.items())
+            if place.offset <= number < end
+        }
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT id, bytes FROM record WHERE id >= ? AND id < ? ORDER BY id", (place.offset, end)
+            ).fetchall()
+        entries.update(rows)
+        if not entries:
+            raise StoreError(f"expected records {place.offset} to {end} in {self._path}, they are not there")
+        runs: list[Run] = []
+        for number, data in sorted(entries.items()):
+            scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
+            found = next(iter(scan), None)
+            if found is None:
+                raise JournalDamaged(self._path, number, scan.found)
+            for run in runs_of(found, number // _SEGMENT_RECORDS, queue, first, last):
+                run.batch.place = Place(number // _SEGMENT_RECORDS, number, 1)
+                lay_over(runs, run)
+        return runs
+
+    # --- space -----------------------------------------------------------------------------------------
+
+    def release(self, segment: int, size: int) -> None:
+        """See `Store.release`. Settled rows go with their Settle; here go those that were only spilled."""
+        left = self._live.get(segment, 0) - size
+        self._live[segment] = left
+        if left <= 0 and segment < self._next // _SEGMENT_RECORDS:
+            self._live.pop(segment)
+            self._jobs.append(("forget", segment * _SEGMENT_RECORDS, (segment + 1) * _SEGMENT_RECORDS))
+
+    def oldest_to_clean(self) -> int | None:
+        """See `Store.oldest_to_clean`: SQLite uses the space of deleted rows again."""
+        return None
+
+    def drop(self, segment: int) -> None:
+        """See `Store.drop`."""
+        raise ValueError(f"segment {segment} was not asked to be cleaned")
+
+    def usage(self) -> Usage:
+        """See `Store.usage`."""
+        usage = self._usage
+        usage.segments = 1
+        usage.total_bytes = sum(
+            os.path.getsize(path) for path in (self._path, f"{self._path}-wal") if os.path.exists(path)
+        )
+        usage.live_bytes = sum(self._live.values())
+        usage.full = self._full
+        usage.broken = self._refusal
+        return usage
+
+
+class _Whole:
+    """One record as a file that a scan can read."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Readable`."""
+        start = offset - SEGMENT_HEADER_SIZE
+        return self._data[start : start + length]
+
+
+def _add_evicted(runs: list[Run], run: Run) -> None:
+    """Appends an evicted run, or makes the last one longer by it."""
+    if runs:
+        before, batch = runs[-1], run.batch
+        last = before.batch
+        one, other = last.place, batch.place
+        assert one is not None
+        assert other is not None
+        if (
+            last.data is None
+            and before.end == run.sequence
+            and one.segment == other.segment
+            and one.offset <= other.offset
+            and before.attempts == run.attempts
+            and (last.durable, last.priority, last.expires_at_ms, last.message_format)
+            == (batch.durable, batch.priority, batch.expires_at_ms, batch.message_format)
+        ):
+            last.count += batch.count
+            last.size += batch.size
+            last.place = Place(one.segment, one.offset, other.offset + 1 - one.offset)
+            runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
+            return
+    runs.append(run)

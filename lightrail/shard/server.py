@@ -33,6 +33,8 @@ class Server:
         self._reader = ThreadPoolExecutor(1, "read")
         self._commit: Commit | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._beat_ms = 0
+        """When the timer rings."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
@@ -74,6 +76,10 @@ class Server:
         self._send()
         for read in engine.take_reads():
             self._begin_read(read)
+        deadline = engine.deadline_ms
+        if deadline is not None and deadline < self._beat_ms:
+            # Something that came in this turn is due before the timer rings.
+            self._arm()
 
     def _send(self) -> None:
         for identity, parts in self._engine.take_output():
@@ -126,15 +132,24 @@ class Server:
     # --- time ------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        now_ms = self.now_ms()
-        self._engine.tick(now_ms)
+        self._beat_ms = 0
+        self._engine.tick(self.now_ms())
         self._turn()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Sets the timer to the next deadline of a queue, or to the next heartbeat."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._closing:
+            return
+        now_ms = self.now_ms()
         deadline = self._engine.deadline_ms
         wait_ms = limits.HEARTBEAT_MS
         if deadline is not None:
             wait_ms = max(1, min(wait_ms, deadline - now_ms))
-        if not self._closing:
-            self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
+        self._beat_ms = now_ms + wait_ms
+        self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
     # --- the end ---------------------------------------------------------------------------------------
 

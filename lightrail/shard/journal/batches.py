@@ -7,6 +7,32 @@ from lightrail.shard.journal.scan import Found
 from lightrail.shard.queue.runs import Batch, Place, Run, shifted
 
 
+def columns(batch: Batch, first: int, last: int) -> tuple[int, bytes | memoryview, memoryview]:
+    """Size, ends and blob of messages `first` to before `last`, as an Append record holds them.
+
+    The messages are not copied; their ends only when they have to move, or may change.
+
+    Raises:
+        ValueError: the batch is not in memory.
+    """
+    data, column = batch.loaded()
+    if first:
+        start = column[first - 1]
+        size = column[last - 1] - start
+        ends: bytes | memoryview = shifted(column[first:last], -start)
+        start += batch.base
+    else:
+        start = batch.base
+        size = column[last - 1]
+        if last != batch.count:
+            ends = column[:last].tobytes()
+        elif type(column) is memoryview:
+            ends = column
+        else:
+            ends = column.tobytes()
+    return size, ends, memoryview(data)[start : start + size]
+
+
 def load(found: Found, head: AppendHead, column: int, segment: int, first: int, last: int) -> Batch:
     """Messages `first` to before `last` of an Append record as a batch in memory, copied from the view.
 

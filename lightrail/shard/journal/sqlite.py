@@ -1,4 +1,4 @@
-"""A store in one SQLite file, for small installations: slower than the journal, one file to copy and look into.
+"""A store in one SQLite file, for small installations: slower than the journal, easy to copy and look into.
 
 Messages are kept as the Append records of the journal, checksum included, and a table says which of their
 sequences are still in a queue. Places count rows: `offset` is the number of the first record, `length` how
@@ -55,8 +55,8 @@ CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, po
     next_sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
-    count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL, expires_at_ms INTEGER NOT NULL,
-    enqueued_at_ms INTEGER NOT NULL, message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
+    count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL, message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_record ON live (record);
@@ -177,8 +177,8 @@ class SqliteStore:
             )
         if any(meta[key] != value for key, value in mine.items()):
             raise StoreRefused(
-                f"expected the store of shard {self._shard} of cluster {self._cluster!r}, found that of shard "
-                f"{meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
+                f"expected the store of shard {self._shard} of cluster {self._cluster!r}, found that of "
+                f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
             )
         run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
         run("DELETE FROM record WHERE spilled")
@@ -205,7 +205,8 @@ class SqliteStore:
         left = memory_bytes
         rows = self._connection.execute(
             "SELECT live.first, live.last, live.attempts, id, size, count, durable, priority, expires_at_ms, "
-            "enqueued_at_ms, message_format FROM live JOIN record ON id = record WHERE queue = ? ORDER BY first",
+            "enqueued_at_ms, message_format FROM live JOIN record ON id = record WHERE queue = ? "
+            "ORDER BY first",
             (queue,),
         ).fetchall()
         for first, last, attempts, number, size, count, *attributes in rows:
@@ -331,8 +332,8 @@ class SqliteStore:
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
             raise StoreFull(
-                f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on the "
-                "disk, or let receivers take messages; then sending goes on by itself"
+                f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
+                "the disk, or let receivers take messages; then sending goes on by itself"
             )
 
     # --- committing ------------------------------------------------------------------------------------
@@ -363,13 +364,14 @@ class SqliteStore:
         with self._lock:
             run = self._connection.execute
             try:
-                run("PRAGMA synchronous=" + ("FULL" if commit.synced else "OFF"))
+                run("PRAGMA synchronous=" + ("FULL" if commit.synced else "NORMAL"))
                 run("BEGIN IMMEDIATE")
                 for job in commit.jobs:
                     self._perform(job)
                 run("UPDATE meta SET value = ? WHERE key = 'lsn'", (str(commit.last_lsn),))
                 run(
-                    "DELETE FROM producer WHERE id IN (SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
+                    "DELETE FROM producer WHERE id IN "
+                    "(SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
                     (self._tables.producers_max,),
                 )
                 started = time.perf_counter()
@@ -427,8 +429,8 @@ class SqliteStore:
         """
         run = self._connection.execute
         rows = run(
-            "SELECT first, last, attempts, record FROM live WHERE queue = ?1 AND last > ?2 AND first < ?3 AND "
-            "first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
+            "SELECT first, last, attempts, record FROM live WHERE queue = ?1 AND last > ?2 AND first < ?3 "
+            "AND first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
             (queue, first, last),
         ).fetchall()
         taken = []

@@ -1,4 +1,4 @@
-"""Messages of python-qpid-proton with every AMQP type in every place, and an equality that tells types apart."""
+"""Messages of python-qpid-proton with every AMQP type in every place; an equality that tells types apart."""
 
 import math
 import struct

@@ -6,7 +6,7 @@ events, gives commands to the connection, its sessions and links, and writes wha
     for event in connection.feed(data, now_ms): ...
     data = b"".join(connection.output); connection.output.clear()
     if connection.closed: close the socket once `data` is written
-    call connection.tick(now_ms) at the time that the last tick gave back
+    call connection.tick(now_ms) at the time that the last tick gave back; events of it come with feed(b"")
 
 Phases. A server waits in HEADER for a protocol header; a SASL header leads to SASL and, when the caller has
 given a good outcome, back to HEADER. After the AMQP header it is OPENING until the peer's open comes, which
@@ -77,6 +77,7 @@ class Connection:
         self.output: list[bytes] = []
         """Pieces to write, in order; the caller joins and clears it."""
         self.events: list[Event] = []
+        """What the next feed gives, or the one at work will give."""
         self.sessions: dict[int, Session] = {}
         """By the peer's channel."""
         self._channels: dict[int, Session] = {}
@@ -239,18 +240,22 @@ class Connection:
     # --- input -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
-        """What the bytes read from the socket mean, in order. Commands may be given to the objects in it."""
+        """What the bytes read from the socket mean, in order; first, what commands and ticks led to since."""
         self._now_ms = now_ms
-        events = self.events = []
-        if self.phase == CLOSED:
-            return events
+        if self.phase != CLOSED:
+            self._feed(data)
+        events = self.events
+        self.events = []
+        return events
+
+    def _feed(self, data: bytes | bytearray | memoryview) -> None:
         if type(data) is not bytes:
             data = bytes(data)
         pending = self._pending
         if pending is not None:
             pending += data
             if len(pending) < self.needed:
-                return events
+                return
             data = bytes(pending)
             self._pending = None
         self.needed = 0
@@ -270,7 +275,6 @@ class Connection:
                 )
             else:
                 self._pending = bytearray(data[position:] if position else data)
-        return events
 
     def _read(self, data: bytes, end: int) -> int:
         """Read until the bytes are used up, or are too few, or wait for the caller; gives how far it came."""
@@ -354,7 +358,8 @@ class Connection:
                 f"expected idle-time-out >= {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
             )
         self.peer_open = peer
-        self.peer_max_frame_size = peer.max_frame_size
+        # No peer is sent frames larger than those that we take: other links get their turn between them.
+        self.peer_max_frame_size = min(peer.max_frame_size, self.settings.max_frame_size)
         self.peer_channel_max = peer.channel_max
         self._peer_idle_ms = idle
         self._said_ms = self._now_ms

@@ -275,11 +275,12 @@ class Link:
         """The peer's fault ended the link, and its detach has not come yet."""
         return self in self.session.errants
 
-    def fail(self, fault: LinkFault) -> None:
-        """The peer's fault: detach with its condition, and tell the caller."""
+    def fail(self, fault: LinkFault, errant: bool = True) -> None:
+        """Detach with the fault's condition, and tell the caller; `errant` when it is the peer's (2.6.5)."""
         error = make_error(fault.condition, fault.description)
         self._detach(True, error)
-        self.session.errants.append(self)
+        if errant:
+            self.session.errants.append(self)
         self.session.connection.events.append(Detached(self, True, error, False))
 
     def steal(self) -> None:

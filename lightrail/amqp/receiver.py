@@ -99,8 +99,10 @@ class ReceivingLink(Link):
         session = self.session
         wire = transfer.delivery_id
         if self.state == DETACHING:
-            if wire is not None:
-                session.saw_delivery(wire)
+            if wire is None or not session.is_new_delivery(wire):
+                # The rest of a delivery whose beginning was the fault, or was dropped.
+                return
+            session.saw_delivery(wire)
             self.allowed -= 1
             if self.is_errant or self.allowed < 0:
                 raise errant(self, "transfer")

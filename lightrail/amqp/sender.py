@@ -141,6 +141,9 @@ class SendingLink(Link):
             raise LocalError(f"{self!r} was attached with snd-settle-mode {self.snd_settle_mode}")
         if not count:
             return
+        largest = self.peer_max_message_size
+        if largest and ends[count - 1] - base > largest and self._oversized(count, ends, base, largest):
+            return
         if type(blob) is not bytes:
             blob = bytes(memoryview(blob)[: ends[count - 1] - base])
         self.sent += count
@@ -151,6 +154,18 @@ class SendingLink(Link):
                 self.session.waiting.append(self)
         else:
             self._backlog.append(entry)
+
+    def _oversized(self, count: int, ends: Sequence[int], base: int, largest: int) -> bool:
+        """Whether a message is larger than the peer takes (2.7.3): the link is detached then."""
+        start = base
+        for index in range(count):
+            size = ends[index] - start
+            start = ends[index]
+            if size > largest:
+                text = f"expected messages of at most {largest} bytes (max-message-size), found one of {size}"
+                self.fail(LinkFault(conditions.MESSAGE_SIZE_EXCEEDED, text), errant=False)
+                return True
+        return False
 
     def pump(self) -> None:
         """Send what waits, as far as credit and window go."""

@@ -413,6 +413,11 @@ class Session:
         except LinkFault as fault:
             link.fail(fault)
 
+    def is_new_delivery(self, wire: int) -> bool:
+        """Whether no delivery with this id has begun yet."""
+        expected = self.next_incoming_delivery
+        return expected is None or unwrap(wire, expected) >= expected
+
     def saw_delivery(self, wire: int) -> int:
         """The unwrapped id of a delivery that begins; ids only rise within a session (2.6.12)."""
         expected = self.next_incoming_delivery

@@ -541,3 +541,11 @@ def test_a_conversation_cut_anywhere_means_the_same() -> None:
         assert told([PRELUDE], [REST[:cut], REST[cut:]]) == whole
     for cut in range(len(PRELUDE)):
         assert told([PRELUDE[:cut], PRELUDE[cut:]], [REST]) == whole
+
+
+def test_what_a_tick_led_to_is_told_by_the_next_feed() -> None:
+    peer = opened(idle_time_out_ms=60_000, closing_time_ms=5_000)
+    peer.engine.tick(60_000)
+    (event,) = peer.feed(b"")
+    assert isinstance(event, events.Closed)
+    assert not event.by_peer

@@ -982,3 +982,28 @@ def test_ending_the_session_ends_what_waits() -> None:
     peer.hear()
     link.send_one(data(b"x"))
     assert peer.hear() == []
+
+
+def test_a_message_larger_than_the_peer_takes_detaches_and_is_told_with_the_next_feed() -> None:
+    peer = opened()
+    link = peer.receiver(max_message_size=20)
+    message = data(b"x" * 15)
+    link.send(2, [len(message), 2 * len(message)], message * 2)
+    assert len(peer.hear()) == 2
+    link.send_one(message + b"x")
+    assert conditions_of(peer.hear()) == [("detach", "amqp:link:message-size-exceeded")]
+    (event,) = peer.feed(b"")
+    assert (event.link, event.by_peer) == (link, False)
+    assert peer.credit(link, 5) == []
+
+
+def test_the_rest_of_a_delivery_that_was_refused_is_dropped() -> None:
+    peer = opened(max_message_size=50)
+    peer.sender()
+    peer.say(transfer(0, more=True), b"x" * 51)
+    assert conditions_of(peer.hear()) == [("detach", "amqp:link:message-size-exceeded")]
+    peer.say(Transfer(handle=0, more=True), b"x" * 51)
+    peer.say(Transfer(handle=0, delivery_id=0), b"x" * 51)
+    assert peer.hear() == []
+    peer.say(transfer(1), data(b"x"))
+    assert conditions_of(peer.hear()) == [("end", "amqp:session:errant-link")]

@@ -6,10 +6,13 @@ message, which costs more than the message does here.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import zmq
+
+log = logging.getLogger("lightrail.wire")
 
 Parts = list[bytes]
 Receive = Callable[[Parts], None]
@@ -79,15 +82,23 @@ class LoopSocket:
         receive_multipart = self._socket.recv_multipart
         receive = self._receive
         got = 0
-        try:
-            while got < MESSAGES_PER_TURN:
-                receive(receive_multipart(zmq.NOBLOCK))
-                got += 1
-        except zmq.Again:
-            pass
+        while got < MESSAGES_PER_TURN:
+            try:
+                parts = receive_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            got += 1
+            try:
+                receive(parts)
+            except Exception:
+                # The edge is used up: whoever stops here never hears of the messages behind this one.
+                log.exception("a message of %d parts could not be applied", len(parts))
         if got:
-            self._after()
-        if got == MESSAGES_PER_TURN or (
-            not self._closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator,arg-type]
-        ):
+            try:
+                self._after()
+            except Exception:
+                log.exception("a turn could not be ended")
+        if self._closed or self._scheduled:
+            return
+        if got == MESSAGES_PER_TURN or self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             self._schedule()

@@ -19,6 +19,8 @@ from lightrail.bench.plan import SenderResult, Sent, Share
 BATCH_MESSAGES: Final = 128
 """Sent by one sender in one turn."""
 BATCH_BYTES: Final = 256 * 1024
+BACKLOG_POLL_NS: Final = 1_000_000
+"""How often a sender that waits for the receivers asks how far they are."""
 OUTGOING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes that may wait in a session; the broker's credit alone would let large messages fill the memory."""
 
@@ -260,7 +262,7 @@ class Sending:
         """When there is something to do even if no socket has news."""
         wake = now_ns + 100_000_000
         if waiting_for_receivers:
-            return now_ns + 200_000
+            return now_ns + BACKLOG_POLL_NS
         for sender in active:
             pace = sender.pace
             if pace is not None and lib.pn_link_credit(sender.link) > 0:

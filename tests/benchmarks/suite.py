@@ -1,0 +1,55 @@
+"""Runs rows one after the other and says how far it is."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+
+from tests.benchmarks import document, machine
+from tests.benchmarks.document import number
+from tests.benchmarks.load import LoadFailed
+from tests.benchmarks.row import Result, Row, Workplace
+
+
+def run(rows: Iterable[Row], runs: int, scratch: str, order: list[str], part: str = "rows") -> bool:
+    """Measure every row ``runs`` times and write the documents after each; whether all targets were met."""
+    here = machine.describe(scratch)
+    say("machine", "; ".join(here.values()))
+    if machine.file_system(scratch) in machine.MEMORY_FILE_SYSTEMS:
+        say("machine", "the data is on a file system in memory: durable figures say nothing")
+    met = True
+    for row in rows:
+        result = Result(row)
+        load = machine.load()
+        for count in range(1, runs + 1):
+            _once(result, count, runs, scratch)
+        document.save([result], order, here | {"load": f"{load:.1f}"}, part)
+        say(row.name, "met" if result.met else "MISSED")
+        met = met and result.met
+    say("written", "docs/benchmarks.md and docs/benchmarks.json")
+    return met
+
+
+def _once(result: Result, count: int, runs: int, scratch: str) -> None:
+    row = result.row
+    name = f"{row.name} {count}/{runs}"
+    directory = tempfile.mkdtemp(prefix="lightrail-bench-", dir=scratch)
+    try:
+        figures = row.measure(Workplace(directory, lambda text: say(name, text)))
+    except (LoadFailed, AssertionError, OSError, subprocess.SubprocessError) as error:
+        result.failures.append(f"{type(error).__name__}: {error}".splitlines()[0][:300])
+        say(name, f"FAILED: {error}")
+    else:
+        result.runs.append(figures)
+        shown = [f"{limit.figure} {number(figures[limit.figure])} ({limit})" for limit in row.limits]
+        if "received_per_s" in figures:
+            shown.append(f"{figures['received_per_s']:,.0f} messages/s")
+        say(name, ", ".join(shown))
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def say(name: str, text: str) -> None:
+    """One line of progress."""
+    print(f"{name:<18} {text}", file=sys.stderr, flush=True)

@@ -56,7 +56,8 @@ CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, po
 CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
     count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL,
-    expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL, message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
+    expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL,
+    message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_record ON live (record);
@@ -569,7 +570,7 @@ def _add_evicted(runs: list[Run], run: Run) -> None:
         ):
             last.count += batch.count
             last.size += batch.size
-            last.place = Place(one.segment, one.offset, other.offset + 1 - one.offset)
+            last.place = Place(one.segment, one.offset, max(one.length, other.offset + 1 - one.offset))
             runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
             return
     runs.append(run)

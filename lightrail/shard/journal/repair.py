@@ -1,0 +1,302 @@
+"""Repair: sets damaged bytes of a journal aside, says what they held, and puts a Gap record in their place.
+
+It changes nothing that can be read. A shard starts afterwards with the messages that are left: appends that
+were in the gap are lost, settlements that were in it are forgotten, so that such messages come again.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+from lightrail.shard.journal import identity, recovery
+from lightrail.shard.journal.files import DiskFile, Files, RealFiles
+from lightrail.shard.journal.layout import (
+    APPEND,
+    CLOSE,
+    EPOCH,
+    GAP,
+    HEADER,
+    HEADER_SIZE,
+    MARK,
+    QUEUE,
+    RECORD_SIZE_MIN,
+    REST,
+    SEAL,
+    SEGMENT_HEADER_SIZE,
+    SETTLE,
+    SNAPSHOT,
+    U64,
+    LayoutError,
+    SegmentHeader,
+    decode_append_head,
+    decode_segment_header,
+    decode_small,
+    encode_segment_header,
+    finished,
+)
+from lightrail.shard.journal.record import Gap, Queue, Settle
+from lightrail.shard.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal.segment import name_of, numbers
+from lightrail.shard.journal.store import StoreRefused
+
+_NAMES = {
+    APPEND: "Append",
+    SETTLE: "Settle",
+    QUEUE: "Queue",
+    SNAPSHOT: "Snapshot",
+    SEAL: "Seal",
+    EPOCH: "Epoch",
+    CLOSE: "Close",
+    GAP: "Gap",
+}
+
+
+@dataclass(slots=True)
+class Damage:
+    """A range that was set aside."""
+
+    segment: str
+    offset: int
+    length: int
+    first_lsn: int
+    next_lsn: int
+    """The records from `first_lsn` to before this are lost."""
+    aside: str
+    """File with the bytes as they were; empty when there were none."""
+    held: list[str] = field(default_factory=list)
+    """What can still be told of them, one line each."""
+
+    def __str__(self) -> str:
+        lost = self.next_lsn - self.first_lsn
+        lines = [
+            f"{self.segment}: {self.length} bytes at offset {self.offset}, {lost} records from number "
+            f"{self.first_lsn} on" + (f", set aside in {self.aside}" if self.aside else "")
+        ]
+        return "\n  ".join(lines + self.held)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a repair found and did."""
+
+    segments: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        if not self.damages:
+            return f"{self.segments} segments, no damage found, nothing changed"
+        return "\n".join(
+            [f"{self.segments} segments, {len(self.damages)} damaged ranges", *map(str, self.damages)]
+        )
+
+
+def repair(directory: str | os.PathLike[str]) -> Report:
+    """Repairs the journal in a directory; nobody else may have it open.
+
+    Raises:
+        StoreRefused: it is in use, or is no journal of this format.
+    """
+    if not os.path.isdir(directory):
+        raise StoreRefused(f"expected the directory of a journal, such as data/shard-0, found no {directory}")
+    files = RealFiles(directory)
+    if not files.lock():
+        raise StoreRefused(
+            f"expected the journal in {directory} to be idle, found it in use: stop the shard first"
+        )
+    try:
+        return repair_files(files)
+    finally:
+        files.unlock()
+
+
+def repair_files(files: Files) -> Report:
+    """See `repair`; the caller holds the lock."""
+    known = identity.load(files)
+    salt = known.salt if known is not None else recovery.salt_of(files)
+    if salt is None:
+        raise StoreRefused(f"expected a journal, found neither {identity.FILE} nor a segment header")
+    return _Repairer(files, salt).run()
+
+
+class _Repairer:
+    """Goes through the segments once."""
+
+    __slots__ = ("_files", "_lsn", "_report", "_salt")
+
+    def __init__(self, files: Files, salt: int) -> None:
+        self._files = files
+        self._salt = salt
+        self._lsn = 0
+        self._report = Report()
+
+    def run(self) -> Report:
+        opened = {number: self._files.open(name_of(number)) for number in numbers(self._files)}
+        try:
+            headers = {number: self._header(number, file) for number, file in opened.items()}
+            begun = [number for number, header in headers.items() if header is not None]
+            begun += [
+                number
+                for number, file in opened.items()
+                if headers[number] is None and (not begun or number > max(begun)) and self._was_begun(file)
+            ]
+            if not begun:
+                return self._report
+            for number in range(min(opened), max(begun) + 1):
+                self._report.segments += 1
+                file = opened.get(number)
+                if file is None:
+                    file = opened[number] = self._files.create(name_of(number))
+                    self._files.sync()
+                header = headers.get(number) or self._new_header(number, file)
+                following = next(
+                    (headers[later] for later in range(number + 1, max(begun) + 1) if headers.get(later)),
+                    None,
+                )
+                last = number == max(begun)
+                self._segment(number, file, header, following, last)
+        finally:
+            for file in opened.values():
+                file.close()
+        return self._report
+
+    def _header(self, number: int, file: DiskFile) -> SegmentHeader | None:
+        header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+        if header is None or header.segment != number or header.salt != self._salt:
+            return None
+        return header
+
+    def _was_begun(self, file: DiskFile) -> bool:
+        """Whether the file, which has no header, holds records that say that it had one and was synced."""
+        records = next_whole(file, self._salt, 0, file.size(), 1)
+        first = next(records, None)
+        return first is not None and any(found.lsn - found.unsynced > first.lsn for found in records)
+
+    def _new_header(self, number: int, file: DiskFile) -> SegmentHeader:
+        """Writes the header again, so that it continues what came before or fits the first record."""
+        first_lsn = self._lsn
+        if not first_lsn:
+            found = next(next_whole(file, self._salt, 0, file.size(), 1), None)
+            first_lsn = 1
+            if found is not None:
+                first_lsn = found.lsn if found.offset <= SEGMENT_HEADER_SIZE else max(1, found.lsn - 1)
+        old = file.read(0, SEGMENT_HEADER_SIZE)
+        self._aside(number, 0, old, first_lsn, first_lsn, ["the header of the segment"])
+        file.write(0, [encode_segment_header(number, first_lsn, self._salt)])
+        file.sync()
+        return SegmentHeader(1, number, first_lsn, self._salt)
+
+    def _segment(
+        self, number: int, file: DiskFile, header: SegmentHeader, following: SegmentHeader | None, last: bool
+    ) -> None:
+        offset, lsn = SEGMENT_HEADER_SIZE, header.first_lsn
+        stop = following.first_lsn if following is not None else None
+        while True:
+            scan = Scan(file, self._salt, offset, file.size(), lsn, stop)
+            for found in scan:
+                if found.code == GAP:
+                    gap = decode_small(found.view, found.start, found.length)
+                    assert isinstance(gap, Gap)
+                    scan.skip_to(gap.next_lsn)
+            offset, lsn = scan.offset, scan.lsn or lsn
+            self._lsn = lsn
+            if lsn == stop:
+                return
+            size = file.size()
+            whole = self._next(file, offset, size, lsn, stop, last)
+            if whole is None:
+                if not last:
+                    self._gap(number, file, offset, size, lsn, stop if stop is not None else lsn, True)
+                return
+            self._gap(number, file, offset, whole.offset, lsn, whole.lsn, False)
+            offset, lsn = whole.offset, whole.lsn
+
+    def _next(
+        self, file: DiskFile, offset: int, size: int, lsn: int, stop: int | None, last: bool
+    ) -> Found | None:
+        """The record to go on with after damage; None when there is none, or a crash explains the end."""
+        candidates = next_whole(file, self._salt, offset, size, lsn)
+        first = None
+        for found in candidates:
+            if stop is not None and found.lsn >= stop:
+                continue
+            if first is None and found.offset >= offset + RECORD_SIZE_MIN:
+                first = found
+                if not last:
+                    return first
+            if found.lsn - found.unsynced > lsn:
+                return first
+        return None
+
+    def _gap(
+        self, number: int, file: DiskFile, start: int, end: int, lsn: int, next_lsn: int, rest: bool
+    ) -> None:
+        """Sets bytes aside and puts a Gap record there, which ends the segment if `rest` is given."""
+        damaged = file.read(start, end - start)
+        if rest:
+            damaged = damaged.rstrip(b"\0")
+            self._lsn = next_lsn
+        self._aside(number, start, damaged, lsn, next_lsn, held_by(damaged, self._salt))
+        length = RECORD_SIZE_MIN if rest else end - start
+        body = U64.pack(next_lsn).ljust(length - HEADER_SIZE, b"\0")
+        if rest:
+            file.truncate(start)
+        file.write(start, [finished(REST.pack(GAP, 0, MARK, 0, lsn, 0) + body, self._salt)])
+        file.sync()
+
+    def _aside(self, number: int, offset: int, data: bytes, lsn: int, next_lsn: int, held: list[str]) -> None:
+        name = ""
+        if data:
+            name = f"damaged-{number:012d}-{offset}.bin"
+            self._files.replace(name, data)
+        self._report.damages.append(Damage(name_of(number), offset, len(data), lsn, next_lsn, name, held))
+
+
+def held_by(data: bytes, salt: int) -> list[str]:
+    """What can be told of damaged bytes: every record whose header looks like one, right checksum or not."""
+    lines = []
+    position = 0
+    while position + HEADER_SIZE <= len(data):
+        length, _, code, _, mark, _, lsn, _ = HEADER.unpack_from(data, position)
+        if mark != MARK or code not in _NAMES or length < RECORD_SIZE_MIN or position + length > len(data):
+            following = data.find(b"LR", position + 11)
+            if following < 0:
+                break
+            position = following - 10
+            continue
+        whole = next(iter(Scan(_Bytes(data), salt, position, position + length, None)), None)
+        state = "whole" if whole is not None else "damaged"
+        lines.append(f"record {lsn}, {state}: {_NAMES[code]}{_details(data, position, length, code)}")
+        position += length
+    if not lines and data:
+        lines.append(f"{len(data)} bytes that look like no record")
+    return lines
+
+
+def _details(data: bytes, start: int, length: int, code: int) -> str:
+    try:
+        if code == APPEND:
+            head, targets, _ = decode_append_head(data, start, length)
+            places = ", ".join(f"queue {queue} from sequence {sequence}" for queue, sequence in targets)
+            return f" of {head.messages} messages ({head.size} bytes) to {places}"
+        record = decode_small(data, start, length)
+    except (LayoutError, ValueError):
+        return ""
+    if isinstance(record, Settle):
+        parts = ", ".join(f"{first} to {last - 1}" for first, last in record.ranges[:5])
+        count = sum(last - first for first, last in record.ranges)
+        return f" of {count} messages of queue {record.queue}: {parts}"
+    if isinstance(record, Queue):
+        return f" {record.queue} named {record.name!r}"
+    return ""
+
+
+class _Bytes:
+    """Bytes as a file that a scan can read."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Readable`."""
+        return self._data[offset : offset + length]

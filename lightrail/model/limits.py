@@ -68,6 +68,8 @@ RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it flows to disk."""
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
+LAZY_COMMIT_MS: Final = 5
+"""Settlements that nobody waits for gather for so long before they are committed; a crash redelivers them."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner writes again between two commits."""
 PRODUCERS_MAX: Final = 100_000

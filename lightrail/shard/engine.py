@@ -12,7 +12,7 @@ from typing import Final
 from lightrail.model import conditions, limits
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import Recovered, Store, StoreFull
+from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
 from lightrail.shard.peers import Consumer, Peer, Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -156,15 +156,22 @@ class Engine:
         self._house.clean(now_ms)
         return self._messages_committing
 
-    def nothing_to_commit(self) -> None:
+    @property
+    def commit_is_awaited(self) -> bool:
+        """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
+        return bool(self._unsynced) or self._house.memory.above_mark
+
+    def nothing_to_commit(self) -> bool:
         """No record waits for the disk: answers that were held back for memory's sake may leave.
 
         While more than twice the mark is in memory and none of it can flow to disk (it is full), they stay:
         senders run out of credit, and nothing grows without bound.
         """
-        if self._unsynced and not self._house.memory.far_above_mark:
-            self.commit_begun()
-            self.commit_ended(self._ticked_ms)
+        if not self._unsynced or self._house.memory.far_above_mark:
+            return False
+        self.commit_begun()
+        self.commit_ended(self._ticked_ms)
+        return True
 
     def commit_failed(self, error: BaseException) -> None:
         """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""
@@ -176,12 +183,13 @@ class Engine:
         """Messages came back from the store: the queue goes on where it waited."""
         self._performer.reading[read.segment] -= 1
         queue = self._queues.find(read.queue)
-        if queue is None or error is not None:
+        if queue is None:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
-        self._performer.perform(
-            queue, queue.machine.apply(commands.Fetched(read.run.sequence, read.runs), now_ms), now_ms
-        )
+        # Without any run the machine asks again in a second; what is damaged is given up, and said so.
+        damaged = isinstance(error, JournalDamaged)
+        fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
+        self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
         self._performer.touched[queue] = None
 
     def tick(self, now_ms: int) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import zmq
 
@@ -13,6 +13,7 @@ from lightrail.model import limits
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.reading import Read
+from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.peer import LoopSocket
 
@@ -29,8 +30,9 @@ class Server:
         self._engine = engine
         self._store = store
         self._counts = counts
-        self._committer = ThreadPoolExecutor(1, "commit")
-        self._reader = ThreadPoolExecutor(1, "read")
+        self._committer = Worker(loop, "commit")
+        self._reader = Worker(loop, "read")
+        self._lazy_timer: asyncio.TimerHandle | None = None
         self._commit: Commit | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._beat_ms = 0
@@ -68,12 +70,16 @@ class Server:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
         engine = self._engine
         engine.step(self.now_ms())
-        if self._commit is None:
-            if self._store.pending:
-                self._begin_commit()
-            else:
-                engine.nothing_to_commit()
         self._send()
+        if self._commit is None:
+            if not self._store.pending:
+                if engine.nothing_to_commit():
+                    self._send()
+            elif engine.commit_is_awaited or self._closing:
+                self._begin_commit()
+            elif self._lazy_timer is None:
+                # Only settlements and the like: nobody waits for them, and a little later they are more.
+                self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
         for read in engine.take_reads():
             self._begin_read(read)
         deadline = engine.deadline_ms
@@ -88,20 +94,21 @@ class Server:
 
     # --- commits ---------------------------------------------------------------------------------------
 
+    def _commit_lazily(self) -> None:
+        self._lazy_timer = None
+        if self._commit is None and self._store.pending:
+            self._begin_commit()
+
     def _begin_commit(self) -> None:
         commit = self._store.begin_commit()
         self._engine.commit_begun()
         self._commit = commit
         self._idle.clear()
         started = time.perf_counter()
-        future = self._committer.submit(commit.perform)
-        future.add_done_callback(
-            lambda done: self._loop.call_soon_threadsafe(self._end_commit, commit, done, started)
-        )
+        self._committer.submit(commit.perform, partial(self._end_commit, commit, started))
 
-    def _end_commit(self, commit: Commit, done: "Future[None]", started: float) -> None:
+    def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
         self._commit = None
-        error = done.exception()
         if error is not None:
             log.critical("the store failed to write: %s; nothing more is accepted", error)
             self._counts.store_failures += 1
@@ -119,11 +126,9 @@ class Server:
     # --- reads -----------------------------------------------------------------------------------------
 
     def _begin_read(self, read: Read) -> None:
-        future = self._reader.submit(read.perform, self._store)
-        future.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._end_read, read, done))
+        self._reader.submit(partial(read.perform, self._store), partial(self._end_read, read))
 
-    def _end_read(self, read: Read, done: "Future[None]") -> None:
-        error = done.exception()
+    def _end_read(self, read: Read, error: BaseException | None) -> None:
         if error is not None:
             log.error("messages of queue %s could not be read back: %s", read.queue, error)
         self._engine.read_ended(read, error, self.now_ms())
@@ -161,7 +166,7 @@ class Server:
         self._turn()
         await self._idle.wait()
         self._socket.close(linger_ms=500)
-        self._committer.shutdown()
-        self._reader.shutdown()
+        self._committer.close()
+        self._reader.close()
         self._store.close()
         self._context.term()

@@ -3,9 +3,13 @@
 Delivery numbers count from 0 over the life of the link and are the same here, in the engine and at the shard.
 The shard never learns of more credit than the client's socket keeps up with: a reader that stalls holds back
 a window, not its whole credit.
+
+A drain is asked of the shard in one piece: until its DRAINED has come, no further credit is said to it. The
+shard takes all credit away when it answers, so credit that crossed the answer would be understood by one end
+and not by the other.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
@@ -21,15 +25,21 @@ if TYPE_CHECKING:
     from lightrail.frontend.shards import ShardPeer
 
 
+OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
+"""Terminal states (messaging 3.4): the others settle nothing by themselves."""
+
+
 class ConsumerLink:
     """One outgoing link (the client receives) bound to a queue of a shard."""
 
     __slots__ = (
+        "_again",
         "_attached",
         "_base",
         "_closed",
         "_connection",
         "_drain",
+        "_draining",
         "_limit",
         "_link",
         "_mean_size",
@@ -66,6 +76,11 @@ class ConsumerLink:
         self._limit = 0
         self._said_limit = 0
         self._drain = False
+        """The client wants what there is, and its credit taken away then."""
+        self._draining = False
+        """The shard was told so, up to `_said_limit`, and has not answered."""
+        self._again = False
+        """The client's credit changed meanwhile."""
         self._mean_size = 1024.0
 
     # --- from the client -------------------------------------------------------------------------------
@@ -79,6 +94,7 @@ class ConsumerLink:
         """The client lets us send deliveries numbered below `event.limit`."""
         self._limit = event.limit
         self._drain = event.drain
+        self._again = self._draining
         self._say_credit(force=True)
 
     def outcome(self, event: Outcome) -> None:
@@ -86,6 +102,9 @@ class ConsumerLink:
         first = event.first
         last = event.last
         if not event.settled:
+            if not isinstance(event.state, OUTCOMES):
+                # Not an outcome: how far it has come (received, 3.4.1), or nothing at all.
+                return
             # The receiver waits for us to settle (receiver-settle-mode second, or it only said its state).
             self._link.settle_sent(first, last, event.state)
         if self._presettled:
@@ -142,6 +161,7 @@ class ConsumerLink:
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.epoch, body=self._options.encode())
         )
         self._said_limit = self._sent
+        self._draining = self._again = False
         self._say_credit(force=True)
 
     def ready(self) -> None:
@@ -159,8 +179,8 @@ class ConsumerLink:
         )
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
-        if attempts or expires:
-            self._deliver_rewritten(part, blob_at, ends, base, attempts, expires, message_format)
+        if (attempts or expires) and not message_format:
+            self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
         else:
             self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
         self._sent = number + count
@@ -177,7 +197,7 @@ class ConsumerLink:
             self._say_credit()
 
     def _deliver_rewritten(
-        self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int, fmt: int
+        self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int
     ) -> None:
         """Deliveries whose header a broker must change (messaging 3.2.1): delivery-count, ttl."""
         now_ms = self._connection.frontend.now_ms()
@@ -194,19 +214,26 @@ class ConsumerLink:
             if header.ttl is not None and expires:
                 header.ttl = max(0, min(header.ttl, expires - now_ms))
             message = with_header(message, header)
-            self._link.send_one(message, fmt, self._presettled)
+            self._link.send_one(message, 0, self._presettled)
 
     def drained(self, number: int) -> None:
-        """The shard has nothing (more) for the credit that it knows of."""
-        if self._closed or not self._drain:
+        """The shard has nothing (more) for the credit that it knew of, and took that away."""
+        if self._closed or not self._draining:
             return
-        if number >= self._said_limit and self._said_limit < self._limit:
+        self._draining = False
+        again, self._again = self._again, False
+        window_used_up = number >= self._said_limit and self._said_limit < self._limit
+        self._said_limit = self._sent
+        if window_used_up:
+            # There may be more. While the socket is full that is asked when it is `writable`.
+            self._say_credit()
+        elif again or not self._drain:
             self._say_credit(force=True)
-            return
-        self._drain = False
-        self._limit = self._said_limit = self._sent
-        self._link.drained()
-        self._connection.touch()
+        else:
+            self._drain = False
+            self._limit = self._sent
+            self._link.drained()
+            self._connection.touch()
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
@@ -227,6 +254,8 @@ class ConsumerLink:
         self._shard.close_consumer(self.number)
 
     def _say_credit(self, *, force: bool = False) -> None:
+        if self._draining:
+            return
         window = int(limits.DELIVERY_WINDOW_BYTES / self._mean_size)
         window = max(1, min(limits.DELIVERY_WINDOW_MAX, window))
         ahead = self._said_limit - self._sent
@@ -239,6 +268,7 @@ class ConsumerLink:
         if limit == self._said_limit and not force:
             return
         self._said_limit = limit
+        self._draining = self._drain
         self._shard.post(
             frame(
                 Kind.CREDIT,

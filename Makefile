@@ -38,10 +38,10 @@ examples: setup ## a real file through a queue, by two client libraries
 	@if [ -x examples/check.sh ]; then PATH="$(CURDIR)/$(BIN):$$PATH" examples/check.sh; fi
 
 bench: setup ## measure this machine and write docs/benchmarks.md
-	$(BIN)/python -m lightrail.bench.suite $(ARGS)
+	$(BIN)/python scripts/bench.py $(ARGS)
 
 bench-peers: setup ## the same load against other brokers, and the ratios
-	$(BIN)/python -m lightrail.bench.peers $(ARGS)
+	$(BIN)/python scripts/bench_peers.py $(ARGS)
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak --timeout=0 $(ARGS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.messages import Hello, Refusal, Welcome
 from lightrail.wire.peer import LoopSocket
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("lightrail.frontend.shards")
 
 GREETING_MS: Final = 100
-"""Between two greetings while the shard does not answer."""
+"""Between two greetings while the shard is not there."""
+GREETING_MS_MAX: Final = 3_200
+"""The same while it is there and does not answer: a shard that is slower than we ask is asked more slowly,
+since only the answer to the latest greeting counts."""
 
 
 class State(Enum):
@@ -43,6 +46,7 @@ class ShardPeer:
         "_attempt",
         "_boot",
         "_frontend",
+        "_greeting_ms",
         "_heard_ms",
         "_loop",
         "_now_ms",
@@ -82,6 +86,7 @@ class ShardPeer:
         self._now_ms = now_ms
         self._schedule_flush = schedule_flush
         self._attempt = 0
+        self._greeting_ms = GREETING_MS
         self._shard_boot = 0
         self._heard_ms = now_ms()
         self._out: list[bytes] = []
@@ -150,27 +155,35 @@ class ShardPeer:
     def _beat(self) -> None:
         now = self._now_ms()
         if self.state is State.SERVING:
-            self._socket.send([frame(Kind.PING)])
             wait_ms = limits.HEARTBEAT_MS
+            if not self._socket.send([frame(Kind.PING)]):
+                self._lost("its socket went away")
+                return
             if now - self._heard_ms > limits.PEER_SILENCE_MS:
                 # A stopped shard goes on where it stood; greeting it anew would only redo its work.
                 log.warning("shard %d has said nothing for %d ms", self.shard, now - self._heard_ms)
                 self._heard_ms = now
         else:
-            self._greet()
-            wait_ms = GREETING_MS
+            wait_ms = self._greet()
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
-    def _greet(self) -> None:
+    def _greet(self) -> int:
+        """Says Hello; gives how long to wait for the answer, in milliseconds."""
         self._attempt += 1
         hello = Hello(VERSION, self._frontend, self._boot, self._attempt)
-        self._socket.send([frame(Kind.HELLO, body=hello.encode())])
+        wait_ms = self._greeting_ms
+        if self._socket.send([frame(Kind.HELLO, body=hello.encode())]):
+            self._greeting_ms = min(2 * wait_ms, GREETING_MS_MAX)
+        else:
+            self._greeting_ms = wait_ms = GREETING_MS
+        return wait_ms
 
     def _lost(self, why: str) -> None:
         if self.state is State.SERVING:
             log.warning("shard %d is gone (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
             self._out.clear()
+            self._greeting_ms = GREETING_MS
             if self._timer is not None:
                 self._timer.cancel()
             self._beat()
@@ -195,40 +208,55 @@ class ShardPeer:
 
     def _receive(self, parts: list[bytes]) -> None:
         self._heard_ms = self._now_ms()
-        producers = self.producers
-        consumers = self.consumers
         for part in parts:
             kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
-            if kind == Kind.WELCOME:
-                self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
-            elif self.state is not State.SERVING:
-                continue
-            elif kind == Kind.DELIVER:
-                if (consumer := consumers.get(link)) is not None:
-                    consumer.deliver(part, number, count)
-            elif kind == Kind.ACCEPTED:
-                if (producer := producers.get(link)) is not None:
-                    producer.answered(number, count)
-            elif kind == Kind.DRAINED:
-                if (consumer := consumers.get(link)) is not None:
-                    consumer.drained(number)
-            elif kind == Kind.PONG:
-                if number != self._shard_boot:
-                    self._lost("it was started again")
-            elif kind == Kind.ABSENT:
-                self._lost("it does not know us")
-            elif kind == Kind.PRODUCER_READY:
-                if (producer := producers.get(link)) is not None:
-                    producer.ready()
-            elif kind == Kind.CONSUMER_READY:
-                if (consumer := consumers.get(link)) is not None:
-                    consumer.ready()
-            elif kind == Kind.REFUSED:
-                if (producer := producers.get(link)) is not None:
-                    producer.refused(number, Refusal.decode(memoryview(part)[HEADER.size :]))
-            elif kind == Kind.GONE:
-                refusal = Refusal.decode(memoryview(part)[HEADER.size :])
-                if (gone := producers.pop(link, None)) is not None:
-                    gone.gone(refusal)
-                elif (left := consumers.pop(link, None)) is not None:
-                    left.gone(refusal)
+            try:
+                if kind == Kind.WELCOME:
+                    self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
+                elif self.state is State.SERVING:
+                    self._apply(kind, link, count, number, part)
+            except Exception:
+                log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
+                self._give_up(link)
+
+    def _apply(self, kind: int, link: int, count: int, number: int, part: bytes) -> None:
+        producers = self.producers
+        consumers = self.consumers
+        if kind == Kind.DELIVER:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.deliver(part, number, count)
+        elif kind == Kind.ACCEPTED:
+            if (producer := producers.get(link)) is not None:
+                producer.answered(number, count)
+        elif kind == Kind.DRAINED:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.drained(number)
+        elif kind == Kind.PONG:
+            if number != self._shard_boot:
+                self._lost("it was started again")
+        elif kind == Kind.ABSENT:
+            self._lost("it does not know us")
+        elif kind == Kind.PRODUCER_READY:
+            if (producer := producers.get(link)) is not None:
+                producer.ready()
+        elif kind == Kind.CONSUMER_READY:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.ready()
+        elif kind == Kind.REFUSED:
+            if (producer := producers.get(link)) is not None:
+                producer.refused(number, Refusal.decode(memoryview(part)[HEADER.size :]))
+        elif kind == Kind.GONE:
+            refusal = Refusal.decode(memoryview(part)[HEADER.size :])
+            if (gone := producers.pop(link, None)) is not None:
+                gone.gone(refusal)
+            elif (left := consumers.pop(link, None)) is not None:
+                left.gone(refusal)
+
+    def _give_up(self, link: int) -> None:
+        """An error of ours with one link: it ends, and what it held goes back; the others go on."""
+        refusal = Refusal(conditions.INTERNAL_ERROR, "a mistake of ours ended this link; attach it again")
+        bound = self.producers.get(link) or self.consumers.get(link)
+        if bound is not None:
+            self.close_producer(link)
+            self.close_consumer(link)
+            bound.gone(refusal)

@@ -34,6 +34,7 @@ class ClientConnection(asyncio.Protocol):
         "_dirty",
         "_links",
         "_peer",
+        "_phase",
         "_sessions",
         "amqp",
         "closing",
@@ -58,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         self._dirty = False
         self._links: set[ProducerLink | ConsumerLink] | None = None
         self._peer = ""
+        self._phase = -1
         self._sessions = 0
 
     # --- the socket ------------------------------------------------------------------------------------
@@ -105,6 +107,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()
         self.frontend.disconnected(self)
+        self.deadline_ms = None
         self.amqp = None
         self.transport = None
 
@@ -143,18 +146,32 @@ class ClientConnection(asyncio.Protocol):
         if amqp.closed and not self.closing:
             self.closing = True
             transport.close()
+        if amqp.phase != self._phase:
+            # A deadline of the new phase may be sooner than the one that is waited for.
+            self._phase = amqp.phase
+            self.deadline_ms = None
         self.frontend.schedule_tick(self)
 
+    def next_tick(self, now_ms: int) -> int | None:
+        """Acts on what is due, and says when to come again: None for never."""
+        if self.closing:
+            return now_ms + limits.CLOSING_TIME_MS
+        return None if self.amqp is None else self.amqp.tick(now_ms)
+
     def tick(self, now_ms: int) -> None:
-        """A deadline of the engine has come: idle time-outs, half-open connections."""
+        """A deadline has come: idle time-outs, half-open connections, last bytes that nobody reads."""
         amqp = self.amqp
+        self.deadline_ms = None
         if amqp is None:
             return
+        if self.closing:
+            if self.transport is not None:
+                self.transport.abort()
+            return
         self.deadline_ms = amqp.tick(now_ms)
+        # What the tick led to is told by the next feed.
+        self._feed(amqp, b"", now_ms)
         self.touch()
-        if self.closing and self.transport is not None:
-            # The peer does not read what is left to write.
-            self.transport.abort()
 
     def close(self, condition: str, description: str) -> None:
         """Ends the connection in order, with a condition that tells the client why."""

@@ -189,9 +189,12 @@ class Frontend:
     # --- deadlines -------------------------------------------------------------------------------------
 
     def schedule_tick(self, connection: ClientConnection) -> None:
-        """Keeps one entry per connection in the heap; a deadline that moved away is found when it comes."""
+        """Keeps one valid entry per connection in the heap: that of its `deadline_ms`.
+
+        A deadline that moves away is found when it comes; where it may come nearer it is set to None first.
+        """
         if connection.deadline_ms is None and connection.amqp is not None:
-            deadline = connection.amqp.tick(self.now_ms())
+            deadline = connection.next_tick(self.now_ms())
             if deadline is not None:
                 connection.deadline_ms = deadline
                 heapq.heappush(self._deadlines, (deadline, next(self._order), connection))
@@ -210,10 +213,12 @@ class Frontend:
         now_ms = self.now_ms()
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
-            connection = heapq.heappop(deadlines)[2]
+            deadline, _, connection = heapq.heappop(deadlines)
+            if deadline != connection.deadline_ms:
+                continue
             connection.tick(now_ms)
             if connection.deadline_ms is not None:
-                deadline = max(connection.deadline_ms, now_ms + 1)
+                deadline = connection.deadline_ms = max(connection.deadline_ms, now_ms + 1)
                 heapq.heappush(deadlines, (deadline, next(self._order), connection))
         self._arm()
 

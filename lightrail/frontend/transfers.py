@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
-from lightrail.amqp.sections import attributes
+from lightrail.amqp.sections import decode_header
 from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import Kind, enqueue, frame
@@ -92,7 +92,7 @@ class ProducerLink:
         count = len(payloads)
         head = event.head
         if head != self._head:
-            self._learn(head, payloads[0])
+            self._learn(head)
         durable, priority, ttl = self._head_attributes
         expires = 0
         if ttl is not None:
@@ -124,14 +124,22 @@ class ProducerLink:
         counts = self._connection.frontend.counts
         counts.messages_received += count
         counts.message_bytes_received += size
-        self._connection.frontend.counts.unanswered_bytes += size
+        counts.unanswered_bytes += size
         self._shard.post(part)
+        if self._unanswered_bytes > limits.LINK_UNANSWERED_BYTES:
+            self._take_back()
 
-    def _learn(self, head: bytes, message: bytes) -> None:
-        """The attributes that every message with this header section has."""
-        durable, priority, ttl, _absolute = attributes(message if head else b"")
+    def _take_back(self) -> None:
+        """The messages are larger than those that the credit was meant for: what is left of it shrinks."""
+        if self._link.credit > limits.LINK_CREDIT_MIN:
+            self._link.grant(limits.LINK_CREDIT_MIN)
+            self._connection.touch()
+
+    def _learn(self, head: bytes) -> None:
+        """The attributes that every message with this header section has; the engine has checked it."""
+        header = decode_header(head)
         self._head = head
-        self._head_attributes = (durable, priority, ttl)
+        self._head_attributes = (header.durable, header.priority, header.ttl)
 
     # --- from the shard --------------------------------------------------------------------------------
 

@@ -231,15 +231,17 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     Raises:
         LayoutError: the columns do not fill the record.
     """
+    if length < APPEND_BODY:
+        raise LayoutError(f"an Append has {length} bytes, fewer than its fixed part")
     head = AppendHead._make(APPEND_FIXED.unpack_from(data, start + HEADER_SIZE))
     position = start + APPEND_BODY
+    column = position + 16 * head.target_count
+    if column + 4 * head.messages + head.size != start + length:
+        raise LayoutError(f"an Append of {head.messages} messages of {head.size} bytes has {length} bytes")
     targets: list[tuple[int, int]] = [
         TARGET.unpack_from(data, position + 16 * index) for index in range(head.target_count)
     ]
-    position += 16 * head.target_count
-    if position + 4 * head.messages + head.size != start + length:
-        raise LayoutError(f"an Append of {head.messages} messages of {head.size} bytes has {length} bytes")
-    return head, targets, position
+    return head, targets, column
 
 
 _Small = Settle | Queue | Snapshot | Seal | Epoch | Close | Gap

@@ -179,7 +179,11 @@ class _Replayer:
         replay.lsn = reached - 1
         if next_lsn is not None:
             if reached != next_lsn:
-                raise JournalDamaged(name_of(segment.number), scan.offset, scan.found)
+                raise JournalDamaged(
+                    name_of(segment.number),
+                    scan.offset,
+                    f"{scan.found}, and the next segment begins with record {next_lsn}",
+                )
             return
         for later in next_whole(segment.file, self._salt, scan.offset, segment.capacity, reached):
             if later.lsn - later.unsynced > reached:
@@ -193,6 +197,8 @@ class _Replayer:
     def _append(self, segment: Segment, found: Found) -> None:
         """An Append record: no work per message."""
         view, start, length = found.view, found.start, found.length
+        if length < APPEND_BODY:
+            raise LayoutError(f"an Append has {length} bytes, fewer than its fixed part")
         (
             producer,
             number,

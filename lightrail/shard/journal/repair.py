@@ -133,26 +133,28 @@ class _Repairer:
         try:
             headers = {number: self._header(number, file) for number, file in opened.items()}
             begun = [number for number, header in headers.items() if header is not None]
+            end = self._end(opened[max(begun)], headers[max(begun)]) if begun else 1
             begun += [
                 number
                 for number, file in opened.items()
-                if headers[number] is None and (not begun or number > max(begun)) and self._was_begun(file)
+                if headers[number] is None
+                and (not begun or number > max(begun))
+                and self._was_begun(file, end)
             ]
             if not begun:
                 return self._report
+            firsts = {number: self._first_lsn(number, opened[number], headers[number]) for number in opened}
             for number in range(min(opened), max(begun) + 1):
                 self._report.segments += 1
                 file = opened.get(number)
                 if file is None:
                     file = opened[number] = self._files.create(name_of(number))
                     self._files.sync()
-                header = headers.get(number) or self._new_header(number, file)
-                following = next(
-                    (headers[later] for later in range(number + 1, max(begun) + 1) if headers.get(later)),
-                    None,
-                )
+                first_lsn = firsts.get(number) or self._lsn or 1
+                if headers.get(number) is None:
+                    self._new_header(number, file, first_lsn)
                 last = number == max(begun)
-                self._segment(number, file, header, following, last)
+                self._segment(number, file, first_lsn, None if last else firsts.get(number + 1), last)
         finally:
             for file in opened.values():
                 file.close()
@@ -164,31 +166,37 @@ class _Repairer:
             return None
         return header
 
-    def _was_begun(self, file: DiskFile) -> bool:
-        """Whether the file, which has no header, holds records that say that it had one and was synced."""
-        records = next_whole(file, self._salt, 0, file.size(), 1)
-        first = next(records, None)
-        return first is not None and any(found.lsn - found.unsynced > first.lsn for found in records)
+    def _end(self, file: DiskFile, header: SegmentHeader | None) -> int:
+        """The record that would follow those that can be read from the beginning of a segment."""
+        assert header is not None
+        scan = Scan(file, self._salt, SEGMENT_HEADER_SIZE, file.size(), header.first_lsn)
+        for _ in scan:
+            pass
+        return scan.lsn or header.first_lsn
 
-    def _new_header(self, number: int, file: DiskFile) -> SegmentHeader:
-        """Writes the header again, so that it continues what came before or fits the first record."""
-        first_lsn = self._lsn
-        if not first_lsn:
-            found = next(next_whole(file, self._salt, 0, file.size(), 1), None)
-            first_lsn = 1
-            if found is not None:
-                first_lsn = found.lsn if found.offset <= SEGMENT_HEADER_SIZE else max(1, found.lsn - 1)
+    def _was_begun(self, file: DiskFile, lsn: int) -> bool:
+        """Whether a file without a header holds records that say that `lsn` had been synced (recovery.py)."""
+        records = next_whole(file, self._salt, 0, file.size(), lsn)
+        return any(found.lsn - found.unsynced > lsn for found in records)
+
+    def _first_lsn(self, number: int, file: DiskFile, header: SegmentHeader | None) -> int | None:
+        """The segment's first record, by its header or, without one, by the record itself."""
+        if header is not None:
+            return header.first_lsn
+        scan = Scan(file, self._salt, SEGMENT_HEADER_SIZE, file.size(), None)
+        first = next(iter(scan), None)
+        return first.lsn if first is not None else None
+
+    def _new_header(self, number: int, file: DiskFile, first_lsn: int) -> None:
+        """Writes the header again."""
         old = file.read(0, SEGMENT_HEADER_SIZE)
         self._aside(number, 0, old, first_lsn, first_lsn, ["the header of the segment"])
         file.write(0, [encode_segment_header(number, first_lsn, self._salt)])
         file.sync()
-        return SegmentHeader(1, number, first_lsn, self._salt)
 
-    def _segment(
-        self, number: int, file: DiskFile, header: SegmentHeader, following: SegmentHeader | None, last: bool
-    ) -> None:
-        offset, lsn = SEGMENT_HEADER_SIZE, header.first_lsn
-        stop = following.first_lsn if following is not None else None
+    def _segment(self, number: int, file: DiskFile, lsn: int, stop: int | None, last: bool) -> None:
+        """Goes through one segment; `stop` is the next one's first record, None when nobody knows."""
+        offset = SEGMENT_HEADER_SIZE
         while True:
             scan = Scan(file, self._salt, offset, file.size(), lsn, stop)
             for found in scan:
@@ -203,8 +211,8 @@ class _Repairer:
             size = file.size()
             whole = self._next(file, offset, size, lsn, stop, last)
             if whole is None:
-                if not last:
-                    self._gap(number, file, offset, size, lsn, stop if stop is not None else lsn, True)
+                if not last and (stop is not None or file.read(offset, size - offset).strip(b"\0")):
+                    self._gap(number, file, offset, size, lsn, stop or lsn, True)
                 return
             self._gap(number, file, offset, whole.offset, lsn, whole.lsn, False)
             offset, lsn = whole.offset, whole.lsn
@@ -213,9 +221,8 @@ class _Repairer:
         self, file: DiskFile, offset: int, size: int, lsn: int, stop: int | None, last: bool
     ) -> Found | None:
         """The record to go on with after damage; None when there is none, or a crash explains the end."""
-        candidates = next_whole(file, self._salt, offset, size, lsn)
         first = None
-        for found in candidates:
+        for found in next_whole(file, self._salt, offset, size, lsn):
             if stop is not None and found.lsn >= stop:
                 continue
             if first is None and found.offset >= offset + RECORD_SIZE_MIN:

@@ -1,0 +1,299 @@
+"""Recovery tells a torn end, which it cuts, from damage, which it reports; and repair sets damage aside."""
+
+import json
+import random
+
+import pytest
+
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.layout import (
+    CLOSE,
+    MARK,
+    REST,
+    SEGMENT_HEADER_SIZE,
+    U64,
+    encode_segment_header,
+    finished,
+)
+from lightrail.shard.journal.record import Append, Outcome, Queue, QueueEvent, Settle
+from lightrail.shard.journal.repair import repair_files
+from lightrail.shard.journal.segment import name_of
+from lightrail.shard.journal.store import JournalDamaged, Recovered, StoreRefused
+from lightrail.shard.queue.runs import Place, batch_of
+from tests.support.fake_files import FakeFiles, Inode
+
+
+def written(count: int = 12, close: bool = False) -> tuple[FakeFiles, list[Place]]:
+    """Segments 1 to 3 with one message per record and commit; 4 is the spare."""
+    files = FakeFiles()
+    journal = Journal(files, "c", 0, segment_bytes=1_000)
+    journal.recover(0)
+    journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
+    places = []
+    for number in range(count):
+        batch = batch_of([b"%03d" % number + bytes(97)], durable=True)
+        place = journal.append(Append([(1, number)], 5, number + 1, batch, 0, 1))
+        assert place is not None
+        places.append(place)
+        journal.flush()
+    if close:
+        journal.close()
+    return files, places
+
+
+def recovered(files: FakeFiles) -> tuple[Recovered, list[int]]:
+    journal = Journal(files, "c", 0, segment_bytes=1_000)
+    found = journal.recover(1 << 30)
+    numbers = [int(body[:3]) for queue in found.queues for run in queue.runs for body in run.messages()]
+    journal.close()
+    return found, numbers
+
+
+def damage(files: FakeFiles, segment: int, offset: int, data: bytes = b"\xff") -> FakeFiles:
+    """The disk after a crash, with other bytes at a place."""
+    image = files.after_crash(0, "none")
+    inode = image.inodes[name_of(segment)]
+    for copy in (inode.live, inode.durable):
+        for index, value in enumerate(data):
+            copy[offset + index] ^= value
+    return image
+
+
+def test_recovery_tells_everything_that_was_written() -> None:
+    files, _ = written()
+    found, numbers = recovered(files.after_crash(0, "none"))
+    assert numbers == list(range(12))
+    assert (found.lsn, found.cut_bytes, found.lost) == (16, 0, [])
+    assert found.producers == {5: 12}
+
+
+def test_damage_in_a_former_segment_stops_the_start_and_says_where() -> None:
+    files, places = written()
+    image = damage(files, places[2].segment, places[2].offset + 60)
+    with pytest.raises(
+        JournalDamaged, match=r"000000000001\.segment.*offset \d+.*checksum.*repair"
+    ) as raised:
+        recovered(image)
+    assert raised.value.offset == places[2].offset
+    assert raised.value.segment == name_of(1)
+
+
+@pytest.mark.parametrize("where", [0, 4, 8, 9, 10, 12, 16, 24, 40, 100])
+def test_damage_of_any_field_is_found(where: int) -> None:
+    files, places = written()
+    with pytest.raises(JournalDamaged):
+        recovered(damage(files, places[2].segment, places[2].offset + where))
+
+
+def test_damage_in_the_last_segment_is_no_torn_end_when_later_records_know_better() -> None:
+    files, places = written()
+    assert places[-2].segment == places[-3].segment
+    with pytest.raises(JournalDamaged, match="had been synced") as raised:
+        recovered(damage(files, places[-3].segment, places[-3].offset + 60))
+    assert raised.value.offset == places[-3].offset
+
+
+def test_damage_at_the_very_end_is_found_after_an_orderly_close() -> None:
+    files, places = written(close=True)
+    with pytest.raises(JournalDamaged, match="had been synced"):
+        recovered(damage(files, places[-1].segment, places[-1].offset + 60))
+
+
+def test_a_bad_last_record_without_a_successor_is_a_torn_end() -> None:
+    files, places = written()
+    found, numbers = recovered(damage(files, places[-1].segment, places[-1].offset + 60))
+    assert numbers == list(range(11))
+    assert found.cut_bytes > 0
+
+
+def test_a_missing_segment_and_a_bad_header_are_damage() -> None:
+    files, _ = written()
+    image = files.after_crash(0, "none")
+    del image.inodes[name_of(2)]
+    with pytest.raises(JournalDamaged, match="missing"):
+        recovered(image)
+    with pytest.raises(JournalDamaged, match="no header"):
+        recovered(damage(files, 2, 3))
+    files, places = written()
+    last = places[-1].segment
+    with pytest.raises(JournalDamaged, match="no header"):
+        recovered(damage(files, last, 3))
+
+
+def test_a_segment_of_another_journal_is_refused() -> None:
+    files, _ = written()
+    image = files.after_crash(0, "none")
+    header = encode_segment_header(2, 99, 12345)
+    image.inodes[name_of(2)].live[: len(header)] = header
+    with pytest.raises(JournalDamaged, match="another journal"):
+        recovered(image)
+    header = encode_segment_header(2, 99, int.from_bytes(bytes(range(4)), "little"))
+    image.inodes[name_of(2)].live[: len(header)] = header
+    with pytest.raises(JournalDamaged, match="record"):
+        recovered(image)
+
+
+def test_a_newer_format_is_refused() -> None:
+    files, _ = written()
+    image = files.after_crash(0, "none")
+    fields = json.loads(bytes(image.inodes["identity.json"].live))
+    fields["format"] = 9
+    image.inodes["identity.json"] = Inode(json.dumps(fields).encode())
+    with pytest.raises(StoreRefused, match="format version 9"):
+        recovered(image)
+    image = files.after_crash(0, "none")
+    image.inodes[name_of(3)].live[8] = 9
+    with pytest.raises(StoreRefused, match="format version 9"):
+        recovered(image)
+
+
+def test_an_identity_that_can_not_be_read_is_refused_and_a_lost_one_is_made_again() -> None:
+    files, _ = written()
+    image = files.after_crash(0, "none")
+    image.inodes["identity.json"] = Inode(b"{}")
+    with pytest.raises(StoreRefused, match=r"identity\.json"):
+        recovered(image)
+    image = files.after_crash(0, "none")
+    del image.inodes["identity.json"]
+    _, numbers = recovered(image)
+    assert numbers == list(range(12))
+
+
+def test_a_message_that_looks_like_a_record_does_not_make_a_torn_end_look_damaged() -> None:
+    files, places = written()
+    segment = places[-1].segment
+    image = damage(files, segment, places[-1].offset + 60)
+    inode = image.inodes[name_of(segment)]
+    forged = finished(REST.pack(CLOSE, 0, MARK, 0, 1_000, 0) + U64.pack(0), 0)
+    at = places[-1].offset + 110
+    inode.live[at : at + len(forged)] = inode.durable[at : at + len(forged)] = forged
+    _, numbers = recovered(image)
+    assert numbers == list(range(11))
+
+
+# --- repair ------------------------------------------------------------------------------------------------
+
+
+def test_repair_of_a_whole_journal_changes_nothing() -> None:
+    files, _ = written()
+    image = files.after_crash(0, "none")
+    before = {name: bytes(inode.live) for name, inode in image.inodes.items()}
+    report = repair_files(image)
+    assert report.damages == []
+    assert "no damage" in str(report)
+    assert {name: bytes(inode.live) for name, inode in image.inodes.items()} == before
+
+
+def test_repair_sets_damage_aside_and_says_what_it_held() -> None:
+    files, places = written()
+    image = damage(files, places[2].segment, places[2].offset + 150)
+    report = repair_files(image)
+    [found] = report.damages
+    assert (found.segment, found.offset, found.length) == (name_of(1), places[2].offset, places[2].length)
+    assert (found.first_lsn, found.next_lsn) == (5, 6)
+    assert "1 messages" in str(report)
+    assert "queue 1 from sequence 2" in str(report)
+    assert "damaged" in str(report)
+    aside = bytes(image.inodes[found.aside].live)
+    assert aside[150] == bytes(files.inodes[name_of(1)].live)[found.offset + 150] ^ 0xFF
+    what, numbers = recovered(image)
+    assert numbers == [0, 1, *range(3, 12)]
+    assert what.lost == [(5, 6)]
+    assert repair_files(image).damages == []
+    # The journal goes on, and is whole at the next start as well.
+    _, numbers = recovered(image)
+    assert numbers == [0, 1, *range(3, 12)]
+
+
+def test_repair_of_an_end_of_a_former_segment() -> None:
+    files, places = written()
+    last_of_first = max(number for number, place in enumerate(places) if place.segment == 1)
+    image = damage(files, 1, places[last_of_first].offset + 60)
+    report = repair_files(image)
+    assert len(report.damages) == 1
+    _, numbers = recovered(image)
+    assert numbers == [number for number in range(12) if number != last_of_first]
+
+
+@pytest.mark.parametrize("segment", [1, 2, 3])
+def test_repair_of_a_header(segment: int) -> None:
+    files, _ = written()
+    image = damage(files, segment, 3)
+    report = repair_files(image)
+    assert len(report.damages) == 1
+    _, numbers = recovered(image)
+    assert numbers == list(range(12))
+
+
+def test_repair_of_a_missing_segment() -> None:
+    files, places = written()
+    image = files.after_crash(0, "none")
+    del image.inodes[name_of(2)]
+    del image._durable[name_of(2)]
+    report = repair_files(image)
+    assert len(report.damages) >= 1
+    what, numbers = recovered(image)
+    assert numbers == [number for number, place in enumerate(places) if place.segment != 2]
+    assert what.lost
+
+
+def test_repair_leaves_a_torn_end_to_recovery() -> None:
+    files, places = written()
+    image = damage(files, places[-1].segment, places[-1].offset + 60)
+    assert repair_files(image).damages == []
+    _, numbers = recovered(image)
+    assert numbers == list(range(11))
+
+
+def test_repair_of_no_journal_is_refused() -> None:
+    with pytest.raises(StoreRefused, match="expected a journal"):
+        repair_files(FakeFiles())
+
+
+def test_after_any_damage_repair_lets_the_shard_start_with_the_rest() -> None:
+    """Random bytes over random places: what is left is a part of what was there, in order, undamaged."""
+    for seed in range(300):
+        chance = random.Random(seed)
+        files, places = written(chance.randint(1, 30), close=chance.random() < 0.5)
+        segment = chance.randint(1, places[-1].segment)
+        size = len(files.inodes[name_of(segment)].live)
+        at = chance.choice((0, SEGMENT_HEADER_SIZE, chance.randrange(size)))
+        data = bytes(chance.choices(range(256), k=min(chance.choice((1, 8, 50, 400, 2_000)), size - at)))
+        image = damage(files, segment, at, data)
+        before = list(range(len(places)))
+        try:
+            _, numbers = recovered(image)
+            # Nothing but the end may be missing without a word.
+            assert numbers == before[: len(numbers)], seed
+            assert len(numbers) >= len(before) - 1 or segment == places[-1].segment, seed
+        except JournalDamaged:
+            image = damage(files, segment, at, data)
+            repair_files(image)
+            _, numbers = recovered(image)
+            assert numbers == sorted(set(numbers) & set(before)), seed
+            hit = {
+                number
+                for number, place in enumerate(places)
+                if place.segment == segment
+                and place.offset < at + len(data)
+                and at < place.offset + place.length
+            }
+            assert set(before) - set(numbers) <= hit | {before[-1]}, seed
+
+
+def test_lost_settlements_bring_messages_back() -> None:
+    files = FakeFiles()
+    journal = Journal(files, "c", 0, segment_bytes=10_000)
+    journal.recover(0)
+    journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
+    journal.append(Append([(1, 0)], 0, 0, batch_of([b"000", b"001"], durable=True), 0, 2))
+    journal.flush()
+    at = journal._segment.end
+    journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "accepted"))
+    journal.flush()
+    journal.close()
+    image = damage(files, 1, at + 50)
+    report = repair_files(image)
+    assert "Settle" in str(report)
+    _, numbers = recovered(image)
+    assert numbers == [0, 1]

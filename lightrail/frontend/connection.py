@@ -13,7 +13,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
-from lightrail.frontend.auth import Authentication
+from lightrail.frontend.auth import Authentication, Step
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.routes import Refused, consumer_options, queue_of
 from lightrail.frontend.transfers import ProducerLink
@@ -69,8 +69,14 @@ class ClientConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(limits.WRITE_HIGH_WATER, limits.WRITE_HIGH_WATER // 4)
         peer = self.transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
-        self._authentication = self.frontend.authentication(self.transport)
-        self.amqp = self.frontend.new_amqp(self._authentication.mechanisms, self._authentication.anonymous)
+        authentication = self._authentication = self.frontend.authentication(self.transport)
+        if not authentication.mechanisms:
+            # To the AMQP engine no mechanism means no SASL layer; here it means that nobody may enter.
+            log.warning("%s was turned away: no user is defined, and it is not on this machine", self._peer)
+            self.frontend.counts.connections_refused += 1
+            self.transport.abort()
+            return
+        self.amqp = self.frontend.new_amqp(authentication.mechanisms, authentication.anonymous)
         self.frontend.connected(self)
         self.touch()
 
@@ -81,7 +87,12 @@ class ClientConnection(asyncio.Protocol):
         frontend = self.frontend
         now_ms = frontend.now_ms()
         frontend.counts.frame_bytes_received += len(data)
-        self._feed(amqp, data, now_ms)
+        try:
+            self._feed(amqp, data, now_ms)
+        except Exception:
+            log.exception("a mistake of ours ends the connection from %s", self._peer)
+            self.close(conditions.INTERNAL_ERROR, "a mistake of the broker ended this connection")
+            self._drop_links()
         self.touch()
 
     def _feed(self, amqp: Connection, data: bytes, now_ms: int) -> None:
@@ -137,6 +148,9 @@ class ClientConnection(asyncio.Protocol):
         transport = self.transport
         if amqp is None or transport is None:
             return
+        if amqp.events:
+            # A command to a link may end more than it was meant for: an attach that fits into no frame.
+            self._feed(amqp, b"", self.frontend.now_ms())
         output = amqp.output
         if output:
             data = b"".join(output)
@@ -165,8 +179,7 @@ class ClientConnection(asyncio.Protocol):
         if amqp is None:
             return
         if self.closing:
-            if self.transport is not None:
-                self.transport.abort()
+            self.abort()
             return
         self.deadline_ms = amqp.tick(now_ms)
         # What the tick led to is told by the next feed.
@@ -178,6 +191,11 @@ class ClientConnection(asyncio.Protocol):
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description)
             self.touch()
+
+    def abort(self) -> None:
+        """Ends the socket at once; what was not written is lost."""
+        if self.transport is not None:
+            self.transport.abort()
 
     # --- rare events -----------------------------------------------------------------------------------
 
@@ -197,10 +215,14 @@ class ClientConnection(asyncio.Protocol):
         amqp = self.amqp
         if authentication is None or amqp is None:
             return
-        if isinstance(event, events.SaslInit):
-            step = await authentication.start(str(event.mechanism), event.response)
-        else:
-            step = await authentication.respond(event.response)
+        try:
+            if isinstance(event, events.SaslInit):
+                step = await authentication.start(str(event.mechanism), event.response)
+            else:
+                step = await authentication.respond(event.response)
+        except Exception:
+            log.exception("it can't be known who the client from %s is", self._peer)
+            step = Step(reason="the users could not be read")
         if self.amqp is None or amqp.closed:
             return
         if step.challenge is not None:

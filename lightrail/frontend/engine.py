@@ -138,8 +138,7 @@ class Frontend:
         self.counts.connections += 1
         if self.half_open > limits.HALF_OPEN_MAX or len(self.connections) > limits.CONNECTIONS_MAX:
             self.counts.connections_refused += 1
-            if connection.transport is not None:
-                connection.transport.abort()
+            connection.abort()
 
     def opened(self, connection: ClientConnection) -> None:
         self.half_open -= 1
@@ -182,7 +181,11 @@ class Frontend:
         self._flush_scheduled = False
         dirty, self.dirty = self.dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:
+                log.exception("a connection could not be written to; it is ended")
+                connection.abort()
         for peer in self.shards.values():
             peer.flush()
 
@@ -216,7 +219,11 @@ class Frontend:
             deadline, _, connection = heapq.heappop(deadlines)
             if deadline != connection.deadline_ms:
                 continue
-            connection.tick(now_ms)
+            try:
+                connection.tick(now_ms)
+            except Exception:
+                log.exception("a deadline of a connection could not be kept; it is ended")
+                connection.abort()
             if connection.deadline_ms is not None:
                 deadline = connection.deadline_ms = max(connection.deadline_ms, now_ms + 1)
                 heapq.heappush(deadlines, (deadline, next(self._order), connection))
@@ -236,8 +243,7 @@ class Frontend:
             connection.close(conditions.CONNECTION_FORCED, "the broker is shutting down; connect again later")
         await self._until(lambda: not self.connections, deadline)
         for connection in list(self.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+            connection.abort()
         if self._timer is not None:
             self._timer.cancel()
         self._flush()

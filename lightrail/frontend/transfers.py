@@ -112,6 +112,7 @@ class ProducerLink:
             ends.tobytes(),
             payloads,
             durable=durable,
+            afresh=not self._unanswered,
             priority=priority,
             expires_at_ms=expires,
             message_format=event.message_format,

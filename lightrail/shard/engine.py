@@ -21,6 +21,7 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
+    AFRESH,
     DRAIN,
     DURABLE,
     ENQUEUE_COLUMNS,
@@ -328,6 +329,11 @@ class Engine:
             return
         if self._failed is not None:
             return
+        if producer.refusing:
+            if not flags & AFRESH:
+                self._refuse_batch(producer, number, "a batch before this one was refused")
+                return
+            producer.refusing = False
         queue = producer.queue
         machine = queue.machine
         expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
@@ -352,9 +358,8 @@ class Engine:
                 )
             except StoreFull as full:
                 self._counts.store_failures += 1
-                refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(full))
-                producer.last_number = number
-                peer.out.append(frame(Kind.REFUSED, link=link, number=number, body=refusal.encode()))
+                producer.refusing = True
+                self._refuse_batch(producer, number, str(full))
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
@@ -363,6 +368,12 @@ class Engine:
         if effects_:
             self._performer.perform(queue, effects_, now_ms)
         self._performer.touched[queue] = None
+
+    def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
+        refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+        producer.peer.out.append(
+            frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
+        )
 
     def _answer(self, producer: Producer, number: int, durable: bool) -> None:
         """Accepted: now, or with the commit that holds the record.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Producer:
     """A sending link of a frontend: the batches it sent are numbered, the last number is known."""
 
-    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "peer", "queue")
+    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "peer", "queue", "refusing")
 
     def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int) -> None:
         self.peer = peer
@@ -19,6 +19,9 @@ class Producer:
         self.queue = queue
         self.id = id
         self.last_number = last_number
+        self.refusing = False
+        """A batch was refused: those behind it are, too, until one comes that is marked AFRESH. Otherwise the
+        last number that is remembered could stand for one that was refused and whose refusal got lost."""
         self.ack_first = 0
         self.ack_count = 0
 

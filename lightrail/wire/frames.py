@@ -56,6 +56,8 @@ class Kind(IntEnum):
 
 # Flags of ENQUEUE.
 DURABLE: Final = 1
+AFRESH: Final = 2
+"""Every earlier batch of the producer has had its answer: after a refusal, batches are taken from here on."""
 # Flags of CREDIT.
 DRAIN: Final = 1
 
@@ -95,6 +97,7 @@ def enqueue(
     blob: Sequence[Buffer],
     *,
     durable: bool,
+    afresh: bool,
     priority: int,
     expires_at_ms: int,
     message_format: int,
@@ -103,6 +106,7 @@ def enqueue(
     """A batch of messages for a queue.
 
     Args:
+        afresh: every earlier batch of the producer has had its answer.
         number: of the batch, rising by one per producer; sent again unchanged after a reconnect.
         ends: u32 column, where each message ends in the blob; its length is 4 x count.
         blob: the messages, in pieces that are joined here once.
@@ -112,7 +116,7 @@ def enqueue(
     count = len(ends) >> 2
     return b"".join(
         (
-            HEADER.pack(Kind.ENQUEUE, durable, priority, epoch, link, count, number),
+            HEADER.pack(Kind.ENQUEUE, durable | afresh << 1, priority, epoch, link, count, number),
             ENQUEUE_COLUMNS.pack(expires_at_ms, message_format, size),
             ends,
             *blob,

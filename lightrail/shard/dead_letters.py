@@ -1,9 +1,10 @@
 """Messages on their way to a dead-letter queue: the same bytes, annotated with why, whence and when."""
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import Symbol, Timestamp, decode
+from lightrail.amqp.types import DecodeError, Symbol, Timestamp, decode
 from lightrail.shard.queue.effects import DeadLetter
 from lightrail.shard.queue.runs import Batch, Run, batch_of
 
@@ -27,7 +28,7 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
         notes[DESCRIPTION] = effect.description
     batch = run.batch
     return batch_of(
-        [with_annotations(message, notes) for message in run.messages()],
+        [_annotated(message, notes, batch.message_format) for message in run.messages()],
         durable=batch.durable,
         priority=batch.priority,
         enqueued_at_ms=now_ms,
@@ -38,4 +39,17 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:
     """A message with the annotations of a modified outcome (messaging 3.4.5), which are an encoded map."""
     notes, _end = decode(annotations, 0, len(annotations))
-    return with_annotations(message, notes)
+    return _annotated(message, notes)
+
+
+def _annotated(message: bytes, notes: Mapping[Symbol, Any], message_format: int = 0) -> bytes:
+    """The message with more annotations; as it is where it has none of AMQP's sections.
+
+    Nobody looked into the message behind its header when it came, and it must not get lost for what is there.
+    """
+    if message_format:
+        return message
+    try:
+        return with_annotations(message, notes)
+    except (DecodeError, ValueError):
+        return message

@@ -12,21 +12,44 @@ from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.store import Store, StoreBroken
+from lightrail.shard.journal.memory import MemoryStore
+from lightrail.shard.journal.sqlite import SqliteStore
+from lightrail.shard.journal.store import Store, StoreError, StoreRefused
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
-from lightrail.telemetry.process import Process, main
+from lightrail.telemetry.process import CannotServe, Process, main
 
 log = logging.getLogger("lightrail.shard")
+
+SQLITE_FILE = "messages.sqlite"
 
 
 def open_store(settings: Settings, shard: int, cluster: str) -> Store:
     """The store that the settings name, for this shard of this installation."""
     directory = os.path.join(settings.data, f"shard-{shard}")
+    database = os.path.join(directory, SQLITE_FILE)
+    has_journal = os.path.exists(os.path.join(directory, IDENTITY_FILE))
+    if settings.store != "sqlite" and os.path.exists(database):
+        raise StoreRefused(_other_store(directory, "sqlite", settings.store))
+    if settings.store != "journal" and has_journal:
+        raise StoreRefused(_other_store(directory, "journal", settings.store))
+    if settings.store == "memory":
+        return MemoryStore()
+    os.makedirs(directory, exist_ok=True)
+    if settings.store == "sqlite":
+        return SqliteStore(database, cluster, shard)
     return Journal(RealFiles(directory), cluster, shard, segment_bytes=settings.segment_bytes)
+
+
+def _other_store(directory: str, found: str, asked: str) -> str:
+    return (
+        f"{directory} holds messages in the store {found!r}, and the setting store is {asked!r}: "
+        f"set it to {found!r}, or use another data directory"
+    )
 
 
 async def serve(process: Process) -> None:
@@ -37,10 +60,13 @@ async def serve(process: Process) -> None:
     cluster = await coordinator.cluster_id()
     await coordinator.close()
     counts = ShardCounts(settings.memory_mark)
-    store = open_store(settings, process.id, cluster)
     started = time.perf_counter()
     now_ms = Server.now_ms()
-    recovered = store.recover(settings.memory_mark, now_ms)
+    try:
+        store = open_store(settings, process.id, cluster)
+        recovered = store.recover(settings.memory_mark, now_ms)
+    except StoreError as error:
+        raise CannotServe(str(error)) from error
     engine = Engine(
         shard=process.id,
         boot=secrets.randbits(32),
@@ -74,7 +100,7 @@ async def serve(process: Process) -> None:
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
     if not stop.done():
-        raise StoreBroken("the store can't be written; the shard starts again and recovers what is on disk")
+        raise CannotServe("the store can't be written; the shard starts again and recovers what is on disk")
     failed.cancel()
     await server.close()
     await runner.cleanup()

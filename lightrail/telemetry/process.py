@@ -43,6 +43,10 @@ OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
 log = logging.getLogger(__name__)
 
 
+class CannotServe(Exception):
+    """Why a process ends at once, in words for whoever runs it: what was expected, found, what to do."""
+
+
 class Process:
     """One running process of a role: who it is, what it was told, and when it shall stop."""
 
@@ -195,6 +199,9 @@ def run(process: Process, serve: Serve) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(turn())
+    except CannotServe as error:
+        log.error("%s can't serve: %s", process.name, error)
+        return 1
     except Exception:
         log.exception("%s failed", process.name)
         return 1

@@ -13,7 +13,8 @@ from lightrail.model import conditions, limits
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
-from lightrail.shard.peers import Consumer, Peer, Producer
+from lightrail.shard.links import Links, outcome_of
+from lightrail.shard.peers import Peer, Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
@@ -39,8 +40,6 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
-EVERYTHING: Final = 1 << 62
-"""Beyond every delivery number."""
 
 
 class Engine:
@@ -65,11 +64,11 @@ class Engine:
         self._counts = counts
         self._queues = Queues(store, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
-        self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer.reading)
+        self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
+        self._links = Links(self._queues, self._performer, dict(recovered.producers))
         self._peers: dict[bytes, Peer] = {}
-        self._strangers: dict[bytes, None] = {}
-        self._next_consumer = 1
-        self._producers: dict[int, int] = dict(recovered.producers)
+        self._strangers: dict[bytes, bytes] = {}
+        """What to tell those that are no peers, by identity."""
         self._unsynced: list[tuple[Producer, int]] = []
         self._committing: list[tuple[Producer, int]] = []
         self._messages_committing = 0
@@ -110,6 +109,10 @@ class Engine:
                     self._performer.touched[queue] = None
             else:
                 self._rare(peer, part, now_ms)
+                now_peer = self._peers.get(identity)
+                if now_peer is None:
+                    return
+                peer = now_peer
 
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
@@ -131,7 +134,7 @@ class Engine:
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
         """(identity, parts) for every frontend that has something to be told."""
-        output = [(identity, [frame(Kind.ABSENT)]) for identity in self._strangers]
+        output = [(identity, [answer]) for identity, answer in self._strangers.items()]
         self._strangers.clear()
         for peer in self._peers.values():
             if peer.out or peer.acking:
@@ -168,7 +171,7 @@ class Engine:
         While more than twice the mark is in memory and none of it can flow to disk (it is full), they stay:
         senders run out of credit, and nothing grows without bound.
         """
-        if not self._unsynced or self._house.memory.far_above_mark:
+        if not self._unsynced or self._house.memory.far_above_mark or self._failed is not None:
             return False
         self.commit_begun()
         self.commit_ended(self._ticked_ms)
@@ -182,7 +185,10 @@ class Engine:
 
     def read_ended(self, read: Read, error: BaseException | None, now_ms: int) -> None:
         """Messages came back from the store: the queue goes on where it waited."""
-        self._performer.reading[read.segment] -= 1
+        reading = self._performer.reading
+        reading[read.segment] -= 1
+        if not reading[read.segment]:
+            del reading[read.segment]
         queue = self._queues.find(read.queue)
         if queue is None:
             return
@@ -206,7 +212,8 @@ class Engine:
                 self._forget(peer, now_ms)
         if self.deadline_ms is not None and now_ms >= self.deadline_ms:
             self.deadline_ms = None
-            for queue in self._queues:
+            for queue in list(self._queues):
+                # A copy: what expires may be the first for its dead-letter queue.
                 due = queue.machine.next_deadline_ms
                 if due is None:
                     continue
@@ -215,6 +222,8 @@ class Engine:
                     self._performer.touched[queue] = None
                 elif self.deadline_ms is None or due < self.deadline_ms:
                     self.deadline_ms = due
+        if self._performer.unwritten:
+            self._performer.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._house.memory.resident
         self._counts.frontends_connected = len(self._peers)
@@ -240,94 +249,69 @@ class Engine:
         if parts and parts[0][:1] == bytes((Kind.HELLO,)):
             hello = Hello.decode(parts[0][HEADER_SIZE:])
             if hello.version != VERSION:
-                log.error(
-                    "frontend %s speaks wire version %d, we speak %d", hello.frontend, hello.version, VERSION
-                )
-            else:
-                for other in [peer for peer in self._peers.values() if peer.frontend == hello.frontend]:
-                    # The same frontend, started again: what its former process held comes back at once.
-                    self._forget(other, now_ms)
-            peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
-            peer.out.append(self._welcome(hello.attempt))
-            self._peers[identity] = peer
+                # It learns our version from the answer; what else it says has a layout that we don't know.
+                log.error("frontend %s speaks wire %d, we speak %d", hello.frontend, hello.version, VERSION)
+                self._strangers[identity] = self._welcome(hello.attempt)
+                return
+            for other in [peer for peer in self._peers.values() if peer.frontend == hello.frontend]:
+                # The same frontend, started again: what its former process held comes back at once.
+                self._forget(other, now_ms)
+            self._greeted(identity, hello, now_ms)
             self.receive(identity, parts[1:], now_ms)
         else:
-            self._strangers[identity] = None
+            self._strangers[identity] = frame(Kind.ABSENT)
+
+    def _greeted(self, identity: bytes, hello: Hello, now_ms: int) -> None:
+        peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
+        peer.out.append(self._welcome(hello.attempt))
+        self._peers[identity] = peer
 
     def _welcome(self, attempt: int) -> bytes:
         return frame(Kind.WELCOME, body=Welcome(VERSION, self.shard, self.boot, attempt).encode())
 
     def _forget(self, peer: Peer, now_ms: int) -> None:
-        """The frontend is gone: what its consumers hold returns to the queues."""
+        """The frontend is gone, or begins anew."""
         self._peers.pop(peer.identity, None)
-        for consumer in list(peer.consumers.values()):
-            # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
-            everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
-            queue = consumer.queue
-            self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
-            self._close_consumer(consumer, now_ms)
-        for producer in list(peer.producers.values()):
-            self._close_producer(producer)
-        peer.acking.clear()
+        self._links.forget(peer, now_ms)
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
         kind, _flags, _reserved, _epoch, link, _count, _number = HEADER.unpack_from(part)
         if kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
-            self._open_producer(peer, link, ProducerOpen.decode(part[HEADER_SIZE:]), now_ms)
+            self._links.open_producer(peer, link, ProducerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.CONSUMER_OPEN:
-            self._open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
+            self._links.open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
             producer = peer.producers.get(link)
             if producer is not None:
-                self._close_producer(producer)
+                self._links.close_producer(producer)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:
-                self._close_consumer(consumer, now_ms)
+                self._links.close_consumer(consumer, now_ms)
         elif kind == Kind.HELLO:
             # It lost what we said (or thinks so) and begins anew; its producers keep their numbers.
-            hello = Hello.decode(part[HEADER_SIZE:])
             self._forget(peer, now_ms)
-            fresh = Peer(peer.identity, hello.frontend, hello.boot, hello.attempt, now_ms)
-            fresh.out.append(self._welcome(hello.attempt))
-            self._peers[peer.identity] = fresh
+            self._greeted(peer.identity, Hello.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.GOODBYE:
             self._forget(peer, now_ms)
         else:
             log.error("a frame of kind %d from frontend %s is not known here", kind, peer.frontend)
 
-    # --- producers -------------------------------------------------------------------------------------
-
-    def _open_producer(self, peer: Peer, link: int, body: ProducerOpen, now_ms: int) -> None:
-        queue = self._queues.get(body.queue, now_ms)
-        if queue is None:
-            self._refuse_link(peer, link)
-            return
-        id = peer.boot << 32 | link
-        peer.producers[link] = Producer(peer, link, queue, id, self._producers.get(id, 0))
-        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
-
-    def _close_producer(self, producer: Producer) -> None:
-        producer.peer.producers.pop(producer.link, None)
-        if producer.last_number:
-            # It may come back under the same number after a greeting; the store bounds how many are kept.
-            self._producers[producer.id] = producer.last_number
-            while len(self._producers) > limits.PRODUCERS_MAX:
-                del self._producers[next(iter(self._producers))]
+    # --- the hot frames ----------------------------------------------------------------------------------
 
     def _enqueue(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if producer is None:
             return
+        if self._failed is not None:
+            return
         durable = bool(flags & DURABLE)
         if number <= producer.last_number:
             self._counts.batches_duplicate += 1
             self._answer(producer, number, durable)
-            return
-        if self._failed is not None:
             return
         if producer.refusing:
             if not flags & AFRESH:
@@ -356,10 +340,11 @@ class Engine:
                 batch.place = self._store.append(
                     Append([(queue.id, machine.next_sequence)], producer.id, number, batch, 0, count), now_ms
                 )
-            except StoreFull as full:
+            except (StoreFull, ValueError) as error:
+                # No room, or more than a record may hold.
                 self._counts.store_failures += 1
                 producer.refusing = True
-                self._refuse_batch(producer, number, str(full))
+                self._refuse_batch(producer, number, str(error))
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
@@ -386,36 +371,6 @@ class Engine:
         else:
             producer.accept(number)
 
-    # --- consumers -------------------------------------------------------------------------------------
-
-    def _open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
-        queue = self._queues.get(body.queue, now_ms)
-        if queue is None:
-            self._refuse_link(peer, link)
-            return
-        id = self._next_consumer
-        self._next_consumer += 1
-        consumer = Consumer(peer, link, queue, id)
-        options = commands.ConsumerOptions(
-            browse=body.browse,
-            presettled=body.presettled,
-            exclusive=body.exclusive,
-            priority=body.priority,
-            default_outcome=_outcome(body.default_outcome, SettleDetail(delivery_failed=body.default_failed)),
-            first=body.first,
-        )
-        peer.consumers[link] = consumer
-        self._performer.consumers[id] = consumer
-        peer.out.append(frame(Kind.CONSUMER_READY, link=link))
-        self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
-
-    def _close_consumer(self, consumer: Consumer, now_ms: int) -> None:
-        consumer.peer.consumers.pop(consumer.link, None)
-        if self._performer.consumers.pop(consumer.id, None) is not None:
-            queue = consumer.queue
-            self._performer.perform(queue, queue.machine.apply(commands.Detach(consumer.id), now_ms), now_ms)
-            self._performer.touched[queue] = None
-
     def _settle(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _kind, code, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
@@ -425,7 +380,7 @@ class Engine:
             outcome = commands.ACCEPTED
         else:
             body = part[HEADER_SIZE:]
-            outcome = _outcome(code, SettleDetail.decode(body) if body else SettleDetail())
+            outcome = outcome_of(code, SettleDetail.decode(body) if body else SettleDetail())
         queue = consumer.queue
         self._performer.perform(
             queue,
@@ -433,23 +388,3 @@ class Engine:
             now_ms,
         )
         self._performer.touched[queue] = None
-
-    def _refuse_link(self, peer: Peer, link: int) -> None:
-        refusal = Refusal(
-            conditions.RESOURCE_LIMIT_EXCEEDED,
-            f"this shard has {limits.QUEUES_MAX} queues, which is the limit",
-        )
-        peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
-
-    # --- effects ---------------------------------------------------------------------------------------
-
-
-def _outcome(code: int, detail: SettleDetail) -> commands.Outcome:
-    return commands.Outcome(
-        commands.OutcomeKind(code),
-        detail.condition,
-        detail.description,
-        detail.delivery_failed,
-        detail.undeliverable_here,
-        bytes.fromhex(detail.annotations) if detail.annotations else None,
-    )

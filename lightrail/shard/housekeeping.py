@@ -1,12 +1,12 @@
 """The shard's memory and disk: what flows to disk above the memory mark, what the cleaner writes again."""
 
 import logging
-from collections.abc import Mapping
 
 from lightrail.model import limits
 from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
+from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queues import Queue, Queues
 from lightrail.telemetry.families import ShardCounts
@@ -17,21 +17,24 @@ log = logging.getLogger("lightrail.shard.housekeeping")
 class Housekeeping:
     """Keeps memory below its mark and the disk within its factor; both in pieces, between other work."""
 
-    __slots__ = ("_counts", "_queues", "_reading", "_store", "memory")
+    __slots__ = ("_counts", "_performer", "_queues", "_spill_failed", "_store", "memory")
 
     def __init__(
-        self, queues: Queues, store: Store, counts: ShardCounts, memory_mark: int, reading: Mapping[int, int]
+        self, queues: Queues, store: Store, counts: ShardCounts, memory_mark: int, performer: Performer
     ) -> None:
         self._queues = queues
         self._store = store
         self._counts = counts
-        self._reading = reading
+        self._performer = performer
+        self._spill_failed = False
         self.memory = Memory(memory_mark)
 
     def relieve(self, now_ms: int) -> None:
         """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""
+        head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
             machine = queue.machine
+            machine.eviction.head_bytes = head_bytes
             for run in machine.spill_candidates(wanted):
                 batch = run.batch
                 try:
@@ -50,8 +53,12 @@ class Housekeeping:
                     )
                 except StoreError as error:
                     self._counts.store_failures += 1
-                    log.error("queue %s could not flow to disk: %s", queue.name, error)
+                    if not self._spill_failed:
+                        # Said once: this is tried again with every turn.
+                        log.error("queue %s could not flow to disk: %s", queue.name, error)
+                        self._spill_failed = True
                     break
+                self._spill_failed = False
                 batch.place = place
             freed = machine.evict(wanted)
             if freed:
@@ -66,7 +73,7 @@ class Housekeeping:
         live is asked for anew each time: what was settled in between must not be written again.
         """
         segment = self._store.oldest_to_clean()
-        if segment is None or self._reading.get(segment):
+        if segment is None or self._in_use(segment):
             return
         left = limits.CLEAN_BYTES
         for queue in self._queues:
@@ -82,6 +89,13 @@ class Housekeeping:
                     return
         if left == limits.CLEAN_BYTES:
             self._store.drop(segment)
+
+    def _in_use(self, segment: int) -> bool:
+        """Whether it is being read, or has messages that are in no queue now (see `Performer.unwritten`)."""
+        if self._performer.reading.get(segment):
+            return True
+        places = [effect.run.batch.place for _, effect in self._performer.unwritten]
+        return any(place is not None and place.segment == segment for place in places)
 
     def _rewrite(self, queue: Queue, run: Run, now_ms: int) -> None:
         """The same messages at the tail of the journal, with the same sequences."""

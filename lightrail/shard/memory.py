@@ -3,10 +3,12 @@
 The formula: while the messages in memory exceed the mark, the queue that holds most gives up what is beyond
 its fair share, the mark divided by the number of queues that hold more than that, and at least an eighth of
 what it holds, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
-its head, so that consumers do not wait for the disk.
+its head, so that consumers do not wait for the disk; with many queues less, half of the mark for all heads.
 """
 
 from typing import TYPE_CHECKING, Final
+
+from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
@@ -32,6 +34,11 @@ class Memory:
     @property
     def far_above_mark(self) -> bool:
         return self.resident > 2 * self.mark
+
+    @property
+    def head_bytes(self) -> int:
+        """What a queue keeps at its head while memory is short: all heads together fit into half the mark."""
+        return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""

@@ -42,6 +42,7 @@ class Performer:
         "reading",
         "reads",
         "touched",
+        "unwritten",
     )
 
     def __init__(self, queues: Queues, store: Store, counts: ShardCounts) -> None:
@@ -58,6 +59,8 @@ class Performer:
         """To be handed to the reader thread."""
         self.reading: dict[int, int] = {}
         """Reads under way, by segment: the cleaner keeps its hands off those."""
+        self.unwritten: list[tuple[Queue, effects.DeadLetter]] = []
+        """Dead letters that the store had no room for: in no queue now, on disk still in their own."""
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns what a machine wants done into frames and records, in its order."""
@@ -166,8 +169,10 @@ class Performer:
                 now_ms,
             )
         except StoreError as error:
+            # What is on disk under the old place is the same message without the annotations.
             self._counts.store_failures += 1
             log.error("annotations of queue %s could not be written: %s", queue.name, error)
+            batch.place = effect.old.batch.place
             return
         old = effect.old.batch.place
         if old is not None:
@@ -177,45 +182,50 @@ class Performer:
         """The messages go on `NAME/$dlq`, saying why, and leave this queue: one group in the journal."""
         run = effect.run
         count = run.last - run.first
-        reasons = self._counts.dead_lettered
-        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
         target = self._queues.get(dead_letter_name(queue.name), now_ms)
         if target is None:
-            log.error("%d messages of %s have no dead-letter queue to go to", count, queue.name)
+            self._postpone(queue, effect, "its dead-letter queue could not be made")
             return
         batch = dead_letter_batch(run, queue.name, effect, now_ms)
         if batch.durable:
-            settle = Settle(
-                queue.id,
-                [(run.sequence, run.end)],
-                record.Outcome.DEAD_LETTERED,
-                str(effect.reason),
+            copied = Append(
+                [(target.id, target.machine.next_sequence)], 0, 0, batch, 0, count, run.attempts, CONTINUED
+            )
+            settled = Settle(
+                queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
             )
             try:
-                batch.place = self._store.append(
-                    Append(
-                        [(target.id, target.machine.next_sequence)],
-                        0,
-                        0,
-                        batch,
-                        0,
-                        batch.count,
-                        run.attempts,
-                        CONTINUED,
-                    ),
-                    now_ms,
-                )
-                self._store.append(settle, now_ms)
-                self.messages_unsynced += count
+                batch.place = self._store.append(copied, now_ms)
             except StoreError as error:
-                # In memory it is where it belongs; on disk it is still in its queue. Nothing is lost.
+                self._postpone(queue, effect, str(error))
+                return
+            try:
+                self._store.append(settled, now_ms)
+            except StoreError as error:
+                # It is in both queues after a restart: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
-                log.error("dead letters of queue %s could not be written: %s", queue.name, error)
+                log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
+            self.messages_unsynced += count
         place = run.batch.place
         if place is not None:
             self._store.release(place.segment, run.size)
+        reasons = self._counts.dead_lettered
+        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
         self.perform(target, target.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
         self.touched[target] = None
+
+    def _postpone(self, queue: Queue, effect: effects.DeadLetter, why: str) -> None:
+        """Messages that left their queue and can't be written to the next wait here: nothing is lost."""
+        if not self.unwritten:
+            log.error("dead letters of queue %s wait: %s", queue.name, why)
+        self._counts.store_failures += 1
+        self.unwritten.append((queue, effect))
+
+    def write_again(self, now_ms: int) -> None:
+        """Tries the dead letters again that the store had no room for."""
+        unwritten, self.unwritten = self.unwritten, []
+        for queue, effect in unwritten:
+            self._dead_letter(queue, effect, now_ms)
 
     def _fetch(self, queue: Queue, run: Run) -> None:
         place = run.batch.place

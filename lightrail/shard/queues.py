@@ -54,12 +54,13 @@ class Queues:
     def get(self, name: str, now_ms: int) -> Queue | None:
         """The queue of this name; made, and written down, where it is not there yet.
 
-        None when the shard has as many queues as it may have, or can't write one more down.
+        None when the shard has as many queues as it may have, or can't write one more down. A dead-letter
+        queue comes with its queue and is not counted against the limit: what goes there has no other place.
         """
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
-        if len(self._by_name) >= limits.QUEUES_MAX:
+        if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
         number = self._next
         try:

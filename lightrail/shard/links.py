@@ -1,0 +1,122 @@
+"""Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
+
+from typing import Final
+
+from lightrail.model import conditions, limits
+from lightrail.shard.peers import Consumer, Peer, Producer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queues import Queues
+from lightrail.wire.frames import Kind, frame
+from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
+
+EVERYTHING: Final = 1 << 62
+"""Beyond every delivery number."""
+
+
+class Links:
+    """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
+
+    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues")
+
+    def __init__(self, queues: Queues, performer: Performer, numbers: dict[int, int]) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._numbers = numbers
+        """Last batch number of producers that are not open now, the longest silent first."""
+        self._next_consumer = 1
+
+    def open_producer(self, peer: Peer, link: int, body: ProducerOpen, now_ms: int) -> None:
+        """A frontend's link wants to enqueue."""
+        queue = self._queues.get(body.queue, now_ms)
+        if queue is None:
+            _refuse(peer, link)
+            return
+        earlier = peer.producers.get(link)
+        if earlier is not None:
+            self._keep_number(earlier)
+        id = peer.boot << 32 | link
+        peer.producers[link] = Producer(peer, link, queue, id, self._numbers.pop(id, 0))
+        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def close_producer(self, producer: Producer) -> None:
+        """Its frontend has all answers and will not use the number of this link again."""
+        del producer.peer.producers[producer.link]
+
+    def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
+        """A frontend's link wants messages."""
+        queue = self._queues.get(body.queue, now_ms)
+        if queue is None:
+            _refuse(peer, link)
+            return
+        earlier = peer.consumers.get(link)
+        if earlier is not None:
+            self.close_consumer(earlier, now_ms)
+        id = self._next_consumer
+        self._next_consumer += 1
+        consumer = Consumer(peer, link, queue, id)
+        options = commands.ConsumerOptions(
+            browse=body.browse,
+            presettled=body.presettled,
+            exclusive=body.exclusive,
+            priority=body.priority,
+            default_outcome=outcome_of(
+                body.default_outcome, SettleDetail(delivery_failed=body.default_failed)
+            ),
+            first=body.first,
+        )
+        peer.consumers[link] = consumer
+        self._performer.consumers[id] = consumer
+        self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
+        if peer.consumers.get(link) is consumer:
+            # The machine did not refuse it.
+            peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+
+    def close_consumer(self, consumer: Consumer, now_ms: int) -> None:
+        """What it holds gets its default outcome."""
+        consumer.peer.consumers.pop(consumer.link, None)
+        if self._performer.consumers.pop(consumer.id, None) is not None:
+            queue = consumer.queue
+            self._performer.perform(queue, queue.machine.apply(commands.Detach(consumer.id), now_ms), now_ms)
+            self._performer.touched[queue] = None
+
+    def forget(self, peer: Peer, now_ms: int) -> None:
+        """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
+        for consumer in list(peer.consumers.values()):
+            # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
+            everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
+            queue = consumer.queue
+            self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
+            self.close_consumer(consumer, now_ms)
+        for producer in peer.producers.values():
+            self._keep_number(producer)
+        peer.producers.clear()
+        peer.acking.clear()
+        numbers = self._numbers
+        while len(numbers) > limits.PRODUCERS_MAX:
+            del numbers[next(iter(numbers))]
+
+    def _keep_number(self, producer: Producer) -> None:
+        """It may come back under the same number after a greeting."""
+        if producer.last_number:
+            self._numbers[producer.id] = producer.last_number
+
+
+def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
+    """What the wire says of an outcome, for the machine."""
+    return commands.Outcome(
+        commands.OutcomeKind(code),
+        detail.condition,
+        detail.description,
+        detail.delivery_failed,
+        detail.undeliverable_here,
+        bytes.fromhex(detail.annotations) if detail.annotations else None,
+    )
+
+
+def _refuse(peer: Peer, link: int) -> None:
+    refusal = Refusal(
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        f"this shard has no room for one more queue: it has {limits.QUEUES_MAX}, or its disk is full",
+    )
+    peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))

@@ -48,15 +48,15 @@ class Waiter:
             self._registered.add(fileno)
             self._epoll.register(fileno, events)
 
-    def wait(self, wake_ns: int) -> list[tuple[int, int]]:
+    def wait(self, wake_ns: int, spin_ns: int = SPIN_NS) -> list[tuple[int, int]]:
         """Sockets with news, (file number, events); at ``wake_ns`` at the latest, at once when it is past."""
         left = wake_ns - time.monotonic_ns() if wake_ns else 0
         if left <= 0:
             return self._epoll.poll(0)
         if left >= 50_000_000:
             return self._epoll.poll(left / 1e9)
-        if left > SPIN_NS:
-            ready, _, _ = select.select([self._epoll], [], [], (left - SPIN_NS) / 1e9)
+        if left > spin_ns:
+            ready, _, _ = select.select([self._epoll], [], [], (left - spin_ns) / 1e9)
             if ready:
                 return self._epoll.poll(0)
         while time.monotonic_ns() < wake_ns:

@@ -7,6 +7,8 @@ from lightrail.bench.plan import Options
 from lightrail.bench.run import Outcome
 
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
+UNEVEN: Final = 0.1
+"""Difference between sent and received, to received, that is worth a word."""
 
 
 def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
 def as_text(options: Options, outcome: Outcome) -> str:
     """The page."""
     value = as_value(options, outcome)
+    window = outcome.window
     traits = [
         f"{options.size} bytes",
         "durable" if options.durable else "transient",
@@ -93,6 +96,12 @@ def as_text(options: Options, outcome: Outcome) -> str:
         f"({outcome.arrivals.redelivered_duplicates:,} of them again)",
     ]
     lines += [f"             {fault}" for fault in value["faults"]]
+    growth = window.sent - window.received
+    if window.received and window.sent and abs(growth) > UNEVEN * window.received:
+        lines.append(
+            f"note         {abs(growth):,} more messages went {'in than out' if growth > 0 else 'out than in'}, "
+            "and CPU is per message received; --backlog keeps them even"
+        )
     if outcome.interrupted:
         lines.append("             interrupted; the figures are of the part that was done")
     return "\n".join(lines)

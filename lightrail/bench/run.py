@@ -136,28 +136,28 @@ class Run:
         shared = self.board.words
         start = time.monotonic_ns() + START_AFTER_NS
         shared[words.START] = start
-        interrupted = False
         window = Window()
         for worker in self.workers:
             worker.pipe.send(True)
-        try:
-            self._measure(start, window)
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = self._measure(start, window)
         outcome = self._finish(window)
         outcome.interrupted = interrupted
         return outcome
 
     # --- the measured part -----------------------------------------------------------------------------
 
-    def _measure(self, start: int, window: Window) -> None:
+    def _measure(self, start: int, window: Window) -> bool:
+        """Fill the window; whether it was interrupted."""
         options, board = self.options, self.board
         count = options.count
         field_counted = words.SETTLED if options.send_only else words.RECEIVED
         warm_up_ns = int(options.warm_up_s * 1e9)
         warm_up_count = count // 10 if count is not None else 1 << 62
-        while (now := time.monotonic_ns()) < start + warm_up_ns and board.sum(field_counted) < warm_up_count:
-            self._poll(start)
+        try:
+            while time.monotonic_ns() < start + warm_up_ns and board.sum(field_counted) < warm_up_count:
+                self._poll(start)
+        except KeyboardInterrupt:
+            return True
         now = time.monotonic_ns()
         board.words[words.MEASURE_FROM] = now
         sent, counted = board.sum(words.SENT), board.sum(field_counted)
@@ -165,8 +165,12 @@ class Run:
         began = time.monotonic_ns()
         deadline = began + int(options.duration_s * 1e9)
         quiet_since, last_counted = began, counted
-        while True:
-            self._poll(start)
+        interrupted = False
+        while not interrupted:
+            try:
+                self._poll(start)
+            except KeyboardInterrupt:
+                interrupted = True
             now = time.monotonic_ns()
             current = board.sum(field_counted)
             if current != last_counted:
@@ -182,6 +186,7 @@ class Run:
         window.server = usage.between(server_before, server_after) if options.pids else None
         window.senders_cpu_s = after["sender"] - before["sender"]
         window.receivers_cpu_s = after["receiver"] - before["receiver"]
+        return interrupted
 
     def _is_over(self, now: int, deadline: int, counted: int, quiet_since: int) -> bool:
         options = self.options

@@ -19,7 +19,7 @@ from lightrail.bench.plan import SenderResult, Sent, Share
 BATCH_MESSAGES: Final = 128
 """Sent by one sender in one turn."""
 BATCH_BYTES: Final = 256 * 1024
-BACKLOG_POLL_NS: Final = 1_000_000
+BACKLOG_POLL_NS: Final = 300_000
 """How often a sender that waits for the receivers asks how far they are."""
 OUTGOING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes that may wait in a session; the broker's credit alone would let large messages fill the memory."""
@@ -235,8 +235,13 @@ class Sending:
                 active = [sender for sender in active if not sender.finished]
             if (not active and settled >= sent) or stop == 2:
                 break
-            wake_ns = 0 if progress else self._wake_ns(active, backlog_max and most <= 0, now)
-            for fileno, event in self.waiter.wait(wake_ns):
+            if progress:
+                events = self.waiter.wait(0)
+            elif most <= 0:
+                events = self.waiter.wait(now + BACKLOG_POLL_NS, spin_ns=0)
+            else:
+                events = self.waiter.wait(self._wake_ns(active, now))
+            for fileno, event in events:
                 connection = self.connection_of[fileno]
                 if event & ~select.EPOLLOUT:
                     connection.receive()
@@ -258,11 +263,9 @@ class Sending:
                     connection.tick(now // 1_000_000)
         return self._close()
 
-    def _wake_ns(self, active: list[Sender], waiting_for_receivers: object, now_ns: int) -> int:
+    def _wake_ns(self, active: list[Sender], now_ns: int) -> int:
         """When there is something to do even if no socket has news."""
         wake = now_ns + 100_000_000
-        if waiting_for_receivers:
-            return now_ns + BACKLOG_POLL_NS
         for sender in active:
             pace = sender.pace
             if pace is not None and lib.pn_link_credit(sender.link) > 0:

@@ -40,6 +40,8 @@ def _once(result: Result, count: int, runs: int, scratch: str) -> None:
     except (LoadFailed, AssertionError, OSError, subprocess.SubprocessError) as error:
         result.failures.append(f"{type(error).__name__}: {error}".splitlines()[0][:300])
         say(name, f"FAILED: {error}")
+        for line in _log(directory):
+            say(name, f"  broker: {line}")
     else:
         result.runs.append(figures)
         shown = [f"{limit.figure} {number(figures[limit.figure])} ({limit})" for limit in row.limits]
@@ -48,6 +50,15 @@ def _once(result: Result, count: int, runs: int, scratch: str) -> None:
         say(name, ", ".join(shown))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _log(directory: str) -> list[str]:
+    """The last that the broker said."""
+    try:
+        with open(f"{directory}/data.log", errors="replace") as file:
+            return file.read().splitlines()[-20:]
+    except OSError:
+        return []
 
 
 def say(name: str, text: str) -> None:

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Runs the same load against RabbitMQ and LightRail in turns and adds the ratios to docs/benchmarks.md.
+
+RabbitMQ is installed from Debian when it is missing and this runs as root; `make bench-peers` calls it.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.benchmarks import machine, peers, suite
+from tests.benchmarks.load import LoadFailed
+
+
+def main() -> int:
+    """The exit status: 0 when all targets were met, 1 when one was missed, 2 when there is no peer."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", help="a row; may be given again")
+    parser.add_argument("--runs", type=int, default=5, help="of each row (default 5)")
+    parser.add_argument(
+        "--scratch", default=machine.default_scratch(), help="where data directories are made; on a real disk"
+    )
+    given = parser.parse_args()
+    directory = tempfile.mkdtemp(prefix="lightrail-peer-", dir=given.scratch)
+    try:
+        peers.install()
+        with peers.RabbitMQ(directory) as rabbit:
+            rows = {row.name: row for row in peers.rows(rabbit)}
+            unknown = set(given.only or ()) - set(rows)
+            if unknown:
+                parser.error(f"--only: expected {', '.join(rows)}, found {', '.join(sorted(unknown))}")
+            chosen = [rows[name] for name in (given.only or rows)]
+            return 0 if suite.run(chosen, given.runs, given.scratch, list(rows), "peers") else 1
+    except (peers.PeerMissing, LoadFailed) as error:
+        print(f"bench_peers: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The bytes on disk: a golden file that must be read, and written byte for byte (docs/formats/journal.md)."""
+
+from pathlib import Path
+
+import pytest
+
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.layout import (
+    APPEND,
+    MARK,
+    REST,
+    LayoutError,
+    decode_append_head,
+    decode_segment_header,
+    decode_small,
+    encode_small,
+    finished,
+)
+from lightrail.shard.journal.record import (
+    CONTINUED,
+    REWRITTEN,
+    SPILLED,
+    Append,
+    Close,
+    Epoch,
+    Gap,
+    Outcome,
+    Queue,
+    QueueEntry,
+    QueueEvent,
+    Seal,
+    Settle,
+    Snapshot,
+)
+from lightrail.shard.journal.scan import Scan
+from lightrail.shard.journal.segment import name_of
+from lightrail.shard.queue.runs import batch_of
+from tests.support.fake_files import FakeFiles
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v1.bin"
+
+
+def written() -> bytes:
+    """One segment with every type of record that the engine can append."""
+    files = FakeFiles()
+    journal = Journal(files, "cluster", 2, segment_bytes=16_384)
+    journal.recover(0, 1_000)
+    orders = batch_of([b"first", b"", b"third"], durable=True, priority=7, enqueued_at_ms=1_001)
+    expiring = batch_of(
+        [b"x" * 1_500], durable=True, expires_at_ms=9_000, enqueued_at_ms=1_002, message_format=3
+    )
+    journal.append(Epoch(4), 1_000)
+    journal.append(Queue(QueueEvent.DECLARED, 1, "orders", '{"max_delivery_count":3}'), 1_000)
+    journal.append(Queue(QueueEvent.DECLARED, 2, "r\u00e9sum\u00e9", "{}"), 1_000)
+    journal.append(Queue(QueueEvent.POLICY, 2, "r\u00e9sum\u00e9", '{"a":1}'), 1_000)
+    journal.append(Append([(1, 0)], 0xFFFF_FFFF_FFFF_FFFE, 17, orders, 0, 3), 1_001)
+    journal.append(Append([(1, 3), (2, 0)], 5, 1, expiring, 0, 1), 1_002)
+    journal.flush()
+    journal.append(Append([(1, 1)], 0, 0, orders, 1, 3, 2, REWRITTEN), 1_003)
+    journal.append(Append([(2, 1)], 0, 0, batch_of([b"spilled"]), 0, 1, 0, SPILLED), 1_004)
+    journal.append(Settle(1, [(0, 1), (2, 3)], Outcome.ACCEPTED), 1_005)
+    journal.append(Settle(1, [(1, 2)], Outcome.MODIFIED, attempts=3), 1_006)
+    journal.append(Append([(2, 2)], 0, 0, orders, 0, 1, 0, CONTINUED), 1_007)
+    journal.append(Settle(1, [(1, 2)], Outcome.DEAD_LETTERED, "rejected"), 1_007)
+    journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
+    journal.append(Seal(5), 1_009)
+    journal.close(1_010)
+    return bytes(files.inodes[name_of(1)].live[: journal._segment.end])
+
+
+def test_the_golden_file_is_written_byte_for_byte() -> None:
+    assert written() == GOLDEN.read_bytes()
+
+
+def test_the_golden_file_is_read() -> None:
+    files = FakeFiles()
+    file = files.create(name_of(1))
+    file.write(0, [GOLDEN.read_bytes()])
+    header = decode_segment_header(file.read(0, 40))
+    assert header == (1, 1, 1, 0x03020100)
+    scan = Scan(file, header.salt, 40, file.size(), 1)
+    found = list(scan)
+    assert [record.lsn for record in found] == list(range(1, 17))
+    assert [record.timestamp for record in found][-1] == 1_010
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+    small = [
+        decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
+    ]
+    assert small == [
+        Snapshot(0, [], {}),
+        Epoch(4),
+        Queue(1, 1, "orders", '{"max_delivery_count":3}'),
+        Queue(1, 2, "r\u00e9sum\u00e9", "{}"),
+        Queue(2, 2, "r\u00e9sum\u00e9", '{"a":1}'),
+        Settle(1, [(0, 1), (2, 3)], 0),
+        Settle(1, [(1, 2)], 3, "", 3),
+        Settle(1, [(1, 2)], 5, "rejected"),
+        Queue(3, 2, "", "{}"),
+        Seal(5),
+        Close(),
+    ]
+    appends = [record for record in found if record.code == APPEND]
+    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED]
+    head, targets, column = decode_append_head(appends[0].view, appends[0].start, appends[0].length)
+    assert head == (0xFFFF_FFFF_FFFF_FFFE, 17, 1_001, 0, 0, 3, 10, 0, 1, 7, 1)
+    assert targets == [(1, 0)]
+    end = appends[0].start + appends[0].length
+    assert bytes(appends[0].view[column:end]) == bytes([5, 0, 0, 0, 5, 0, 0, 0, 10, 0, 0, 0]) + b"firstthird"
+    head, targets, _ = decode_append_head(appends[1].view, appends[1].start, appends[1].length)
+    assert head == (5, 1, 1_002, 9_000, 3, 1, 1_500, 0, 2, 4, 1)
+    assert targets == [(1, 3), (2, 0)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        Settle(9, [(1, 2), (5, 9)], Outcome.REJECTED, "because \u00e9", 7, CONTINUED),
+        Settle(9, [], Outcome.PURGED),
+        Queue(QueueEvent.DECLARED, 3, "n\u00e4me", "{}", CONTINUED),
+        Snapshot(
+            9,
+            [QueueEntry(1, "a", "{}", 5), QueueEntry(1 << 40, "b\u00e9", '{"x":[]}', 1 << 50)],
+            {1: 2, 1 << 63: 4},
+        ),
+        Seal(3),
+        Epoch(1 << 40),
+        Close(),
+        Gap(77),
+    ],
+)
+def test_records_come_back_as_they_went(
+    record: Settle | Queue | Snapshot | Seal | Epoch | Close | Gap,
+) -> None:
+    data = finished(encode_small(record, 5, 1, 1_000), 3)
+    assert len(data) >= 40
+    assert decode_small(data, 0, len(data)) == record
+
+
+@pytest.mark.parametrize("code", [0, 9, 255])
+def test_unknown_types_are_named(code: int) -> None:
+    data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
+    with pytest.raises(LayoutError, match=f"type {code}"):
+        decode_small(data, 0, len(data))
+
+
+@pytest.mark.parametrize("length", range(40, 110))
+def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
+    for code in (1, 2, 3, 4):
+        for fill in (0, 1, 255):
+            rest = REST.pack(code, 0, MARK, 0, 1, 0)
+            data = finished(rest + bytes([fill]) * (length - 32), 0)
+            try:
+                if code == APPEND:
+                    decode_append_head(data, 0, len(data))
+                else:
+                    decode_small(data, 0, len(data))
+            except LayoutError:
+                pass

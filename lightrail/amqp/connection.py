@@ -23,17 +23,19 @@ After SaslInit and SaslResponse nothing more is read until the caller has answer
 from typing import Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.events import Closed, Event, HeaderRejected, Opened
+from lightrail.amqp.events import Closed, Event, Opened
 from lightrail.amqp.faults import ConnectionFault, FramingFault, LocalError
+from lightrail.amqp.headers import read_header
 from lightrail.amqp.link import Link, make_error
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
 from lightrail.amqp.security import AUTH, OK, SaslServer
-from lightrail.amqp.session import BEGIN_SENT, END_SENT, MAPPED, Session
+from lightrail.amqp.session import Session
 from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
 from lightrail.amqp.shapes import Shape
 from lightrail.amqp.values import Symbol
+from lightrail.amqp.windows import BEGIN_SENT, END_SENT, MAPPED, Windows
 from lightrail.model import conditions, limits
 
 PIPELINED_FRAMES_MAX: Final = 4
@@ -54,7 +56,6 @@ class Connection:
         "_pending",
         "_refresh",
         "_said_ms",
-        "_sasl",
         "context",
         "events",
         "names",
@@ -64,6 +65,7 @@ class Connection:
         "peer_max_frame_size",
         "peer_open",
         "phase",
+        "sasl",
         "sasl_done",
         "sessions",
         "settings",
@@ -88,10 +90,10 @@ class Connection:
         self.context: Any = None
         self.user: str | None = None
         self.sasl_done = False
-        self._sasl: SaslServer | None = None
+        self.sasl: SaslServer | None = None
         self._open_sent = False
         self.shape: Shape | None = None
-        self._refresh: list[Session] | None = None
+        self._refresh: list[Windows] | None = None
         self._pending: bytearray | None = None
         self.needed = 0
         self._now_ms = now_ms
@@ -171,16 +173,16 @@ class Connection:
             layer.outcome(OK, additional_data)
             self.user = user
             self.sasl_done = True
-            self._sasl = None
+            self.sasl = None
             self.phase = HEADER
         else:
             layer.outcome(AUTH if code is None else code, None)
             self._go()
 
     def _sasl_layer(self) -> SaslServer:
-        if self._sasl is None or self.phase != SASL:
+        if self.sasl is None or self.phase != SASL:
             raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
-        return self._sasl
+        return self.sasl
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -198,7 +200,7 @@ class Connection:
             due = self._created_ms + self.settings.opening_time_ms
             if now_ms < due:
                 return due
-            self._fail(
+            self.fail(
                 ConnectionFault(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected open within {self.settings.opening_time_ms} ms, found none",
@@ -212,7 +214,7 @@ class Connection:
         if silence:
             due_next = self._heard_ms + silence
             if now_ms >= due_next:
-                self._fail(
+                self.fail(
                     ConnectionFault(
                         conditions.RESOURCE_LIMIT_EXCEEDED,
                         f"expected frames within idle-time-out, found none for {now_ms - self._heard_ms} ms",
@@ -253,16 +255,16 @@ class Connection:
             data = bytes(data)
         pending = self._pending
         if pending is not None:
-            pending += data
-            if len(pending) < self.needed:
+            if len(pending) + len(data) < self.needed:
+                pending += data
                 return
-            data = bytes(pending)
+            data = b"".join((pending, data))
             self._pending = None
         self.needed = 0
         try:
             position = self._read(data, len(data))
-        except ConnectionFault as fault:
-            self._fail(fault)
+        except FramingFault as fault:
+            self.fail(fault)
             position = len(data)
         if self._refresh is not None:
             self._refresh_windows()
@@ -285,10 +287,10 @@ class Connection:
             if phase == OPEN:
                 position = read_frames(self, data, position, end)
             elif phase == HEADER:
-                position = self._read_header(data, position, end)
+                position = read_header(self, data, position, end)
             elif phase == SASL:
-                assert self._sasl is not None
-                position = self._sasl.read(data, position, end)
+                assert self.sasl is not None
+                position = self.sasl.read(data, position, end)
             elif phase == OPENING:
                 position = read_frames(self, data, position, end)
             elif phase == CLOSING:
@@ -297,45 +299,8 @@ class Connection:
                 return end
             if position > before:
                 self._heard_ms = self._now_ms
-            if self.phase == phase and position in (before, end):
+            if self.phase == phase and (phase >= OPENING or position in (before, end)):
                 return position
-
-    def _read_header(self, data: bytes, position: int, end: int) -> int:
-        header = data[position : position + frames.HEADER_BYTES]
-        settings = self.settings
-        if len(header) < frames.HEADER_BYTES:
-            if header and not header.startswith(b"AMQP"[: len(header)]):
-                self._reject_header()
-                return end
-            return position
-        if not settings.is_server:
-            if header != frames.AMQP_HEADER:
-                self.gone(conditions.FRAMING_ERROR, f"expected {frames.AMQP_HEADER!r}, found {header!r}")
-                return end
-            self.phase = OPENING
-            return position + frames.HEADER_BYTES
-        plain_allowed = settings.allow_plain_header or not settings.sasl_mechanisms
-        if header == frames.AMQP_HEADER and (self.sasl_done or plain_allowed):
-            self.output.append(frames.AMQP_HEADER)
-            self.phase = OPENING
-            return position + frames.HEADER_BYTES
-        if header == frames.SASL_HEADER and settings.sasl_mechanisms and not self.sasl_done:
-            self._sasl = SaslServer(self)
-            self.phase = SASL
-            return position + frames.HEADER_BYTES
-        self._reject_header()
-        return end
-
-    def _reject_header(self) -> None:
-        """Write a header that would have been accepted, and close (2.2)."""
-        settings = self.settings
-        wanted = frames.AMQP_HEADER
-        if settings.sasl_mechanisms and not settings.allow_plain_header and not self.sasl_done:
-            wanted = frames.SASL_HEADER
-        if settings.is_server:
-            self.output.append(wanted)
-        self.events.append(HeaderRejected(wanted))
-        self.phase = CLOSED
 
     # --- connection frames -------------------------------------------------------------------------------
 
@@ -400,7 +365,7 @@ class Connection:
 
     # --- the way out -------------------------------------------------------------------------------------
 
-    def _fail(self, fault: ConnectionFault) -> None:
+    def fail(self, fault: ConnectionFault) -> None:
         """The peer's fault: close with its condition, and tell the caller."""
         if self.phase >= CLOSING:
             return
@@ -497,7 +462,7 @@ class Connection:
         if link is not None:
             link.steal()
 
-    def refresh_windows(self, session: Session) -> None:
+    def refresh_windows(self, session: Windows) -> None:
         """Half of the session's window is used: a flow goes out after this feed, unless one has by then."""
         if self._refresh is None:
             self._refresh = []

@@ -24,9 +24,10 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.receiver import ReceivingLink
-from lightrail.amqp.session import END_SENT, Session
+from lightrail.amqp.session import Session
 from lightrail.amqp.shapes import Shape, take
 from lightrail.amqp.values import DecodeError
+from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
     phase = connection.phase
     while end - position >= 8:
         shape = connection.shape
-        if shape is not None:
+        if shape is not None and data.startswith(shape.first_part, position + 4):
             position = _take(shape, data, position, end)
             if end - position < 8:
                 break
@@ -68,7 +69,10 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
         try:
             _read_frame(connection, data, position, position + offset * 4, stop, channel)
         except DecodeError as error:
-            raise ConnectionFault(conditions.DECODE_ERROR, str(error)) from None
+            connection.fail(ConnectionFault(conditions.DECODE_ERROR, str(error)))
+        except ConnectionFault as fault:
+            # The next frame begins where this one ends: the peer's close is looked for from there.
+            connection.fail(fault)
         position = stop
         if connection.phase != phase:
             break

@@ -24,7 +24,8 @@ from lightrail.amqp.link import (
     errant,
 )
 from lightrail.amqp.performatives import TransactionalState, Transfer
-from lightrail.amqp.shapes import Shape, learn, survey
+from lightrail.amqp.shapes import Shape, learn
+from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions
 

@@ -5,16 +5,13 @@ moment; one that we begin is BEGIN_SENT until the answer comes. After our end it
 sent before it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED
 and forgotten.
 
-Windows count transfer frames. The incoming one is opened again to its full size by every flow that we write,
-and by a flow of its own when half of it is used: how much a peer may send is decided by link credit, the
-window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer
-leaves beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
+The windows of transfers are in windows.py.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, Unsettled, signed, unwrap
+from lightrail.amqp.delivery import WIRE, Unsettled, unwrap
 from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
 from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
 from lightrail.amqp.link import REQUESTED, Link, errant, make_error
@@ -32,56 +29,35 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.values import Symbol
+from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW, Windows
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
 
-BEGIN_SENT: Final = 0
-MAPPED: Final = 1
-END_SENT: Final = 2
-ENDED: Final = 3
 
-OUTGOING_WINDOW: Final = 0x7FFFFFFF
-"""What we announce: how much we send is up to the receivers' credit and the peer's incoming window."""
-
-
-class Session:
+class Session(Windows):
     """One session. `context` is the caller's own."""
 
     __slots__ = (
         "_requests",
         "begin",
-        "channel",
-        "connection",
         "context",
         "errants",
         "incoming",
-        "incoming_left",
-        "incoming_window",
         "inputs",
         "next_delivery_id",
         "next_incoming_delivery",
-        "next_incoming_id",
-        "next_outgoing_id",
         "outgoing",
         "outputs",
         "peer_handle_max",
-        "refresh_due",
         "remote_channel",
-        "remote_incoming_window",
-        "remote_outgoing_window",
-        "state",
         "waiting",
     )
 
     def __init__(self, connection: "Connection", channel: int) -> None:
-        settings = connection.settings
-        self.connection = connection
-        self.channel = channel
-        """Our (outgoing) channel."""
+        super().__init__(connection, channel)
         self.remote_channel = -1
-        self.state = BEGIN_SENT
         self.begin: Begin | None = None
         """The peer's begin, as it came."""
         self.context: Any = None
@@ -91,13 +67,7 @@ class Session:
         """Links by our handle."""
         self._requests: dict[tuple[str, bool], Link] | None = None
         self.peer_handle_max = 0xFFFFFFFF
-        self.next_incoming_id = 0
-        self.incoming_window = settings.session_incoming_window
-        self.incoming_left = self.incoming_window
-        self.remote_outgoing_window = 0
-        self.next_outgoing_id = settings.initial_outgoing_id
-        self.remote_incoming_window = 0
-        self.next_delivery_id = settings.initial_delivery_id
+        self.next_delivery_id = connection.settings.initial_delivery_id
         """The unwrapped id of our next delivery."""
         self.next_incoming_delivery: int | None = None
         """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
@@ -107,7 +77,6 @@ class Session:
         """Links that a fault of the peer ended and whose detach it still owes."""
         self.waiting: list[Link] = []
         """Outgoing links with messages that wait for window or credit."""
-        self.refresh_due = False
 
     def __repr__(self) -> str:
         return f"Session(channel {self.channel}, remote channel {self.remote_channel})"
@@ -256,11 +225,6 @@ class Session:
         """The peer attaches a link: a new one, or the answer to ours."""
         settings = self.connection.settings
         handle = attach.handle
-        if len(self.outputs) > self.peer_handle_max:
-            raise SessionFault(
-                conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"expected at most {self.peer_handle_max + 1} links by your handle-max, found one more",
-            )
         if handle > settings.handle_max:
             raise ConnectionFault(
                 conditions.FRAMING_ERROR,
@@ -283,6 +247,11 @@ class Session:
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)
+            if len(self.outputs) > self.peer_handle_max:
+                raise SessionFault(
+                    conditions.RESOURCE_LIMIT_EXCEEDED,
+                    f"expected at most {self.peer_handle_max + 1} links by your handle-max, found one more",
+                )
             link = self._new_link(attach.name, is_sender)
         self.inputs[handle] = link
         self.connection.names[key] = link
@@ -331,13 +300,7 @@ class Session:
                 "expected a flow without handle to have no delivery-count, link-credit, available or drain,"
                 " found at least one",
             )
-        self.next_incoming_id = next_outgoing_id
-        self.remote_outgoing_window = outgoing_window
-        if next_incoming_id is None:
-            next_incoming_id = self.connection.settings.initial_outgoing_id
-        # In flight is what we have sent and the peer had not seen; the window is what is left beyond it.
-        in_flight = signed(self.next_outgoing_id - next_incoming_id)
-        self.remote_incoming_window = max(0, incoming_window - in_flight)
+        self.take_windows(next_incoming_id, incoming_window, next_outgoing_id, outgoing_window)
         if link is not None:
             link.on_flow(delivery_count, link_credit, available, drain, echo)
         elif echo:
@@ -354,53 +317,6 @@ class Session:
         waiting = self.waiting
         if len(waiting) > 1 and self.remote_incoming_window <= 0:
             waiting.append(waiting.pop(0))
-
-    def write_flow(
-        self,
-        handle: int | None = None,
-        delivery_count: int | None = None,
-        link_credit: int | None = None,
-        available: int | None = None,
-        drain: bool = False,
-        echo: bool = False,
-    ) -> None:
-        """Our flow; the incoming window is full again with it."""
-        if self.state != MAPPED and self.state != BEGIN_SENT:
-            return
-        self.incoming_left = self.incoming_window
-        self.connection.output.append(
-            frames.flow(
-                self.channel,
-                self.next_incoming_id & WIRE if self.state == MAPPED else None,
-                self.incoming_window,
-                self.next_outgoing_id & WIRE,
-                OUTGOING_WINDOW,
-                handle,
-                delivery_count,
-                link_credit,
-                available,
-                drain,
-                echo,
-            )
-        )
-
-    def count_incoming(self, count: int) -> None:
-        """`count` transfer frames have come; the window is opened again at the end of the feed."""
-        self.next_incoming_id += count
-        left = self.incoming_left = self.incoming_left - count
-        if left < 0:
-            raise SessionFault(
-                conditions.WINDOW_VIOLATION,
-                f"expected at most {self.incoming_window} transfers in the incoming window, found more",
-            )
-        if left <= self.incoming_window >> 1 and not self.refresh_due:
-            self.refresh_due = True
-            self.connection.refresh_windows(self)
-
-    def sent_transfers(self, count: int) -> None:
-        """`count` transfer frames have been written."""
-        self.next_outgoing_id += count
-        self.remote_incoming_window -= count
 
     # --- transfers and dispositions ----------------------------------------------------------------------
 
@@ -512,10 +428,3 @@ class Session:
                     newest.last = last
                     continue
             events.append(Outcome(part.link, first, last, state, settled))
-
-    # --- writing -----------------------------------------------------------------------------------------
-
-    def write(self, body: bytes) -> None:
-        """One frame on this session's channel."""
-        if self.state == MAPPED or self.state == BEGIN_SENT:
-            self.connection.output.append(frames.frame(self.channel, body))

@@ -31,7 +31,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.amqp.values import DecodeError
+from lightrail.amqp.survey import Opening
 
 if TYPE_CHECKING:
     from lightrail.amqp.receiver import ReceivingLink
@@ -43,21 +43,6 @@ UNIFORM_AFTER: Final = 1_024
 UNIFORM_RUN_MIN: Final = 12
 """Frames of one size that must be in the buffer for it to pay."""
 
-_HEADER: Final = 0x70
-_PROPERTIES: Final = 0x73
-_FOOTER: Final = 0x78
-_SECTION_NAMES: Final = {
-    b"amqp:header:list": 0x70,
-    b"amqp:delivery-annotations:map": 0x71,
-    b"amqp:message-annotations:map": 0x72,
-    b"amqp:properties:list": 0x73,
-    b"amqp:application-properties:map": 0x74,
-    b"amqp:data:binary": 0x75,
-    b"amqp:amqp-sequence:list": 0x76,
-    b"amqp:amqp-value:*": 0x77,
-    b"amqp:footer:map": 0x78,
-}
-
 
 @lru_cache(maxsize=1024)
 def _columns(form: str) -> Struct:
@@ -67,101 +52,6 @@ def _columns(form: str) -> Struct:
 @lru_cache(maxsize=256)
 def _run_pattern(pattern: bytes) -> "re.Pattern[bytes]":
     return re.compile(pattern, re.DOTALL)
-
-
-class Opening:
-    """What is known of a message's beginning without decoding it.
-
-    `head_end`: end of its header section, 0 without one. `prefix_end`: end of the descriptor of the first
-    section that is neither header nor annotations, 0 when that is not encoded the usual way.
-    `properties`: offset of the constructor of the properties' list, 0 without.
-    `may_expire`: there are more than eight properties, so that one may be absolute-expiry-time.
-    """
-
-    __slots__ = ("head_end", "may_expire", "prefix_end", "properties")
-
-    def __init__(self, head_end: int, prefix_end: int, properties: int, may_expire: bool) -> None:
-        self.head_end = head_end
-        self.prefix_end = prefix_end
-        self.properties = properties
-        self.may_expire = may_expire
-
-
-def _descriptor(message: bytes, position: int) -> tuple[int, int]:
-    """Code of the section whose descriptor begins at `position`, and the offset after the descriptor."""
-    form = message[position + 1]
-    if form == 0x53:
-        return message[position + 2], position + 3
-    if form == 0x80:
-        return int.from_bytes(message[position + 2 : position + 10], "big"), position + 10
-    if form == 0xA3:
-        end = position + 3 + message[position + 2]
-        return _SECTION_NAMES.get(message[position + 3 : end], 0), end
-    if form == 0xB3:
-        end = position + 6 + int.from_bytes(message[position + 2 : position + 6], "big")
-        return _SECTION_NAMES.get(message[position + 6 : end], 0), end
-    return 0, position + 2
-
-
-def survey(message: bytes) -> Opening:
-    """Walk over header and annotations by their sizes (messaging 3.2). Raises DecodeError."""
-    position = 0
-    head_end = 0
-    newest = 0
-    try:
-        while position < len(message):
-            if message[position]:
-                raise DecodeError(
-                    f"expected the descriptor of a section (0x00), found {message[position]:#04x} at offset"
-                    f" {position} of the message"
-                )
-            code, value = _descriptor(message, position)
-            if not _HEADER <= code <= _FOOTER:
-                raise DecodeError(
-                    f"expected a message section, found descriptor {bytes(message[position:value][:24])!r}"
-                    f" at offset {position} of the message"
-                )
-            if code >= _PROPERTIES:
-                plain = value == position + 3
-                if code != _PROPERTIES:
-                    return Opening(head_end, value if plain else 0, 0, False)
-                form = message[value]
-                if form == 0xC0:
-                    return Opening(head_end, value + 1 if plain else 0, value, message[value + 2] > 8)
-                if form == 0xD0:
-                    many = int.from_bytes(message[value + 5 : value + 9], "big") > 8
-                    return Opening(head_end, 0, value, many)
-                return Opening(head_end, value + 1 if plain else 0, 0, False)
-            if code <= newest:
-                raise DecodeError(
-                    f"expected a section after {newest:#04x}, found {code:#04x} at offset {position}"
-                    " of the message"
-                )
-            newest = code
-            form = message[value]
-            if form == 0x45 and code == _HEADER:
-                position = value + 1
-            elif form in (0xC0, 0xC1):
-                position = value + 2 + message[value + 1]
-            elif form in (0xD0, 0xD1):
-                position = value + 5 + int.from_bytes(message[value + 1 : value + 5], "big")
-            else:
-                raise DecodeError(
-                    f"expected a list or map as section {code:#04x}, found constructor {form:#04x} at offset"
-                    f" {value} of the message"
-                )
-            if position > len(message):
-                raise DecodeError(
-                    f"expected section {code:#04x} to end within the message of {len(message)} bytes,"
-                    f" found its end at {position}"
-                )
-            if code == _HEADER:
-                head_end = position
-    except IndexError:
-        raise DecodeError(
-            f"expected a whole section, found the end of the message at offset {len(message)}"
-        ) from None
-    return Opening(head_end, 0, 0, False)
 
 
 class Shape:

@@ -549,3 +549,35 @@ def test_what_a_tick_led_to_is_told_by_the_next_feed() -> None:
     (event,) = peer.feed(b"")
     assert isinstance(event, events.Closed)
     assert not event.by_peer
+
+
+def test_as_many_links_as_the_other_engine_takes() -> None:
+    client = Connection(ConnectionSettings(is_server=False), 0)
+    server = Connection(ConnectionSettings(handle_max=0, channel_max=0), 0)
+    client.open()
+    session = client.begin()
+    exchange(client, server)
+    link = session.attach("a", True, Source(), Target(address="q"))
+    _, (attached,) = exchange(client, server)
+    attached.link.accept()  # type: ignore[attr-defined]
+    assert exchange(client, server)[0] == [events.Attached(link)]
+    with pytest.raises(LocalError):
+        session.attach("b", True)
+    with pytest.raises(LocalError):
+        client.begin()
+    link.detach()
+    exchange(client, server)
+    session.attach("b", True)
+    exchange(client, server)
+    assert server.opened
+    assert len(server.sessions[0].links) == 1
+
+
+def test_after_a_fault_the_peers_close_is_found_wherever_the_stream_is_cut() -> None:
+    stream = frames.frame(0, b"\x00\x53\x99\x45") + amqp(End()) + amqp(Close())
+    for cut in range(len(stream) + 1):
+        peer = opened()
+        peer.feed(stream[:cut])
+        peer.feed(stream[cut:])
+        assert peer.engine.closed
+        assert conditions_of(peer.hear()) == [("close", "amqp:decode-error")]

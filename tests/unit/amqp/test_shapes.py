@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import events, shapes
 from lightrail.amqp.performatives import Transfer, encode_performative
-from lightrail.amqp.shapes import survey
+from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 
 from .peer import Peer, amqp, data, opened, transfer

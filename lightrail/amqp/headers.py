@@ -1,0 +1,52 @@
+"""Protocol headers: which are spoken here, and what answers the others (transport 2.2, security 5.3.1)."""
+
+from typing import TYPE_CHECKING
+
+from lightrail.amqp import frames
+from lightrail.amqp.events import HeaderRejected
+from lightrail.amqp.phases import CLOSED, OPENING, SASL
+from lightrail.amqp.security import SaslServer
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection import Connection
+
+
+def read_header(connection: "Connection", data: bytes, position: int, end: int) -> int:
+    """One header, if it is there whole; gives the position after it, the end when it was rejected."""
+    header = data[position : position + frames.HEADER_BYTES]
+    settings = connection.settings
+    if len(header) < frames.HEADER_BYTES:
+        if header and not header.startswith(b"AMQP"[: len(header)]):
+            _reject_header(connection)
+            return end
+        return position
+    if not settings.is_server:
+        if header != frames.AMQP_HEADER:
+            connection.gone(conditions.FRAMING_ERROR, f"expected {frames.AMQP_HEADER!r}, found {header!r}")
+            return end
+        connection.phase = OPENING
+        return position + frames.HEADER_BYTES
+    plain_allowed = settings.allow_plain_header or not settings.sasl_mechanisms
+    if header == frames.AMQP_HEADER and (connection.sasl_done or plain_allowed):
+        connection.output.append(frames.AMQP_HEADER)
+        connection.phase = OPENING
+        return position + frames.HEADER_BYTES
+    if header == frames.SASL_HEADER and settings.sasl_mechanisms and not connection.sasl_done:
+        connection.sasl = SaslServer(connection)
+        connection.phase = SASL
+        return position + frames.HEADER_BYTES
+    _reject_header(connection)
+    return end
+
+
+def _reject_header(connection: "Connection") -> None:
+    """Write a header that would have been accepted, and close (2.2)."""
+    settings = connection.settings
+    wanted = frames.AMQP_HEADER
+    if settings.sasl_mechanisms and not settings.allow_plain_header and not connection.sasl_done:
+        wanted = frames.SASL_HEADER
+    if settings.is_server:
+        connection.output.append(wanted)
+    connection.events.append(HeaderRejected(wanted))
+    connection.phase = CLOSED

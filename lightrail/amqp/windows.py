@@ -1,0 +1,120 @@
+"""The windows of a session: how many transfer frames may come, and how many may leave (transport 2.5.6).
+
+Windows count transfer frames. The incoming one is opened again to its full size by every flow that we write,
+and by a flow of its own when half of it is used: how much a peer may send is decided by link credit, the
+window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer
+leaves beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp import frames
+from lightrail.amqp.delivery import WIRE, signed
+from lightrail.amqp.faults import SessionFault
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.connection import Connection
+
+BEGIN_SENT: Final = 0
+MAPPED: Final = 1
+END_SENT: Final = 2
+ENDED: Final = 3
+
+OUTGOING_WINDOW: Final = 0x7FFFFFFF
+"""What we announce: how much we send is up to the receivers' credit and the peer's incoming window."""
+
+
+class Windows:
+    """The part of a session that counts transfers; `state` is that of the session."""
+
+    __slots__ = (
+        "channel",
+        "connection",
+        "incoming_left",
+        "incoming_window",
+        "next_incoming_id",
+        "next_outgoing_id",
+        "refresh_due",
+        "remote_incoming_window",
+        "remote_outgoing_window",
+        "state",
+    )
+
+    def __init__(self, connection: "Connection", channel: int) -> None:
+        settings = connection.settings
+        self.connection = connection
+        self.channel = channel
+        """Our (outgoing) channel."""
+        self.state = BEGIN_SENT
+        self.next_incoming_id = 0
+        self.incoming_window = settings.session_incoming_window
+        self.incoming_left = self.incoming_window
+        self.remote_outgoing_window = 0
+        self.next_outgoing_id = settings.initial_outgoing_id
+        self.remote_incoming_window = 0
+        self.refresh_due = False
+
+    def take_windows(
+        self, next_incoming_id: int | None, incoming_window: int, next_outgoing_id: int, outgoing_window: int
+    ) -> None:
+        """The session's part of the peer's flow; ids as on the wire."""
+        self.next_incoming_id = next_outgoing_id
+        self.remote_outgoing_window = outgoing_window
+        if next_incoming_id is None:
+            next_incoming_id = self.connection.settings.initial_outgoing_id
+        # In flight is what we have sent and the peer had not seen; the window is what is left beyond it.
+        in_flight = signed(self.next_outgoing_id - next_incoming_id)
+        self.remote_incoming_window = max(0, incoming_window - in_flight)
+
+    def write_flow(
+        self,
+        handle: int | None = None,
+        delivery_count: int | None = None,
+        link_credit: int | None = None,
+        available: int | None = None,
+        drain: bool = False,
+        echo: bool = False,
+    ) -> None:
+        """Our flow; the incoming window is full again with it."""
+        if self.state != MAPPED and self.state != BEGIN_SENT:
+            return
+        self.incoming_left = self.incoming_window
+        self.connection.output.append(
+            frames.flow(
+                self.channel,
+                self.next_incoming_id & WIRE if self.state == MAPPED else None,
+                self.incoming_window,
+                self.next_outgoing_id & WIRE,
+                OUTGOING_WINDOW,
+                handle,
+                delivery_count,
+                link_credit,
+                available,
+                drain,
+                echo,
+            )
+        )
+
+    def count_incoming(self, count: int) -> None:
+        """`count` transfer frames have come; the window is opened again at the end of the feed."""
+        self.next_incoming_id += count
+        left = self.incoming_left = self.incoming_left - count
+        if left < 0:
+            raise SessionFault(
+                conditions.WINDOW_VIOLATION,
+                f"expected at most {self.incoming_window} transfers in the incoming window, found more",
+            )
+        if left <= self.incoming_window >> 1 and not self.refresh_due:
+            self.refresh_due = True
+            self.connection.refresh_windows(self)
+
+    def sent_transfers(self, count: int) -> None:
+        """`count` transfer frames have been written."""
+        self.next_outgoing_id += count
+        self.remote_incoming_window -= count
+
+    def write(self, body: bytes) -> None:
+        """One frame on this session's channel."""
+        if self.state == MAPPED or self.state == BEGIN_SENT:
+            self.connection.output.append(frames.frame(self.channel, body))

@@ -98,8 +98,9 @@ def as_text(options: Options, outcome: Outcome) -> str:
     lines += [f"             {fault}" for fault in value["faults"]]
     growth = window.sent - window.received
     if window.received and window.sent and abs(growth) > UNEVEN * window.received:
+        way = "in than out" if growth > 0 else "out than in"
         lines.append(
-            f"note         {abs(growth):,} more messages went {'in than out' if growth > 0 else 'out than in'}, "
+            f"note         {abs(growth):,} more messages went {way}, "
             "and CPU is per message received; --backlog keeps them even"
         )
     if outcome.interrupted:

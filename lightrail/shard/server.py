@@ -40,6 +40,7 @@ class Server:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._closed = False
         self.failed = asyncio.Event()
         """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -68,10 +69,12 @@ class Server:
 
     def _turn(self) -> None:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
+        if self._closed:
+            return
         engine = self._engine
         engine.step(self.now_ms())
         self._send()
-        if self._commit is None:
+        if self._commit is None and not self.failed.is_set():
             if not self._store.pending:
                 if engine.nothing_to_commit():
                     self._send()
@@ -91,12 +94,14 @@ class Server:
         for identity, parts in self._engine.take_output():
             if not self._socket.send([identity, *parts]):
                 self._engine.lost(identity)
+                # What it held is for others now.
+                self._loop.call_soon(self._turn)
 
     # --- commits ---------------------------------------------------------------------------------------
 
     def _commit_lazily(self) -> None:
         self._lazy_timer = None
-        if self._commit is None and self._store.pending:
+        if self._commit is None and self._store.pending and not (self._closed or self.failed.is_set()):
             self._begin_commit()
 
     def _begin_commit(self) -> None:
@@ -119,9 +124,11 @@ class Server:
             self._store.end_commit(commit)
             messages = self._engine.commit_ended(self.now_ms())
             self._counts.synced(messages, time.perf_counter() - started)
-        self._turn()
-        if self._commit is None:
-            self._idle.set()
+        try:
+            self._turn()
+        finally:
+            if self._commit is None:
+                self._idle.set()
 
     # --- reads -----------------------------------------------------------------------------------------
 
@@ -138,9 +145,11 @@ class Server:
 
     def _beat(self) -> None:
         self._beat_ms = 0
-        self._engine.tick(self.now_ms())
-        self._turn()
-        self._arm()
+        try:
+            self._engine.tick(self.now_ms())
+            self._turn()
+        finally:
+            self._arm()
 
     def _arm(self) -> None:
         """Sets the timer to the next deadline of a queue, or to the next heartbeat."""
@@ -165,6 +174,7 @@ class Server:
             self._timer.cancel()
         self._turn()
         await self._idle.wait()
+        self._closed = True
         self._socket.close(linger_ms=500)
         self._committer.close()
         self._reader.close()

@@ -266,6 +266,8 @@ class Supervisor:
                     await self._first(serving, stopping, *keepers)
                 finally:
                     serving.cancel()
+                    await asyncio.gather(serving, return_exceptions=True)
+                    await asyncio.gather(serving, return_exceptions=True)
                 if self.stopping.is_set():
                     return
             self.served = True

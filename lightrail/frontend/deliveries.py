@@ -251,7 +251,9 @@ class ConsumerLink:
     def close(self) -> None:
         """The client's link is gone: the shard takes back what it held."""
         self._closed = True
-        self._shard.close_consumer(self.number)
+        if not self._connection.frontend.stopping:
+            self._shard.close_consumer(self.number)
+        # Else our goodbye brings it back: the end of the broker is no failed delivery.
 
     def _say_credit(self, *, force: bool = False) -> None:
         if self._draining:

@@ -234,14 +234,14 @@ class Frontend:
     async def stop(self, wait_s: float) -> None:
         """Ends in order: no new credit, what came is answered, every connection is closed with a condition.
 
-        The listeners are closed by the caller before.
+        The listeners are closed by the caller before. A shard that does not answer takes nothing of the time
+        that clients have to hear why and to answer.
         """
         self.stopping = True
-        deadline = self._loop.time() + wait_s
-        await self._until(lambda: not self.counts.unanswered_bytes, deadline)
+        await self._until(lambda: not self.counts.unanswered_bytes, self._loop.time() + wait_s)
         for connection in list(self.connections):
             connection.close(conditions.CONNECTION_FORCED, "the broker is shutting down; connect again later")
-        await self._until(lambda: not self.connections, deadline)
+        await self._until(lambda: not self.connections, self._loop.time() + wait_s)
         for connection in list(self.connections):
             connection.abort()
         if self._timer is not None:

@@ -145,8 +145,27 @@ def test_terminate_in_traffic(tmp_path: Path) -> None:
             assert took < 5.0, f"the orderly end took {took:.1f} s"
             scene.recovered()
         scene.finish()
+        for ledger in scene.ledgers:
+            assert not ledger.redelivered, "an orderly end counts as a failed delivery"
         assert scene.service.exits[:2] == [0, 0]
         for worker in scene.workers:
             assert worker.conditions[conditions.CONNECTION_FORCED] == 2, (
                 f"{worker.name}: {dict(worker.losses)}"
             )
+
+
+def test_terminate_with_frozen_shard(tmp_path: Path) -> None:
+    """A shard that does not answer holds up the end, but clients are still told."""
+    with Scene(tmp_path / "data") as scene:
+        scene.warm()
+        scene.calm.disturb()
+        with scene.service.frozen("shard"):
+            os.kill(scene.service.supervisor, signal.SIGTERM)
+            for worker in scene.workers:
+                wait.until(
+                    lambda worker=worker: worker.conditions[conditions.CONNECTION_FORCED],  # type: ignore[misc]
+                    f"{worker.name} is told",
+                )
+        scene.recovered()
+        scene.finish()
+        assert scene.service.exits[0] == 0

@@ -267,7 +267,6 @@ class Supervisor:
                 finally:
                     serving.cancel()
                     await asyncio.gather(serving, return_exceptions=True)
-                    await asyncio.gather(serving, return_exceptions=True)
                 if self.stopping.is_set():
                     return
             self.served = True

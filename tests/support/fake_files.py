@@ -134,6 +134,8 @@ class FakeFiles:
         self.syncs = 0
         self.fail_writes = False
         self.fail_syncs = False
+        self.fail_creates = 0
+        """An errno."""
         self.crashed = False
         self.inodes: dict[str, Inode] = {}
         self._durable: dict[str, Inode] = {}
@@ -196,6 +198,8 @@ class FakeFiles:
 
     def create(self, name: str) -> FakeFile:
         self.step()
+        if self.fail_creates:
+            raise OSError(self.fail_creates, "no new file")
         if name in self.inodes:
             raise FileExistsError(name)
         inode = self.inodes[name] = Inode()

@@ -187,8 +187,17 @@ class Journal:
         """See `Store.append`."""
         if self._refusal:
             raise StoreBroken(f"the journal takes no records: {self._refusal}")
-        if isinstance(record, Append):
-            return self._append(record, now_ms)
+        try:
+            if isinstance(record, Append):
+                return self._append(record, now_ms)
+            self._append_other(record, now_ms)
+        except OSError as error:
+            # Of the files of the next segment; what this one holds is not in doubt, but the disk is.
+            self._refuse(error)
+            raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
+        return None
+
+    def _append_other(self, record: Settle | Queue | Seal | Epoch, now_ms: int) -> None:
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
                 raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
@@ -199,7 +208,6 @@ class Journal:
             self._tables.epoch = record.epoch
         else:
             self._small(record, now_ms)
-        return None
 
     def _append(self, record: Append, now_ms: int) -> Place:
         batch = record.batch
@@ -369,6 +377,9 @@ class Journal:
         on disk, so it is never synced again: only recovery, which reads the disk, knows what is there."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
+        self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
     # --- reading ---------------------------------------------------------------------------------------

@@ -93,12 +93,14 @@ class Space:
     def _prepare(self) -> None:
         if self.spare is None:
             name = name_of(self._next)
-            file = self._files.create(name)
+            file = None
             try:
+                file = self._files.create(name)
                 file.allocate(self._segment_bytes)
             except OSError as error:
-                file.close()
-                self._files.remove(name)
+                if file is not None:
+                    file.close()
+                    self._files.remove(name)
                 if error.errno not in NO_SPACE:
                     raise
                 self.full = True

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import time
-from typing import Any, Final
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.journal.batches import columns, lay_over, runs_of
@@ -34,6 +34,7 @@ from lightrail.shard.journal.record import (
     Settle,
 )
 from lightrail.shard.journal.scan import Scan
+from lightrail.shard.journal.sqlite_jobs import SCHEMA, Job, perform
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamaged,
@@ -49,30 +50,10 @@ from lightrail.shard.journal.store import (
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Batch, Place, Run
 
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, policy TEXT NOT NULL,
-    next_sequence INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
-    count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL,
-    expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL,
-    message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
-    attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS live_record ON live (record);
-"""
 _SEGMENT_RECORDS: Final = 1_024
 _RESERVE_BYTES: Final = limits.SEGMENT_BYTES
 """Free space that is left for settlements when the disk runs full."""
 _FULL_RETRY_MS: Final = 250
-
-_Job = tuple[Any, ...]
-
-
-def _signed(number: int) -> int:
-    """SQLite's integers are signed."""
-    return number - (1 << 64) if number >> 63 else number
 
 
 class SqliteCommit:
@@ -81,7 +62,7 @@ class SqliteCommit:
     __slots__ = ("_store", "jobs", "last_lsn", "messages", "sync_seconds", "synced")
 
     def __init__(
-        self, store: "SqliteStore", jobs: list[_Job], messages: int, synced: bool, last_lsn: int
+        self, store: "SqliteStore", jobs: list[Job], messages: int, synced: bool, last_lsn: int
     ) -> None:
         self._store = store
         self.jobs: Final = jobs
@@ -119,7 +100,7 @@ class SqliteStore:
         self._tables = Tables(producers_max)
         self._connection: sqlite3.Connection
         self._lock = threading.Lock()  # Of the connection: commits and reads come from different threads.
-        self._jobs: list[_Job] = []
+        self._jobs: list[Job] = []
         self._waiting: dict[int, Entry] = {}
         self._live: dict[int, int] = {}
         self._in_flight: SqliteCommit | None = None
@@ -164,7 +145,7 @@ class SqliteStore:
         run("PRAGMA journal_mode=WAL")
         run("PRAGMA synchronous=FULL")
         run("BEGIN IMMEDIATE")
-        for statement in _SCHEMA.strip().split(";"):
+        for statement in SCHEMA.strip().split(";"):
             run(statement)
         meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
         mine = {"format": str(FORMAT_VERSION), "cluster": self._cluster, "shard": str(self._shard)}
@@ -368,7 +349,7 @@ class SqliteStore:
                 run("PRAGMA synchronous=" + ("FULL" if commit.synced else "NORMAL"))
                 run("BEGIN IMMEDIATE")
                 for job in commit.jobs:
-                    self._perform(job)
+                    perform(self._connection, job)
                 run("UPDATE meta SET value = ? WHERE key = 'lsn'", (str(commit.last_lsn),))
                 run(
                     "DELETE FROM producer WHERE id IN "
@@ -383,71 +364,6 @@ class SqliteStore:
                     run("ROLLBACK")
                 number = errno.ENOSPC if "full" in str(error) else errno.EIO
                 raise OSError(number, f"SQLite could not write {self._path}: {error}") from error
-
-    def _perform(self, job: _Job) -> None:
-        run = self._connection.execute
-        match job:
-            case ("append", row, entry, targets, attempts, rewritten, (producer, number, lsn)):
-                if rewritten:
-                    for queue, first, last in targets:
-                        self._take_out(queue, first, last)
-                run("INSERT INTO record VALUES (?,?,?,?,?,?,?,?,?,?)", (*row, record_bytes(entry, 0)))
-                run("UPDATE meta SET value = ? WHERE key = 'next'", (str(row[0] + 1),))
-                for queue, first, last in targets:
-                    run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, first, last, attempts, row[0]))
-                    run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
-                if producer:
-                    run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (_signed(producer), number, lsn))
-            case ("settle", queue, ranges, attempts):
-                for first, last in ranges:
-                    for at, stop, _, record in self._take_out(queue, first, last, attempts is not None):
-                        if attempts is not None:
-                            run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, at, stop, attempts, record))
-            case ("queue", QueueEvent.DELETED, queue, _, _):
-                self._take_out(queue, 0, (1 << 63) - 1)
-                run("DELETE FROM queue WHERE id = ?", (queue,))
-            case ("queue", QueueEvent.DECLARED, queue, name, policy):
-                run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
-            case ("queue", _, queue, name, policy):
-                run("UPDATE queue SET name = ?, policy = ? WHERE id = ?", (name, policy, queue))
-            case ("epoch", epoch, sealed):
-                run("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
-                run("UPDATE meta SET value = ? WHERE key = 'sealed'", (str(int(sealed)),))
-            case ("forget", first, last):
-                run(
-                    "DELETE FROM live WHERE record IN "
-                    "(SELECT id FROM record WHERE id >= ? AND id < ? AND spilled)",
-                    (first, last),
-                )
-                run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
-
-    def _take_out(
-        self, queue: int, first: int, last: int, keep: bool = False
-    ) -> list[tuple[int, int, int, int]]:
-        """Takes sequences out of the live ones: (first, last, attempts, record) of each piece taken.
-
-        A record without live messages goes, unless the caller keeps it to put the pieces back.
-        """
-        run = self._connection.execute
-        rows = run(
-            "SELECT first, last, attempts, record FROM live WHERE queue = ?1 AND last > ?2 AND first < ?3 "
-            "AND first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
-            (queue, first, last),
-        ).fetchall()
-        taken = []
-        for start, stop, attempts, record in rows:
-            run("DELETE FROM live WHERE queue = ? AND first = ?", (queue, start))
-            if start < first:
-                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, start, first, attempts, record))
-            if stop > last:
-                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, last, stop, attempts, record))
-            taken.append((max(start, first), min(stop, last), attempts, record))
-            if not keep:
-                run(
-                    "DELETE FROM record WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE record = ?1)",
-                    (record,),
-                )
-        return taken
 
     def end_commit(self, commit: Commit) -> None:
         """See `Store.end_commit`."""

@@ -314,6 +314,22 @@ def test_a_start_on_a_full_disk_delivers_and_waits_for_space() -> None:
     journal.close()
 
 
+def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_a_broken_one() -> None:
+    files = FakeFiles()
+    journal = declared(files)
+    files.fail_creates = errno.ENOSPC
+    live = fill(journal)
+    assert journal.usage().full
+    assert not journal.usage().broken
+    files.fail_creates = 0
+    send(journal, len(live), now_ms=FULL_RETRY_MS)
+    files.fail_creates = errno.EIO
+    with pytest.raises(StoreBroken, match="no new file"):
+        for number in range(len(live) + 1, 100):
+            send(journal, number, now_ms=FULL_RETRY_MS)
+    assert "restart" in journal.usage().broken
+
+
 # --- a broken disk -----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,97 @@
+"""The tables of the SQLite store, and what each record does to them."""
+
+import sqlite3
+from typing import Any, Final
+
+from lightrail.shard.journal.commit import record_bytes
+from lightrail.shard.journal.record import QueueEvent
+
+SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, policy TEXT NOT NULL,
+    next_sequence INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
+    count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL,
+    expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL,
+    message_format INTEGER NOT NULL, bytes BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS live (queue INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, record INTEGER NOT NULL, PRIMARY KEY (queue, first)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS live_record ON live (record);
+"""
+
+Job = tuple[Any, ...]
+"""A record on its way to the tables: what to do, and its figures."""
+
+
+def signed(number: int) -> int:
+    """SQLite's integers are signed."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def perform(connection: sqlite3.Connection, job: Job) -> None:
+    """Does one job within the transaction that is open."""
+    run = connection.execute
+    match job:
+        case ("append", row, entry, targets, attempts, rewritten, (producer, number, lsn)):
+            if rewritten:
+                for queue, first, last in targets:
+                    take_out(connection, queue, first, last)
+            run("INSERT INTO record VALUES (?,?,?,?,?,?,?,?,?,?)", (*row, record_bytes(entry, 0)))
+            run("UPDATE meta SET value = ? WHERE key = 'next'", (str(row[0] + 1),))
+            for queue, first, last in targets:
+                run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, first, last, attempts, row[0]))
+                run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
+            if producer:
+                run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (signed(producer), number, lsn))
+        case ("settle", queue, ranges, attempts):
+            for first, last in ranges:
+                for at, stop, _, record in take_out(connection, queue, first, last, attempts is not None):
+                    if attempts is not None:
+                        run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, at, stop, attempts, record))
+        case ("queue", QueueEvent.DELETED, queue, _, _):
+            take_out(connection, queue, 0, (1 << 63) - 1)
+            run("DELETE FROM queue WHERE id = ?", (queue,))
+        case ("queue", QueueEvent.DECLARED, queue, name, policy):
+            run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
+        case ("queue", _, queue, name, policy):
+            run("UPDATE queue SET name = ?, policy = ? WHERE id = ?", (name, policy, queue))
+        case ("epoch", epoch, sealed):
+            run("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
+            run("UPDATE meta SET value = ? WHERE key = 'sealed'", (str(int(sealed)),))
+        case ("forget", first, last):
+            run(
+                "DELETE FROM live WHERE record IN "
+                "(SELECT id FROM record WHERE id >= ? AND id < ? AND spilled)",
+                (first, last),
+            )
+            run("DELETE FROM record WHERE id >= ? AND id < ? AND spilled", (first, last))
+
+
+def take_out(
+    connection: sqlite3.Connection, queue: int, first: int, last: int, keep: bool = False
+) -> list[tuple[int, int, int, int]]:
+    """Takes sequences out of the live ones: (first, last, attempts, record) of each piece taken.
+
+    A record without live messages goes, unless the caller keeps it to put the pieces back.
+    """
+    run = connection.execute
+    rows = run(
+        "SELECT first, last, attempts, record FROM live WHERE queue = ?1 AND last > ?2 AND first < ?3 "
+        "AND first >= coalesce((SELECT max(first) FROM live WHERE queue = ?1 AND first <= ?2), ?2)",
+        (queue, first, last),
+    ).fetchall()
+    taken = []
+    for start, stop, attempts, record in rows:
+        run("DELETE FROM live WHERE queue = ? AND first = ?", (queue, start))
+        if start < first:
+            run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, start, first, attempts, record))
+        if stop > last:
+            run("INSERT INTO live VALUES (?,?,?,?,?)", (queue, last, stop, attempts, record))
+        taken.append((max(start, first), min(stop, last), attempts, record))
+        if not keep:
+            run(
+                "DELETE FROM record WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM live WHERE record = ?1)",
+                (record,),
+            )
+    return taken

@@ -324,9 +324,10 @@ def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_
     files.fail_creates = 0
     send(journal, len(live), now_ms=FULL_RETRY_MS)
     files.fail_creates = errno.EIO
+    # The spare was made already and takes this one; the next needs a new file.
+    send(journal, len(live) + 1, size=1_900, now_ms=FULL_RETRY_MS)
     with pytest.raises(StoreBroken, match="no new file"):
-        for number in range(len(live) + 1, 100):
-            send(journal, number, now_ms=FULL_RETRY_MS)
+        send(journal, len(live) + 2, size=1_900, now_ms=FULL_RETRY_MS)
     assert "restart" in journal.usage().broken
 
 

@@ -286,7 +286,7 @@ class Link:
     def steal(self) -> None:
         """The same name has been attached again (2.6.1): detach, and tell the caller."""
         error = make_error(
-            conditions.STOLEN, f"link {self.name!r} has been attached again on this connection"
+            conditions.STOLEN, f"expected one attach of link {self.name!r}, found another on this connection"
         )
         self._detach(True, error)
         self.session.connection.events.append(Detached(self, True, error, False))

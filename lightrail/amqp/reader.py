@@ -33,6 +33,9 @@ from lightrail.model import conditions
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
 
+SHORTEST_TRANSFER: Final = 16
+"""Bytes of a frame up to the handle of a transfer; shorter ones can't name a link."""
+
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
@@ -54,7 +57,7 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
             connection.needed = size
             break
         if kind == 0 and offset == 2:
-            if data[position + 8 : position + 11] == b"\x00S\x14":
+            if size > SHORTEST_TRANSFER and data[position + 8 : position + 11] == b"\x00S\x14":
                 other = _other_shape(connection, data, position, channel)
                 if other is not None and other is not shape:
                     connection.shape = other

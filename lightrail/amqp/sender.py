@@ -78,7 +78,8 @@ class SendingLink(Link):
             return
         known = self.initial_count if delivery_count is None else unwrap(delivery_count, self.delivery_count)
         if link_credit is not None:
-            self.credit = max(0, known + link_credit - self.delivery_count)
+            # A receiver can't have seen more than was sent; one that says so gets the credit it names.
+            self.credit = max(0, min(known, self.delivery_count) + link_credit - self.delivery_count)
         self.drain = drain
         if self.limit > self._limit_max:
             self._limit_max = self.limit

@@ -1007,3 +1007,12 @@ def test_the_rest_of_a_delivery_that_was_refused_is_dropped() -> None:
     assert peer.hear() == []
     peer.say(transfer(1), data(b"x"))
     assert conditions_of(peer.hear()) == [("end", "amqp:session:errant-link")]
+
+
+def test_a_receiver_that_claims_to_have_seen_more_than_was_sent_gets_no_more_than_its_credit() -> None:
+    peer = opened()
+    link = peer.receiver(credit=0)
+    (event,) = peer.credit(link, WRAP - 1, delivery_count=1, echo=True)
+    assert event.limit == WRAP - 1
+    (flow,) = peer.hear()
+    assert flow.link_credit == WRAP - 1

@@ -1,0 +1,292 @@
+"""A shard's engine and its frontends without any I/O: frames go by hand, commits when the test says.
+
+`Scene` plays the server, `Peer` a frontend that says exactly what the test wants.
+"""
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from lightrail.shard.engine import Engine
+from lightrail.shard.journal.memory import MemoryStore
+from lightrail.shard.journal.record import Append, Record, Settle
+from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
+from lightrail.shard.queue.runs import Place
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import (
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    DRAIN,
+    HEADER,
+    HEADER_SIZE,
+    VERSION,
+    Kind,
+    OutcomeCode,
+    enqueue,
+    frame,
+)
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Welcome
+
+
+class Answer(NamedTuple):
+    """A frame of the shard, without its body."""
+
+    kind: Kind
+    link: int
+    number: int
+    count: int
+
+
+class Delivered(NamedTuple):
+    """One message as a frontend gets it."""
+
+    number: int
+    sequence: int
+    attempts: int
+    message: bytes
+
+
+class SmallStore(MemoryStore):
+    """In memory; full for messages, or for everything, when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.full_for_all = False
+        self.records: list[Record] = []
+
+    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+        if self.full_for_all or (self.full and isinstance(record, Append)):
+            raise StoreFull("there is no room")
+        self.records.append(record)
+        return super().append(record, now_ms)
+
+    def appends(self) -> list[Append]:
+        return [record for record in self.records if isinstance(record, Append)]
+
+    def settles(self) -> list[Settle]:
+        return [record for record in self.records if isinstance(record, Settle)]
+
+
+class Scene:
+    """One shard. Time stands still until the test moves it."""
+
+    def __init__(
+        self,
+        store: Store | None = None,
+        recovered: Recovered | None = None,
+        *,
+        memory_mark: int = 1 << 30,
+        max_delivery_count: int = 10,
+        boot: int = 1,
+        now_ms: int = 1_000_000,
+    ) -> None:
+        self.store: Store = store if store is not None else SmallStore()
+        self.counts = ShardCounts(memory_mark)
+        self.now_ms = now_ms
+        self.engine = Engine(
+            shard=0,
+            boot=boot,
+            store=self.store,
+            recovered=recovered or Recovered(),
+            counts=self.counts,
+            memory_mark=memory_mark,
+            max_delivery_count=max_delivery_count,
+            now_ms=now_ms,
+        )
+        self.peers: dict[bytes, Peer] = {}
+        self.commit: Commit | None = None
+        self.reading = True
+
+    def peer(self, name: str = "frontend-0", boot: int = 7) -> "Peer":
+        """A frontend that has been welcomed."""
+        peer = Peer(self, name, boot)
+        peer.greet()
+        return peer
+
+    def receive(self, identity: bytes, parts: Sequence[bytes]) -> None:
+        self.engine.receive(identity, list(parts), self.now_ms)
+
+    def turn(self) -> None:
+        """The end of a turn without any commit: what need not wait leaves."""
+        engine = self.engine
+        engine.step(self.now_ms)
+        if self.commit is None and not self.store.pending:
+            engine.nothing_to_commit()
+        self._deliver_output()
+        if self.reading:
+            while reads := engine.take_reads():
+                for read in reads:
+                    read.perform(self.store)
+                    engine.read_ended(read, None, self.now_ms)
+                engine.step(self.now_ms)
+                self._deliver_output()
+
+    def begin_commit(self) -> None:
+        assert self.commit is None
+        self.commit = self.store.begin_commit()
+        self.engine.commit_begun()
+
+    def end_commit(self) -> None:
+        commit = self.commit
+        assert commit is not None
+        commit.perform()
+        self.commit = None
+        self.store.end_commit(commit)
+        self.engine.commit_ended(self.now_ms)
+        self.turn()
+
+    def settle_down(self) -> None:
+        """Turns and commits until nothing is left to do."""
+        self.turn()
+        while self.store.pending or self.commit is not None:
+            if self.commit is None:
+                self.begin_commit()
+            self.end_commit()
+
+    def tick(self, wait_ms: int = 0) -> None:
+        self.now_ms += wait_ms
+        self.engine.tick(self.now_ms)
+        self.turn()
+
+    def queue(self, name: str) -> dict[str, int]:
+        """Ready, in flight and bytes of a queue."""
+        figures = dict(self.engine._queues.figures())[name]
+        return {"ready": figures.ready, "in_flight": figures.in_flight}
+
+    def _deliver_output(self) -> None:
+        for identity, parts in self.engine.take_output():
+            peer = self.peers.get(identity)
+            if peer is not None:
+                peer.hear(parts)
+
+
+class Peer:
+    """A frontend, in the hands of the test."""
+
+    def __init__(self, scene: Scene, name: str = "frontend-0", boot: int = 7) -> None:
+        self.scene = scene
+        self.name = name
+        self.boot = boot
+        self.identity = boot.to_bytes(4, "little") + name.encode()
+        self.attempt = 0
+        self.heard: list[Answer] = []
+        self.refusals: list[tuple[int, int, Refusal]] = []
+        """(link, number of the batch, why)."""
+        self.welcome: Welcome | None = None
+        self.delivered: dict[int, list[Delivered]] = {}
+        scene.peers[self.identity] = self
+
+    # --- saying ----------------------------------------------------------------------------------------
+
+    def say(self, *parts: bytes) -> None:
+        """One message; the turn ends after it."""
+        self.scene.receive(self.identity, parts)
+        self.scene.turn()
+
+    def greet(self) -> None:
+        self.attempt += 1
+        self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
+
+    def produce(self, link: int, queue: str) -> None:
+        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue).encode()))
+
+    def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
+        self.say(batch(link, number, messages, **options))
+
+    def consume(self, link: int, queue: str, credit: int = 0, **options: int | bool) -> None:
+        body = ConsumerOpen(queue, **options)  # type: ignore[arg-type]
+        self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
+        if credit:
+            self.credit(link, credit)
+
+    def credit(self, link: int, limit: int, *, drain: bool = False) -> None:
+        self.say(frame(Kind.CREDIT, link=link, number=limit, flags=DRAIN if drain else 0))
+
+    def settle(
+        self,
+        link: int,
+        first: int,
+        count: int,
+        code: OutcomeCode = OutcomeCode.ACCEPTED,
+        detail: SettleDetail | None = None,
+    ) -> None:
+        body = b"" if detail is None else detail.encode()
+        self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body))
+
+    # --- hearing ---------------------------------------------------------------------------------------
+
+    def hear(self, parts: Sequence[bytes]) -> None:
+        for part in parts:
+            code, _, _, _, link, count, number = HEADER.unpack_from(part)
+            kind = Kind(code)
+            if kind == Kind.DELIVER:
+                self.delivered.setdefault(link, []).extend(delivered(part))
+            elif kind in (Kind.REFUSED, Kind.GONE):
+                self.refusals.append((link, number, Refusal.decode(part[HEADER_SIZE:])))
+            elif kind == Kind.WELCOME:
+                self.welcome = Welcome.decode(part[HEADER_SIZE:])
+            self.heard.append(Answer(kind, link, number, count))
+
+    def take(self, *kinds: Kind) -> list[Answer]:
+        """What was heard since the last time, of these kinds (all, without any); the rest is forgotten."""
+        heard, self.heard = self.heard, []
+        return [answer for answer in heard if not kinds or answer.kind in kinds]
+
+    def accepted(self, link: int) -> list[int]:
+        """Numbers of the batches of a link that were accepted since the last `take`."""
+        return [
+            number
+            for answer in self.take(Kind.ACCEPTED)
+            if answer.link == link
+            for number in range(answer.number, answer.number + answer.count)
+        ]
+
+    def messages(self, link: int) -> list[bytes]:
+        """Everything that was delivered on a link."""
+        return [each.message for each in self.delivered.get(link, [])]
+
+
+def batch(
+    link: int,
+    number: int,
+    messages: Sequence[bytes],
+    *,
+    durable: bool = True,
+    afresh: bool = False,
+    priority: int = 4,
+    expires_at_ms: int = 0,
+    message_format: int = 0,
+) -> bytes:
+    """An ENQUEUE frame."""
+    ends = array("I", accumulate(map(len, messages)))
+    return enqueue(
+        link,
+        1,
+        number,
+        ends.tobytes(),
+        list(messages),
+        durable=durable,
+        afresh=afresh,
+        priority=priority,
+        expires_at_ms=expires_at_ms,
+        message_format=message_format,
+        size=ends[-1],
+    )
+
+
+def delivered(part: bytes) -> list[Delivered]:
+    """The messages of a DELIVER frame."""
+    _, _, _, _, _, count, number = HEADER.unpack_from(part)
+    sequence, _, _, attempts, _, base, size = DELIVER_COLUMNS.unpack_from(part, HEADER_SIZE)
+    at = DELIVER_ENDS + 4 * count
+    ends = memoryview(part)[DELIVER_ENDS:at].cast("I")
+    assert len(part) == at + size
+    found = []
+    start = 0
+    for index, end in enumerate(ends):
+        stop = end - base
+        found.append(Delivered(number + index, sequence + index, attempts, part[at + start : at + stop]))
+        start = stop
+    return found

@@ -1,0 +1,210 @@
+"""Frames of the wire: what is packed is read again, and the bytes are those that the page draws."""
+
+import pathlib
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.wire.frames import (
+    AFRESH,
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    DRAIN,
+    DURABLE,
+    ENQUEUE_COLUMNS,
+    ENQUEUE_ENDS,
+    HEADER,
+    HEADER_SIZE,
+    VERSION,
+    Kind,
+    OutcomeCode,
+    WireError,
+    deliver,
+    enqueue,
+    frame,
+)
+from lightrail.wire.messages import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Welcome,
+)
+
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v1.txt"
+
+U32 = st.integers(0, 2**32 - 1)
+U64 = st.integers(0, 2**64 - 1)
+I64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def test_sizes_are_those_of_the_page() -> None:
+    assert (HEADER_SIZE, ENQUEUE_ENDS, DELIVER_ENDS) == (24, 40, 64)
+
+
+@given(st.sampled_from(list(Kind)), st.integers(0, 255), U32, U32, U32, U64, st.binary(max_size=40))
+def test_any_frame_is_read_again(
+    kind: Kind, flags: int, epoch: int, link: int, count: int, number: int, body: bytes
+) -> None:
+    made = frame(kind, flags=flags, epoch=epoch, link=link, count=count, number=number, body=body)
+    assert HEADER.unpack_from(made) == (kind, flags, 0, epoch, link, count, number)
+    assert made[HEADER_SIZE:] == body
+    assert made[0] == kind
+
+
+@given(
+    st.lists(st.binary(max_size=30), min_size=1, max_size=20),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 255),
+    I64,
+    U32,
+)
+def test_a_batch_is_read_again(
+    messages: list[bytes], durable: bool, afresh: bool, priority: int, expires: int, message_format: int
+) -> None:
+    ends = array("I")
+    for message in messages:
+        ends.append((ends[-1] if ends else 0) + len(message))
+    made = enqueue(
+        5,
+        6,
+        7,
+        ends.tobytes(),
+        messages,
+        durable=durable,
+        afresh=afresh,
+        priority=priority,
+        expires_at_ms=expires,
+        message_format=message_format,
+        size=ends[-1],
+    )
+    flags = (DURABLE if durable else 0) | (AFRESH if afresh else 0)
+    assert HEADER.unpack_from(made) == (Kind.ENQUEUE, flags, priority, 6, 5, len(messages), 7)
+    assert ENQUEUE_COLUMNS.unpack_from(made, HEADER_SIZE) == (expires, message_format, ends[-1])
+    base = ENQUEUE_ENDS + 4 * len(messages)
+    column = memoryview(made)[ENQUEUE_ENDS:base].cast("I")
+    starts = [0, *column[:-1]]
+    assert [made[base + a : base + b] for a, b in zip(starts, column, strict=True)] == messages
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=20), st.data())
+def test_a_slice_of_a_batch_is_read_again(messages: list[bytes], data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(messages) - 1))
+    last = data.draw(st.integers(first + 1, len(messages)))
+    ends = array("I")
+    for message in messages:
+        ends.append((ends[-1] if ends else 0) + len(message))
+    base = ends[first - 1] if first else 0
+    blob = b"".join(messages)
+    made = deliver(
+        1,
+        2,
+        3,
+        last - first,
+        4,
+        5,
+        6,
+        7,
+        8,
+        base,
+        ends[first:last],
+        memoryview(blob)[base : ends[last - 1]],
+    )
+    assert HEADER.unpack_from(made) == (Kind.DELIVER, 0, 0, 2, 1, last - first, 3)
+    size = ends[last - 1] - base
+    assert DELIVER_COLUMNS.unpack_from(made, HEADER_SIZE) == (4, 6, 7, 5, 8, base, size)
+    at = DELIVER_ENDS + 4 * (last - first)
+    column = memoryview(made)[DELIVER_ENDS:at].cast("I")
+    starts = [base, *column[:-1]]
+    assert [
+        made[at + start - base : at + end - base] for start, end in zip(starts, column, strict=True)
+    ] == messages[first:last]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        Hello(VERSION, "frontend-0", 2**32 - 1, 3),
+        Welcome(VERSION, 1, 2, 3),
+        ProducerOpen("ordérs/🚲"),
+        ConsumerOpen("q", 5, True, True, True, -3, 1, False),
+        SettleDetail("amqp:not-allowed", "a \"reason\"", True, True, "c1"),
+        Refusal("amqp:internal-error", ""),
+    ],
+)
+def test_bodies_are_read_again(body: Hello) -> None:
+    kind = type(body)
+    assert kind.decode(body.encode()) == body
+    assert kind.decode(memoryview(b"head" + body.encode())[4:]) == body
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"1", b"null", b'{"other":1}', b'{"queue":"q","x":1}', b"\xff"]
+)
+def test_a_body_of_another_layout_is_said_to_be_one(data: bytes) -> None:
+    with pytest.raises(WireError, match="expected the JSON body of ProducerOpen"):
+        ProducerOpen.decode(data)
+
+
+def examples() -> dict[str, bytes]:
+    """One frame of every kind."""
+    ends = array("I", [3, 3, 5]).tobytes()
+    detail = SettleDetail("amqp:not-allowed", "why", False, False, "")
+    return {
+        "HELLO": frame(Kind.HELLO, body=Hello(1, "frontend-0", 7, 2).encode()),
+        "PRODUCER_OPEN": frame(Kind.PRODUCER_OPEN, link=5, epoch=1, body=ProducerOpen("q").encode()),
+        "PRODUCER_CLOSE": frame(Kind.PRODUCER_CLOSE, link=5),
+        "ENQUEUE": enqueue(
+            5,
+            1,
+            9,
+            ends,
+            [b"abc", b"", b"de"],
+            durable=True,
+            afresh=True,
+            priority=4,
+            expires_at_ms=0x0102030405,
+            message_format=6,
+            size=5,
+        ),
+        "CONSUMER_OPEN": frame(Kind.CONSUMER_OPEN, link=6, epoch=1, body=ConsumerOpen("q", 2).encode()),
+        "CONSUMER_CLOSE": frame(Kind.CONSUMER_CLOSE, link=6),
+        "CREDIT": frame(Kind.CREDIT, flags=DRAIN, link=6, epoch=1, number=100),
+        "SETTLE": frame(Kind.SETTLE, flags=OutcomeCode.ACCEPTED, link=6, epoch=1, count=3, number=7),
+        "SETTLE rejected": frame(
+            Kind.SETTLE, flags=OutcomeCode.REJECTED, link=6, epoch=1, count=1, number=7, body=detail.encode()
+        ),
+        "PING": frame(Kind.PING),
+        "GOODBYE": frame(Kind.GOODBYE),
+        "WELCOME": frame(Kind.WELCOME, body=Welcome(1, 0, 0xCAFE, 2).encode()),
+        "PRODUCER_READY": frame(Kind.PRODUCER_READY, link=5),
+        "ACCEPTED": frame(Kind.ACCEPTED, link=5, count=2, number=9),
+        "REFUSED": frame(Kind.REFUSED, link=5, number=9, body=Refusal("amqp:internal-error", "why").encode()),
+        "CONSUMER_READY": frame(Kind.CONSUMER_READY, link=6),
+        "DELIVER": deliver(6, 1, 7, 2, 0x0A0B, 1, 0x0102, 0x0304, 6, 3, array("I", [3, 5]), b"de"),
+        "DRAINED": frame(Kind.DRAINED, link=6, number=9),
+        "GONE": frame(Kind.GONE, link=6, body=Refusal("amqp:resource-locked").encode()),
+        "PONG": frame(Kind.PONG, number=0xCAFE),
+        "ABSENT": frame(Kind.ABSENT),
+    }
+
+
+def golden() -> dict[str, bytes]:
+    lines = [line.split("\t") for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
+    return {name: bytes.fromhex(data) for name, data in lines}
+
+
+def test_the_bytes_of_every_kind_are_what_they_were() -> None:
+    """A change here is a change of the wire: VERSION and docs/formats/wire.md go with it."""
+    assert examples() == golden()
+    assert {Kind(data[0]) for data in golden().values()} == set(Kind)
+
+
+def test_the_page_names_every_kind_with_its_number() -> None:
+    page = (GOLDEN.parents[3] / "docs" / "formats" / "wire.md").read_text()
+    for kind in Kind:
+        assert f"| {kind.value} | {kind.name} |" in page

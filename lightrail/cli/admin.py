@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import getpass
-import importlib
 import json
 import os
 import sys
@@ -14,6 +13,8 @@ from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
 from lightrail.model.settings import VARIABLE_PREFIX
+from lightrail.shard.journal.repair import repair
+from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
 EXAMPLES: Final = """examples:
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if parsed.thing == "journal":
             return _repair(parsed.directory)
         return asyncio.run(_user(parsed))
-    except (CoordinatorError, UserRefused, DirectoryRefused, Refused) as error:
+    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, Refused) as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):
@@ -73,10 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
     journal = things.add_parser("journal", help="files of a shard")
-    repair = journal.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
+    mending = journal.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "repair", help="set aside what is damaged, so that the shard starts again"
     )
-    repair.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
+    mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
     return parser
 
 
@@ -139,11 +140,7 @@ def _first_line(line: str) -> str:
 
 
 def _repair(directory: str) -> int:
-    try:
-        module = importlib.import_module("lightrail.shard.journal.repair")
-    except ModuleNotFoundError:
-        raise Refused("this version has no repair of journals") from None
-    print(module.repair(directory))
+    print(repair(directory))
     return 0
 
 

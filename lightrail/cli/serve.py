@@ -70,6 +70,7 @@ async def _serve(
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, supervisor.stop, "SIGTERM")
         loop.add_signal_handler(signal.SIGINT, supervisor.stop, "SIGINT")
+        loop.add_signal_handler(signal.SIGHUP, supervisor.stop, "SIGHUP")
 
         def on_ready(processes: list[Message]) -> None:
             text = as_line(settings, processes) if as_json else greeting(settings, has_users)

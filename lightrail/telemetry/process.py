@@ -123,6 +123,8 @@ class Process:
             return
         # Ctrl-C reaches the whole group of the terminal; the supervisor decides what it means.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The kernel sends it to stopped children of a supervisor that died; the channel says the same.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._channel.socket.setblocking(False)
         loop.add_reader(self._channel.socket, self._from_supervisor, loop)
 

@@ -74,14 +74,16 @@ def test_the_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
 
 def test_a_new_instance_waits_for_the_children_of_one_that_was_killed(tmp_path: Path) -> None:
     data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "shard-0.deaf").touch()
     with broker(data) as first:
-        stopped = started(data, "shard-0")[0]
-        os.kill(stopped, signal.SIGSTOP)
+        deaf = started(data, "shard-0")[0]
         first.kill()
         second = broker(data)
         try:
             wait.until(lambda: "instance that died" in second.said(), "the second instance waits")
-            os.kill(stopped, signal.SIGCONT)
+            (data / "shard-0.deaf").unlink()
+            os.kill(deaf, signal.SIGKILL)
             second.until_ready()
             assert len(started(data, "shard-0")) == 2
         finally:

@@ -72,7 +72,7 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
         try:
             _read_frame(connection, data, position, position + offset * 4, stop, channel)
         except DecodeError as error:
-            connection.fail(ConnectionFault(conditions.DECODE_ERROR, str(error)))
+            connection.fail(ConnectionFault(conditions.DECODE_ERROR, _explain(data[position:stop], error)))
         except ConnectionFault as fault:
             # The next frame begins where this one ends: the peer's close is looked for from there.
             connection.fail(fault)
@@ -80,6 +80,15 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
         if connection.phase != phase:
             break
     return position
+
+
+def _explain(frame: bytes, error: DecodeError) -> str:
+    """The error's text with offsets that count from the start of the frame, not of what was read with it."""
+    try:
+        decode_performative(frame, frame[4] * 4, len(frame))
+    except DecodeError as again:
+        return f"{again} of the frame"
+    return str(error)
 
 
 def _other_shape(connection: "Connection", data: bytes, position: int, channel: int) -> Shape | None:

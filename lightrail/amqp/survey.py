@@ -113,3 +113,36 @@ def survey(message: bytes) -> Opening:
             f"expected a whole section, found the end of the message at offset {len(message)}"
         ) from None
     return Opening(head_end, 0, 0, False)
+
+
+_WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}
+"""Octets after the constructors that message-id, user-id and the like have, besides the sized ones."""
+_EXPIRY_INDEX: Final = 8
+_PROPERTIES_COUNT: Final = 13
+
+
+def never_expires(data: bytes, position: int, stop: int) -> bool:
+    """Whether the properties, size octet at `position`, surely lack absolute-expiry-time (messaging 3.2.4).
+
+    False also for what is uncommon or malformed: the complete decoder says what it is. JMS clients set
+    creation-time, the field after, on every message.
+    """
+    end = position + 1 + data[position]
+    count = data[position + 1]
+    position += 2
+    if end > stop or not _EXPIRY_INDEX < count <= _PROPERTIES_COUNT or count > end - position:
+        return False
+    for _ in range(_EXPIRY_INDEX):
+        if position >= end:
+            return False
+        code = data[position]
+        width = _WIDTHS.get(code)
+        if width is not None:
+            position += 1 + width
+        elif code in (0xA0, 0xA1, 0xA3):
+            if position + 1 >= end:
+                return False
+            position += 2 + data[position + 1]
+        else:
+            return False
+    return position < end and data[position] == 0x40

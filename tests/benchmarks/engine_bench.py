@@ -237,6 +237,8 @@ def main() -> None:
     bench_feed(f"feed, {size} bytes", same)
     bench_feed(f"feed, about {size} bytes, sizes change", mixed)
     bench_feed(f"feed, {size} bytes, with properties", [message(size, properties)] * batch)
+    created = b"\x00Sp\x45\x00Ss\xc0\x15\x0a\xa1\x01i" + b"\x40" * 8 + b"\x83" + b"\x01" * 8
+    bench_feed(f"feed, {size} bytes, with creation-time", [message(size, created)] * batch)
     bench_feed(f"feed, {size} bytes, 10 at a time", same[:10])
     bench_feed(f"feed, {size} bytes, complete decoder", same[:200], learn_shapes=False)
     bench_interleaved(batch, size, 50)

@@ -18,6 +18,8 @@ HEAD = b"\x00Sp\xc0\x02\x01A"
 ANNOTATIONS = b"\x00Sr\xc1\x07\x02\xa3\x03x-a\x41"
 PROPERTIES = b"\x00Ss\xc0\x05\x01\xa1\x02id"
 EXPIRING = b"\x00Ss\xc0\x12\x09\x40\x40\x40\x40\x40\x40\x40\x40\x83" + (99).to_bytes(8, "big")
+CREATED = b"\x00Ss\xc0\x15\x0a\xa1\x01i\x40\x40\x40\x40\x40\x40\x40\x40\x83" + (77).to_bytes(8, "big")
+"""Properties with message-id and creation-time, no absolute-expiry-time."""
 
 
 def told(found: list[Any]) -> list[Any]:
@@ -73,7 +75,7 @@ def state_of(peer: Peer) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "sections", [b"", HEAD, HEAD + ANNOTATIONS, PROPERTIES, HEAD + ANNOTATIONS + PROPERTIES]
+    "sections", [b"", HEAD, HEAD + ANNOTATIONS, PROPERTIES, CREATED, HEAD + ANNOTATIONS + PROPERTIES]
 )
 @pytest.mark.parametrize("first", [0, 100, 250, 300, 2**32 - 10])
 def test_the_common_forms_are_learned(sections: bytes, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +178,7 @@ def test_properties_that_grow_past_eight_leave_the_run(monkeypatch: pytest.Monke
 MESSAGES = st.builds(
     lambda head, middle, body: head + middle + body,
     st.sampled_from([b"", HEAD, b"\x00Sp\x45", b"\x00Sp\xc0\x02\x01\x41"]),
-    st.sampled_from([b"", b"", ANNOTATIONS, PROPERTIES, EXPIRING, ANNOTATIONS + PROPERTIES]),
+    st.sampled_from([b"", b"", ANNOTATIONS, PROPERTIES, EXPIRING, CREATED, ANNOTATIONS + PROPERTIES]),
     st.sampled_from([data(b"x" * 20), data(b"x" * 20), data(b"y" * 21), b"\x00Sw\x40", b"", b"garbage"]),
 )
 STEPS = st.lists(

@@ -43,6 +43,7 @@ class ClientConnection(asyncio.Protocol):
         "opened",
         "paused",
         "transport",
+        "unanswered_bytes",
         "user",
     )
 
@@ -51,6 +52,8 @@ class ClientConnection(asyncio.Protocol):
         self.paused = False
         self.opened = False
         self.closing = False
+        self.unanswered_bytes = 0
+        """Of messages that it sent; kept by the intake."""
         self.user: str | None = None
         self.deadline_ms: int | None = None
         self.transport: asyncio.Transport | None = None
@@ -115,8 +118,18 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         return False
 
+    def hold_reading(self) -> None:
+        """More is unanswered than should be: the client waits."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()
+        self.frontend.intake.forget(self)
         self.frontend.disconnected(self)
         self.deadline_ms = None
         self.amqp = None

@@ -184,7 +184,8 @@ class ConsumerLink:
         else:
             self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
         self._sent = number + count
-        self._mean_size += (size / count - self._mean_size) * 0.25
+        # One byte more than there is: the mean of messages without any must not come near 0.
+        self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
         counts = self._connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size

@@ -18,6 +18,7 @@ from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.intake import Intake
 from lightrail.frontend.shards import ShardPeer, State
 from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
@@ -43,6 +44,7 @@ class Frontend:
         self.boot = boot
         self.settings = settings
         self.counts = FrontendCounts()
+        self.intake = Intake(self.counts)
         self.stopping = False
         self.dirty: list[ClientConnection] = []
         self.connections: set[ClientConnection] = set()

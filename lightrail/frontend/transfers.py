@@ -121,11 +121,12 @@ class ProducerLink:
         self._unanswered[number] = Batch(part, event.first_delivery_id, count, size, event.settled)
         self._unanswered_messages += count
         self._unanswered_bytes += size
-        self._mean_size += (size / count - self._mean_size) * 0.25
+        # One byte more than there is: the mean of messages without any must not come near 0.
+        self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
         counts = self._connection.frontend.counts
         counts.messages_received += count
         counts.message_bytes_received += size
-        counts.unanswered_bytes += size
+        self._connection.frontend.intake.took(self._connection, size)
         self._shard.post(part)
         if self._unanswered_bytes > limits.LINK_UNANSWERED_BYTES:
             self._take_back()
@@ -233,7 +234,7 @@ class ProducerLink:
     def _done(self, count: int, size: int) -> None:
         self._unanswered_messages -= count
         self._unanswered_bytes -= size
-        self._connection.frontend.counts.unanswered_bytes -= size
+        self._connection.frontend.intake.answered(self._connection, size)
         if not self._closed:
             self._top_up()
             self._connection.touch()
@@ -241,7 +242,7 @@ class ProducerLink:
             self._shard.close_producer(self.number)
 
     def _forget(self) -> None:
-        self._connection.frontend.counts.unanswered_bytes -= self._unanswered_bytes
+        self._connection.frontend.intake.answered(self._connection, self._unanswered_bytes)
         self._unanswered.clear()
         self._unanswered_messages = self._unanswered_bytes = 0
 

@@ -35,8 +35,11 @@ LINK_CREDIT_MIN: Final = 20
 """Credit that even a link of very large messages gets."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
+CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
+"""Bytes that a connection may have unanswered before its socket is not read; it is again at half of this."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes that all sending links of a frontend may have unanswered before each falls back to LINK_CREDIT_MIN."""
+"""Bytes that all of a frontend may have unanswered before links fall back to LINK_CREDIT_MIN, and sockets
+that more comes from are not read."""
 REFUSED_PAUSE_MS: Final = 500
 """No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000

@@ -70,6 +70,7 @@ class Connection:
         "sessions",
         "settings",
         "shape",
+        "unfinished_bytes",
         "user",
     )
 
@@ -96,6 +97,8 @@ class Connection:
         self._refresh: list[Windows] | None = None
         self._pending: bytearray | None = None
         self.needed = 0
+        self.unfinished_bytes = 0
+        """What the messages take whose last frame has not come yet, of all links."""
         self._now_ms = now_ms
         self._created_ms = now_ms
         self._heard_ms = now_ms

@@ -147,7 +147,17 @@ class Unsettled:
 class Assembly:
     """An incoming delivery of several frames whose last has not come yet (2.6.14)."""
 
-    __slots__ = ("delivery_id", "message_format", "parts", "resumed", "second", "settled", "size", "tag")
+    __slots__ = (
+        "delivery_id",
+        "held_bytes",
+        "message_format",
+        "parts",
+        "resumed",
+        "second",
+        "settled",
+        "size",
+        "tag",
+    )
 
     def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
         self.delivery_id = delivery_id
@@ -158,6 +168,8 @@ class Assembly:
         self.resumed = False
         self.parts: list[bytes] = []
         self.size = 0
+        self.held_bytes = 0
+        """What the parts take in memory."""
 
 
 class Backlog:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightrail.amqp import sections
 from lightrail.amqp.delivery import WIRE, Assembly, unwrap
 from lightrail.amqp.events import ACCEPTED
-from lightrail.amqp.faults import LinkFault, LocalError
+from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError
 from lightrail.amqp.link import (
     ATTACHED,
     ATTACHING,
@@ -27,7 +27,7 @@ from lightrail.amqp.performatives import TransactionalState, Transfer
 from lightrail.amqp.shapes import Shape, learn
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
@@ -50,7 +50,7 @@ class ReceivingLink(Link):
 
     def release(self) -> None:
         """Let go of everything that is under way."""
-        self.assembly = None
+        self._end_assembly()
         self.shape = None
         self.session.connection.forget_shape(self)
 
@@ -128,7 +128,7 @@ class ReceivingLink(Link):
                 f"expected a transaction that was declared, found transaction {transfer.state.txn_id!r}",
             )
         if transfer.aborted:
-            self.assembly = None
+            self._end_assembly()
             return
         size = assembly.size + stop - payload_at
         if self.max_message_size and size > self.max_message_size:
@@ -141,8 +141,9 @@ class ReceivingLink(Link):
             assembly.parts.append(data[payload_at:stop])
             assembly.size = size
             self.assembly = assembly
+            self._hold(assembly, stop - payload_at + limits.FRAGMENT_OVERHEAD)
             return
-        self.assembly = None
+        self._end_assembly()
         single = not assembly.parts
         if single:
             payload = data[payload_at:stop]
@@ -198,6 +199,24 @@ class ReceivingLink(Link):
                 most,
             )
             session.connection.use_shape(self.shape)
+
+    def _hold(self, assembly: Assembly, more_bytes: int) -> None:
+        """A part of a message is kept until its last frame comes; a connection may not have many such."""
+        assembly.held_bytes += more_bytes
+        connection = self.session.connection
+        connection.unfinished_bytes += more_bytes
+        if connection.unfinished_bytes > connection.settings.unfinished_bytes_max:
+            raise ConnectionFault(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"expected at most {connection.settings.unfinished_bytes_max} bytes of messages that have not"
+                f" ended, found {connection.unfinished_bytes}",
+            )
+
+    def _end_assembly(self) -> None:
+        """The delivery under way has ended, one way or another."""
+        if self.assembly is not None:
+            self.session.connection.unfinished_bytes -= self.assembly.held_bytes
+            self.assembly = None
 
     def _begin_delivery(self, transfer: Transfer) -> Assembly:
         """The first frame of a delivery: what it must carry (2.7.5), and whether credit allows it."""

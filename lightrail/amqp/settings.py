@@ -18,6 +18,8 @@ class ConnectionSettings:
     handle_max: int = limits.HANDLE_MAX
     session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
     max_message_size: int = limits.MAX_MESSAGE_BYTES
+    unfinished_bytes_max: int = limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES
+    """Of messages that have begun and not ended, over all links."""
     idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
     """Silence after which we close; 0 for never. Half of it is announced."""
     peer_idle_time_out_ms_min: int = 20

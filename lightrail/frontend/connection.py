@@ -44,6 +44,7 @@ class ClientConnection(asyncio.Protocol):
         "paused",
         "transport",
         "unanswered_bytes",
+        "unfinished_bytes",
         "user",
     )
 
@@ -54,6 +55,8 @@ class ClientConnection(asyncio.Protocol):
         self.closing = False
         self.unanswered_bytes = 0
         """Of messages that it sent; kept by the intake."""
+        self.unfinished_bytes = 0
+        """Of messages whose last frame has not come, as the intake knows it."""
         self.user: str | None = None
         self.deadline_ms: int | None = None
         self.transport: asyncio.Transport | None = None
@@ -114,6 +117,11 @@ class ClientConnection(asyncio.Protocol):
                     consumer.credit(event)
             else:
                 self._rare(event)
+        if amqp.unfinished_bytes != self.unfinished_bytes:
+            self.unfinished_bytes = amqp.unfinished_bytes
+            if not self.frontend.intake.unfinished(self, self.unfinished_bytes):
+                self.close(conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages have begun and not ended")
+                self._drop_links()
 
     def eof_received(self) -> bool:
         return False

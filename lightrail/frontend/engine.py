@@ -130,6 +130,7 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
+            unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
         return Connection(settings, self.now_ms())
 

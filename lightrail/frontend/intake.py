@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class Intake:
     """One per frontend; `counts.unanswered_bytes` is its sum."""
 
-    __slots__ = ("_counts", "_held")
+    __slots__ = ("_counts", "_held", "_unfinished", "_unfinished_bytes")
 
     def __init__(self, counts: "FrontendCounts") -> None:
         self._counts = counts
         self._held: dict[ClientConnection, None] = {}
+        self._unfinished: dict[ClientConnection, int] = {}
+        self._unfinished_bytes = 0
 
     def took(self, connection: "ClientConnection", size: int) -> None:
         """So many bytes of messages came and are on their way to a shard."""
@@ -44,6 +46,23 @@ class Intake:
                     del self._held[held]
                     held.go_on_reading()
 
+    def unfinished(self, connection: "ClientConnection", size: int) -> bool:
+        """A connection has so many bytes of messages whose last frame has not come.
+
+        Returns:
+            False when all together have too many, and this one more than its share: it has to go. Not to read
+            it would not help, since only its own last frames make room.
+        """
+        self._unfinished_bytes += size - self._unfinished.pop(connection, 0)
+        if not size:
+            return True
+        self._unfinished[connection] = size
+        return (
+            self._unfinished_bytes <= limits.FRONTEND_UNFINISHED_BYTES
+            or size * len(self._unfinished) < self._unfinished_bytes
+        )
+
     def forget(self, connection: "ClientConnection") -> None:
         """The socket is gone; what it sent still counts until it is answered."""
         self._held.pop(connection, None)
+        self.unfinished(connection, 0)

@@ -17,6 +17,10 @@ SESSION_INCOMING_WINDOW: Final = 8_192
 """Transfer frames a session may send us before we open its window again."""
 MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
 """Largest message that a link takes (attach.max-message-size)."""
+UNFINISHED_MESSAGES_MAX: Final = 2
+"""Largest messages whose beginnings a connection may have us hold, over all of its links."""
+FRAGMENT_OVERHEAD: Final = 64
+"""Bytes that each frame of an unfinished message counts beyond its own: what an object takes."""
 NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
 SYMBOL_CACHE_MAX: Final = 1_024
@@ -40,6 +44,8 @@ CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes that all of a frontend may have unanswered before links fall back to LINK_CREDIT_MIN, and sockets
 that more comes from are not read."""
+FRONTEND_UNFINISHED_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of messages whose last frame has not come, of all connections; past it the largest holders go."""
 REFUSED_PAUSE_MS: Final = 500
 """No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000

@@ -168,10 +168,10 @@ class Engine:
     def nothing_to_commit(self) -> bool:
         """No record waits for the disk: answers that were held back for memory's sake may leave.
 
-        While more than twice the mark is in memory and none of it can flow to disk (it is full), they stay:
-        senders run out of credit, and nothing grows without bound.
+        While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
+        credit, and nothing grows without bound.
         """
-        if not self._unsynced or self._house.memory.far_above_mark or self._failed is not None:
+        if not self._unsynced or self._failed is not None or self._house.stuck:
             return False
         self.commit_begun()
         self.commit_ended(self._ticked_ms)

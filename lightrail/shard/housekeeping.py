@@ -29,8 +29,15 @@ class Housekeeping:
         self._spill_failed = False
         self.memory = Memory(memory_mark)
 
+    @property
+    def stuck(self) -> bool:
+        """Far above the mark, and what is in memory can't flow to disk: it is full, or receivers hold it."""
+        memory = self.memory
+        return memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark)
+
     def relieve(self, now_ms: int) -> None:
         """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""
+        failed = False
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
             machine = queue.machine
@@ -53,18 +60,18 @@ class Housekeeping:
                     )
                 except StoreError as error:
                     self._counts.store_failures += 1
-                    if not self._spill_failed:
+                    if not (failed or self._spill_failed):
                         # Said once: this is tried again with every turn.
                         log.error("queue %s could not flow to disk: %s", queue.name, error)
-                        self._spill_failed = True
+                    failed = True
                     break
-                self._spill_failed = False
                 batch.place = place
             freed = machine.evict(wanted)
             if freed:
                 self._counts.evictions += 1
                 self._counts.evicted_bytes += freed
             self.memory.update(queue)
+        self._spill_failed = failed
 
     def clean(self, now_ms: int) -> None:
         """Some of the oldest segment's live messages are written again at the tail; without any, it goes.

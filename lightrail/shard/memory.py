@@ -36,6 +36,11 @@ class Memory:
         return self.resident > 2 * self.mark
 
     @property
+    def held_bytes(self) -> int:
+        """Delivered and not settled: it can't flow to disk. Asked for only when memory is short."""
+        return sum(queue.machine.in_flight_bytes for queue in self._queues)
+
+    @property
     def head_bytes(self) -> int:
         """What a queue keeps at its head while memory is short: all heads together fit into half the mark."""
         return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))

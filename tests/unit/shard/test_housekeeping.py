@@ -295,3 +295,29 @@ def test_pings_alone_cost_no_commit() -> None:
     peer.say(frame(Kind.PING))
     scene.tick(1_000)
     assert not scene.store.pending
+
+
+def test_heads_that_are_larger_than_the_mark_stop_no_sender() -> None:
+    """The first batch of a queue stays in memory, whatever its size; what can flow to disk has done so."""
+    scene = Scene(memory_mark=10_000)
+    peer = scene.peer()
+    for link in range(1, 4):
+        fill(scene, peer, f"q{link}", 3, link=link, durable=False)
+    assert scene.engine._house.memory.far_above_mark
+    answered = [(answer.link, answer.number, answer.count) for answer in peer.take(Kind.ACCEPTED)]
+    assert sum(count for _, _, count in answered) == 9
+
+
+def test_receivers_that_hold_too_much_stop_transient_senders() -> None:
+    scene = Scene(memory_mark=10_000)
+    peer = scene.peer()
+    peer.consume(2, "q", 1_000)
+    peer.produce(1, "q")
+    messages = [b"%01000d" % index for index in range(10)]
+    for number in range(1, 6):
+        peer.send(1, number, messages, durable=False)
+        scene.settle_down()
+    assert len(peer.accepted(1)) < 5
+    peer.settle(2, 0, 50)
+    scene.settle_down()
+    assert peer.accepted(1)[-1:] == [5]

@@ -1,0 +1,132 @@
+"""What stands around a link of a frontend: the AMQP link, the connection of the client, the shard."""
+
+from typing import Any
+
+from lightrail.frontend.intake import Intake
+from lightrail.model.settings import Settings
+from lightrail.telemetry.families import FrontendCounts
+from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
+from lightrail.wire.messages import Refusal
+
+
+class FakeLink:
+    """Remembers what it was told; counts credit as the AMQP engine does."""
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.granted: list[int] = []
+        self.settled: list[tuple[int, int, Any]] = []
+        self.settled_sent: list[tuple[int, int, Any]] = []
+        self.sent: list[bytes] = []
+        self.formats: set[int] = set()
+        self.drains = 0
+        self.context: Any = None
+
+    def grant(self, credit: int) -> None:
+        self.credit = credit
+        self.granted.append(credit)
+
+    def settle(self, first: int, last: int, state: Any) -> None:
+        assert first <= last
+        self.settled.append((first, last, state))
+
+    def settle_sent(self, first: int, last: int, state: Any) -> None:
+        self.settled_sent.append((first, last, state))
+
+    def send(
+        self, count: int, ends: Any, blob: bytes, base: int, settled: bool, message_format: int = 0
+    ) -> None:
+        start = 0
+        for end in ends:
+            self.sent.append(bytes(blob[start : end - base]))
+            start = end - base
+        assert len(ends) == count
+        self.formats.add(message_format)
+
+    def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
+        self.sent.append(payload)
+        self.formats.add(message_format)
+
+    def drained(self) -> None:
+        self.drains += 1
+
+
+class FakeFrontend:
+    def __init__(self) -> None:
+        self.counts = FrontendCounts()
+        self.intake = Intake(self.counts)
+        self.settings = Settings()
+        self.stopping = False
+        self.time_ms = 1_000_000
+        self.calls: list[tuple[int, Any]] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def later(self, wait_ms: int, call: Any) -> None:
+        self.calls.append((wait_ms, call))
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.frontend = FakeFrontend()
+        self.paused = False
+        self.unanswered_bytes = 0
+        self.reading = True
+        self.accepted: list[Any] = []
+        self.refused: list[tuple[Any, bool, Refusal]] = []
+        self.touched = 0
+
+    def accept_incoming(self, link: Any) -> None:
+        self.accepted.append(link)
+
+    accept_outgoing = accept_incoming
+
+    def refuse_link(self, link: Any, attached: bool, refusal: Refusal) -> None:
+        self.refused.append((link, attached, refusal))
+
+    def touch(self) -> None:
+        self.touched += 1
+
+    def hold_reading(self) -> None:
+        self.reading = False
+
+    def go_on_reading(self) -> None:
+        self.reading = True
+
+
+class Said:
+    """A frame that a link posted to its shard."""
+
+    def __init__(self, part: bytes) -> None:
+        code, self.flags, _, self.epoch, self.link, self.count, self.number = HEADER.unpack_from(part)
+        self.kind = Kind(code)
+        self.body = part[HEADER_SIZE:]
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"{self.kind.name}({self.number}, count {self.count}, flags {self.flags})"
+
+
+class FakeShard:
+    """The side of ShardPeer that links see."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.closed: list[tuple[str, int]] = []
+        self.serving = True
+
+    def post(self, part: bytes) -> None:
+        if self.serving:
+            self.said.append(Said(part))
+
+    def close_producer(self, number: int) -> None:
+        self.closed.append(("producer", number))
+
+    def close_consumer(self, number: int) -> None:
+        self.closed.append(("consumer", number))
+
+    def take(self, *kinds: Kind) -> list[Said]:
+        """What was said since the last time."""
+        said, self.said = self.said, []
+        return [each for each in said if not kinds or each.kind in kinds]

@@ -1,0 +1,353 @@
+"""ProducerLink: batches out, answers back, and credit that never exceeds the window."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.performatives import Rejected
+from lightrail.amqp.sections import Header, encode_header
+from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
+from lightrail.wire.messages import ProducerOpen, Refusal
+from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
+
+NOW_MS = 1_000_000
+
+
+class Rig:
+    def __init__(self, *, ready: bool = True) -> None:
+        self.connection = FakeConnection()
+        self.link = FakeLink()
+        self.shard = FakeShard()
+        self.producer = ProducerLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            self.shard,  # type: ignore[arg-type]
+            number=5,
+            queue="q",
+            epoch=3,
+        )
+        self.next_id = 0
+        if ready:
+            self.producer.say_all()
+            self.producer.ready()
+            self.shard.take()
+
+    def transfers(self, count: int, size: int = 10, **fields: Any) -> int:
+        """The client sends; gives the first delivery-id."""
+        first = self.next_id
+        self.next_id += count
+        self.link.credit -= count
+        head = fields.pop("head", b"")
+        payloads = [head + b"x" * size] * count
+        event = Transfers(
+            self.link,  # type: ignore[arg-type]
+            first,
+            payloads,
+            fields.pop("settled", False),
+            fields.pop("message_format", 0),
+            head,
+            fields.pop("absolute_expiry_ms", None),
+        )
+        self.producer.transfers(event, NOW_MS)
+        return first
+
+    def columns(self) -> tuple[int, int, int, int]:
+        """(durable, priority, expires_at_ms, message_format) of the newest batch."""
+        (said,) = self.shard.take(Kind.ENQUEUE)
+        priority = HEADER.unpack_from(said.part)[2]
+        expires, message_format, _ = ENQUEUE_COLUMNS.unpack_from(said.part, HEADER_SIZE)
+        return said.flags & DURABLE, priority, expires, message_format
+
+
+def test_the_attach_is_answered_when_the_shard_is_ready() -> None:
+    rig = Rig(ready=False)
+    rig.producer.say_all()
+    (said,) = rig.shard.take()
+    assert (said.kind, said.link, said.epoch) == (Kind.PRODUCER_OPEN, 5, 3)
+    assert ProducerOpen.decode(said.body).queue == "q"
+    assert rig.connection.accepted == []
+    rig.producer.ready()
+    assert rig.connection.accepted == [rig.link]
+    assert rig.link.granted == [limits.LINK_CREDIT_MAX]
+    rig.producer.ready()
+    assert rig.connection.accepted == [rig.link]
+
+
+def test_a_batch_is_one_frame() -> None:
+    rig = Rig()
+    rig.transfers(3)
+    (said,) = rig.shard.take()
+    assert (said.kind, said.link, said.epoch, said.number, said.count) == (Kind.ENQUEUE, 5, 3, 1, 3)
+    ends = memoryview(said.part)[ENQUEUE_ENDS : ENQUEUE_ENDS + 12].cast("I")
+    assert list(ends) == [10, 20, 30]
+    assert said.part[ENQUEUE_ENDS + 12 :] == b"x" * 30
+
+
+def test_the_header_says_how_a_batch_is_kept() -> None:
+    rig = Rig()
+    rig.transfers(1)
+    assert rig.columns() == (0, 4, 0, 0)
+    rig.transfers(1, head=encode_header(Header(durable=True, priority=7, ttl=500)))
+    assert rig.columns() == (1, 7, NOW_MS + 500, 0)
+    rig.transfers(1, absolute_expiry_ms=NOW_MS + 100, head=encode_header(Header(ttl=500)))
+    assert rig.columns() == (0, 4, NOW_MS + 100, 0)
+    rig.transfers(1, absolute_expiry_ms=NOW_MS + 900, head=encode_header(Header(ttl=500)))
+    assert rig.columns() == (0, 4, NOW_MS + 500, 0)
+    rig.transfers(1, absolute_expiry_ms=-5)
+    assert rig.columns() == (0, 4, 1, 0)
+    rig.transfers(1, message_format=9)
+    assert rig.columns() == (0, 4, 0, 9)
+
+
+def test_neighbouring_answers_are_one_disposition() -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.transfers(10)
+    rig.producer.answered(1, 3)
+    assert rig.link.settled == [(0, 29, ACCEPTED)]
+    rig.producer.answered(4, 1)
+    assert rig.link.settled[1:] == [(30, 39, ACCEPTED)]
+    assert rig.connection.frontend.counts.messages_accepted == 40
+    assert rig.producer.unanswered == 0
+    assert rig.connection.frontend.counts.unanswered_bytes == 0
+
+
+def test_settled_transfers_get_no_disposition() -> None:
+    rig = Rig()
+    rig.transfers(2)
+    rig.transfers(2, settled=True)
+    rig.transfers(2)
+    rig.producer.answered(1, 3)
+    assert rig.link.settled == [(0, 1, ACCEPTED), (4, 5, ACCEPTED)]
+
+
+def test_ids_with_gaps_are_settled_apart() -> None:
+    """Other links of the session have taken ids in between."""
+    rig = Rig()
+    rig.transfers(2)
+    rig.next_id += 3
+    rig.transfers(2)
+    rig.producer.answered(1, 2)
+    assert rig.link.settled == [(0, 1, ACCEPTED), (5, 6, ACCEPTED)]
+
+
+def test_an_answer_that_comes_twice_counts_once() -> None:
+    rig = Rig()
+    rig.transfers(2)
+    rig.producer.answered(1, 1)
+    rig.producer.answered(1, 5)
+    assert rig.link.settled == [(0, 1, ACCEPTED)]
+    assert rig.producer.unanswered == 0
+
+
+def test_after_a_greeting_what_has_no_answer_is_sent_again_in_order_and_unchanged() -> None:
+    rig = Rig()
+    for _ in range(4):
+        rig.transfers(2)
+    sent = rig.shard.take(Kind.ENQUEUE)
+    rig.producer.answered(2, 1)
+    rig.producer.say_all()
+    again = rig.shard.take()
+    assert [each.kind for each in again] == [Kind.PRODUCER_OPEN, *[Kind.ENQUEUE] * 3]
+    assert [each.part for each in again[1:]] == [sent[index].part for index in (0, 2, 3)]
+    assert rig.connection.frontend.counts.batches_repeated == 3
+
+
+def test_a_batch_is_afresh_when_all_before_it_have_their_answer() -> None:
+    rig = Rig()
+    for _ in range(2):
+        rig.transfers(1)
+    rig.producer.answered(1, 2)
+    rig.transfers(1)
+    assert [bool(said.flags & AFRESH) for said in rig.shard.take()] == [True, False, True]
+
+
+def test_while_the_shard_is_away_batches_wait_for_the_greeting() -> None:
+    rig = Rig()
+    rig.shard.serving = False
+    rig.transfers(2)
+    assert rig.shard.take() == []
+    rig.shard.serving = True
+    rig.producer.say_all()
+    assert [said.kind for said in rig.shard.take()] == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
+
+
+# --- credit --------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.sampled_from(["send", "answer"]), st.integers(1, 400)), max_size=120))
+def test_credit_and_unanswered_never_exceed_the_window(steps: list[tuple[str, int]]) -> None:
+    """Whatever the order of sending and answering; and with all answered there is credit again."""
+    rig = Rig()
+    answered = 0
+    for what, amount in steps:
+        if what == "send" and rig.link.credit:
+            rig.transfers(min(amount, rig.link.credit), size=100)
+        elif what == "answer":
+            newest = rig.producer._next - 1
+            count = min(amount % 5 + 1, newest - answered)
+            if count:
+                rig.producer.answered(answered + 1, count)
+                answered += count
+        assert rig.link.credit >= 0
+        assert rig.link.credit + rig.producer.unanswered <= limits.LINK_CREDIT_MAX
+    rig.producer.answered(1, rig.producer._next)
+    assert rig.producer.unanswered == 0
+    assert rig.link.credit >= limits.LINK_CREDIT_MAX >> 1
+    assert rig.connection.unanswered_bytes == 0
+
+
+def test_flows_are_few() -> None:
+    rig = Rig()
+    for number in range(1, 101):
+        rig.transfers(100)
+        rig.producer.answered(number, 1)
+    assert len(rig.link.granted) <= 11
+
+
+def test_large_messages_get_less_credit() -> None:
+    rig = Rig()
+    for number in range(1, 40):
+        rig.transfers(1, size=1_000_000)
+        rig.producer.answered(number, 1)
+    rig.link.credit = 0
+    rig.transfers(1, size=1_000_000)
+    rig.producer.answered(40, 1)
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
+
+
+def test_credit_that_was_meant_for_small_messages_is_taken_back() -> None:
+    rig = Rig()
+    rig.transfers(10, size=1_000_000)
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
+    assert rig.link.credit == limits.LINK_CREDIT_MIN
+    rig.transfers(1, size=1_000_000)
+    assert len(rig.link.granted) == 2
+
+
+def test_messages_without_a_byte_end_nothing() -> None:
+    rig = Rig()
+    for number in range(1, 200):
+        rig.transfers(100, size=0)
+        rig.producer.answered(number, 1)
+    assert rig.link.credit > 0
+
+
+def test_when_all_links_together_have_too_much_each_gets_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "FRONTEND_UNANSWERED_BYTES", 10_000)
+    rig = Rig()
+    rig.link.credit = 0
+    rig.connection.frontend.counts.unanswered_bytes = 20_000
+    rig.transfers(1)
+    rig.producer.answered(1, 1)
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
+    assert not rig.connection.reading
+
+
+def test_while_the_frontend_stops_no_credit_is_given() -> None:
+    rig = Rig()
+    rig.link.credit = 0
+    rig.connection.frontend.stopping = True
+    rig.transfers(1)
+    rig.producer.answered(1, 1)
+    assert len(rig.link.granted) == 1
+
+
+# --- refusals, and the end -----------------------------------------------------------------------------
+
+
+def test_a_refused_batch_is_rejected_and_credit_is_held_back() -> None:
+    rig = Rig()
+    rig.transfers(1_500)
+    rig.transfers(500)
+    rig.producer.refused(1, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "the disk is full"))
+    ((first, last, state),) = rig.link.settled
+    assert (first, last) == (0, 1_499)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert (state.error.condition, state.error.description) == (
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        "the disk is full",
+    )
+    rig.producer.answered(2, 1)
+    assert len(rig.link.granted) == 1
+    ((wait_ms, go_on),) = rig.connection.frontend.calls
+    assert wait_ms == limits.REFUSED_PAUSE_MS
+    go_on()
+    assert rig.link.granted[-1] == limits.LINK_CREDIT_MAX
+    assert rig.connection.frontend.counts.messages_refused == 1_500
+
+
+def test_a_refused_batch_that_was_settled_is_only_counted() -> None:
+    rig = Rig()
+    rig.transfers(3, settled=True)
+    rig.producer.refused(1, Refusal(conditions.INTERNAL_ERROR, ""))
+    rig.producer.refused(1, Refusal(conditions.INTERNAL_ERROR, ""))
+    assert rig.link.settled == []
+    assert rig.connection.frontend.counts.messages_refused == 3
+    assert rig.connection.frontend.calls == []
+
+
+def test_a_link_that_closes_with_unanswered_batches_waits_for_them_at_the_shard() -> None:
+    rig = Rig()
+    rig.transfers(3)
+    rig.producer.close()
+    assert rig.shard.closed == []
+    rig.producer.say_all()
+    rig.producer.ready()
+    assert rig.connection.accepted == [rig.link]
+    granted = list(rig.link.granted)
+    rig.producer.answered(1, 1)
+    assert rig.link.settled == []
+    assert rig.link.granted == granted
+    assert rig.shard.closed == [("producer", 5)]
+
+
+def test_a_link_that_closes_with_a_refused_batch() -> None:
+    rig = Rig()
+    rig.transfers(3)
+    rig.producer.close()
+    rig.producer.refused(1, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, ""))
+    assert rig.link.settled == []
+    assert rig.shard.closed == [("producer", 5)]
+    for _, go_on in rig.connection.frontend.calls:
+        go_on()
+    assert len(rig.link.granted) == 1
+
+
+def test_a_link_that_closes_empty_goes_at_once() -> None:
+    rig = Rig()
+    rig.producer.close()
+    assert rig.shard.closed == [("producer", 5)]
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_producer_that_the_shard_will_not_have(ready: bool) -> None:
+    rig = Rig(ready=ready)
+    if ready:
+        rig.transfers(3)
+    refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "no")
+    rig.producer.gone(refusal)
+    rig.producer.gone(refusal)
+    assert rig.connection.refused == [(rig.link, ready, refusal)]
+    assert rig.connection.frontend.counts.unanswered_bytes == 0
+    assert rig.connection.unanswered_bytes == 0
+    rig.producer.answered(1, 1)
+    assert rig.link.settled == []
+
+
+def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 1_000)
+    rig = Rig()
+    for _ in range(11):
+        rig.transfers(1, size=100)
+    assert not rig.connection.reading
+    rig.producer.answered(1, 5)
+    assert not rig.connection.reading
+    rig.producer.answered(6, 1)
+    assert rig.connection.reading

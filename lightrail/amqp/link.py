@@ -142,6 +142,11 @@ class Link:
         """Outgoing: deliveries numbered below this may be sent now."""
         return 0
 
+    @property
+    def backlog(self) -> int:
+        """Outgoing: messages handed to send() that wait for the peer's session window or for credit."""
+        return 0
+
     def release(self) -> None:
         """Let go of everything that is under way."""
 

@@ -53,6 +53,11 @@ class SendingLink(Link):
         """Deliveries numbered below this may be sent now."""
         return self.transmitted + self.credit
 
+    @property
+    def backlog(self) -> int:
+        """Outgoing: messages handed to send() that wait for the peer's session window or for credit."""
+        return self.sent - self.transmitted
+
     def release(self) -> None:
         """Let go of everything that is under way."""
         self._template = None

@@ -38,13 +38,16 @@ class ClientConnection(asyncio.Protocol):
         "_sessions",
         "amqp",
         "closing",
+        "consumers",
         "deadline_ms",
         "frontend",
         "opened",
         "paused",
+        "starved",
         "transport",
         "unanswered_bytes",
         "unfinished_bytes",
+        "unsettled_bytes",
         "user",
     )
 
@@ -53,6 +56,12 @@ class ClientConnection(asyncio.Protocol):
         self.paused = False
         self.opened = False
         self.closing = False
+        self.consumers = 0
+        """Receiving links that are bound to a queue."""
+        self.starved: dict[ConsumerLink, None] = {}
+        """Those that get nothing until the client opens its session window or settles."""
+        self.unsettled_bytes = 0
+        """Of messages that it received and did not settle."""
         self.unanswered_bytes = 0
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
@@ -117,6 +126,10 @@ class ClientConnection(asyncio.Protocol):
                     consumer.credit(event)
             else:
                 self._rare(event)
+        if self.starved and self.unsettled_bytes <= limits.CONNECTION_UNSETTLED_BYTES:
+            starved, self.starved = self.starved, {}
+            for link in starved:
+                link.writable()
         if amqp.unfinished_bytes != self.unfinished_bytes:
             self.unfinished_bytes = amqp.unfinished_bytes
             if not self.frontend.intake.unfinished(self, self.unfinished_bytes):

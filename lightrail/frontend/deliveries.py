@@ -48,6 +48,8 @@ class ConsumerLink:
         "_said_limit",
         "_sent",
         "_shard",
+        "_unsettled",
+        "_unsettled_bytes",
         "epoch",
         "number",
     )
@@ -81,7 +83,12 @@ class ConsumerLink:
         """The shard was told so, up to `_said_limit`, and has not answered."""
         self._again = False
         """The client's credit changed meanwhile."""
-        self._mean_size = 1024.0
+        self._mean_size = 0.0
+        """Of messages, in bytes; 0 before the first."""
+        self._unsettled = 0
+        """Messages that the client has not settled, and their bytes."""
+        self._unsettled_bytes = 0
+        connection.consumers += 1
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -113,6 +120,7 @@ class ConsumerLink:
         if first > last:
             # Delivered by a shard process that has died since: the message is back in its queue already.
             return
+        self._settled(last - first + 1)
         code, body = self._encode_outcome(event.state)
         self._connection.frontend.counts.outcomes[code] += last - first + 1
         self._shard.post(
@@ -162,6 +170,7 @@ class ConsumerLink:
         )
         self._said_limit = self._sent
         self._draining = self._again = False
+        self._settled(self._unsettled)
         self._say_credit(force=True)
 
     def ready(self) -> None:
@@ -185,7 +194,12 @@ class ConsumerLink:
             self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
         self._sent = number + count
         # One byte more than there is: the mean of messages without any must not come near 0.
-        self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
+        mean = (size + 1) / count
+        self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
+        if not self._presettled:
+            self._unsettled += count
+            self._unsettled_bytes += size
+            self._connection.unsettled_bytes += size
         counts = self._connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size
@@ -239,30 +253,56 @@ class ConsumerLink:
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
         if not self._closed:
-            self._closed = True
+            self._leave()
             self._connection.refuse_link(self._link, self._attached, refusal)
 
     # --- credit towards the shard ----------------------------------------------------------------------
 
     def writable(self) -> None:
-        """The client's socket takes bytes again."""
+        """What held deliveries back may be over: a full socket, a shut session window, too much unsettled."""
         if self._said_limit < self._limit:
             self._say_credit()
 
     def close(self) -> None:
         """The client's link is gone: the shard takes back what it held."""
-        self._closed = True
+        if not self._closed:
+            self._leave()
         if not self._connection.frontend.stopping:
             self._shard.close_consumer(self.number)
         # Else our goodbye brings it back: the end of the broker is no failed delivery.
 
+    def _leave(self) -> None:
+        self._closed = True
+        self._connection.consumers -= 1
+        self._connection.starved.pop(self, None)
+        self._settled(self._unsettled)
+
+    def _settled(self, count: int) -> None:
+        """So many of the unsettled messages are; what each had in bytes is not known, only their sum."""
+        if count < self._unsettled:
+            size = self._unsettled_bytes * count // self._unsettled
+        else:
+            count, size = self._unsettled, self._unsettled_bytes
+        self._unsettled -= count
+        self._unsettled_bytes -= size
+        self._connection.unsettled_bytes -= size
+
+    def _window(self) -> int:
+        """Messages that the shard may send ahead; the links of a connection share its window."""
+        whole = limits.DELIVERY_WINDOW_BYTES / self._mean_size if self._mean_size else 0.0
+        share = (whole or limits.DELIVERY_WINDOW_FIRST) / self._connection.consumers
+        return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
+
     def _say_credit(self, *, force: bool = False) -> None:
         if self._draining:
             return
-        window = int(limits.DELIVERY_WINDOW_BYTES / self._mean_size)
-        window = max(1, min(limits.DELIVERY_WINDOW_MAX, window))
+        connection = self._connection
+        window = self._window()
         ahead = self._said_limit - self._sent
-        if self._connection.paused:
+        starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+        if starved or connection.paused:
+            if starved:
+                connection.starved[self] = None
             limit = min(self._limit, max(self._said_limit, self._sent))
         else:
             if not force and ahead > window >> 1:

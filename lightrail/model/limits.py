@@ -50,8 +50,13 @@ REFUSED_PAUSE_MS: Final = 500
 """No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000
 """Messages that a shard may send ahead of what a consumer's socket took."""
+DELIVERY_WINDOW_FIRST: Final = 64
+"""The same for a connection whose receiving links have not seen a message: its size is not known yet."""
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
-"""Bytes of the same, by the mean message size; never less than one message."""
+"""Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
+CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that a connection may have received and not settled; past it deliveries wait for settlements. A shard
+holds in memory what is delivered."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
 CONNECTIONS_MAX: Final = 65_536

@@ -228,6 +228,10 @@ class ConsumerLink:
                 header.first_acquirer = False
             if header.ttl is not None and expires:
                 header.ttl = max(0, min(header.ttl, expires - now_ms))
+            elif not attempts:
+                # It expires at a time of its own (3.2.4), and keeps its header to the byte.
+                self._link.send_one(message, 0, self._presettled)
+                continue
             message = with_header(message, header)
             self._link.send_one(message, 0, self._presettled)
 

@@ -227,9 +227,7 @@ def expired(connection: BlockingConnection, queue: str, message: Message) -> Mes
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_ttl_ends_in_the_dead_letter_queue(
-    connection: BlockingConnection, queue: str, durable: bool
-) -> None:
+def test_ttl_ends_in_the_dead_letter_queue(connection: BlockingConnection, queue: str, durable: bool) -> None:
     dead = expired(connection, queue, Message(body="old", ttl=0.05, durable=durable))
     assert (dead.body, dead.durable) == ("old", durable)
 

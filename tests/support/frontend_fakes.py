@@ -20,6 +20,7 @@ class FakeLink:
         self.sent: list[bytes] = []
         self.formats: set[int] = set()
         self.drains = 0
+        self.backlog = 0
         self.context: Any = None
 
     def grant(self, credit: int) -> None:
@@ -72,6 +73,9 @@ class FakeConnection:
         self.frontend = FakeFrontend()
         self.paused = False
         self.unanswered_bytes = 0
+        self.unsettled_bytes = 0
+        self.consumers = 0
+        self.starved: dict[Any, None] = {}
         self.reading = True
         self.accepted: list[Any] = []
         self.refused: list[tuple[Any, bool, Refusal]] = []

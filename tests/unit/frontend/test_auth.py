@@ -1,0 +1,249 @@
+"""Who a client is: PLAIN, SCRAM and ANONYMOUS against users in memory."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.users import UserRecord
+from lightrail.frontend.auth import Authentication, Authenticator, Step
+from lightrail.model.settings import Settings
+
+Value = TypeVar("Value")
+ITERATIONS = 4_096
+SASL_NAMES = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+
+
+class FakeTransport:
+    def __init__(self, host: str = "127.0.0.1", tls: Any = None) -> None:
+        self.info = {"peername": (host, 40_000), "ssl_object": tls}
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.info[name]
+
+
+class FakeTls:
+    def __init__(self, certificate: dict[str, Any] | None) -> None:
+        self.certificate = certificate
+
+    def getpeercert(self) -> dict[str, Any] | None:
+        return self.certificate
+
+
+def run(work: Coroutine[Any, Any, Value]) -> Value:
+    return asyncio.run(work)
+
+
+async def authenticator(*users: str, **settings: Any) -> Authenticator:
+    coordinator = MemoryCoordinator()
+    for name in users:
+        await coordinator.add_user(UserRecord.make(name, f"{name}'s password", ITERATIONS))
+    made = Authenticator(coordinator, Settings(**settings))
+    await made.refresh()
+    return made
+
+
+async def begin(*users: str, host: str = "127.0.0.1", tls: Any = None, **settings: Any) -> Authentication:
+    owner = await authenticator(*users, **settings)
+    return owner.begin(FakeTransport(host, tls))  # type: ignore[arg-type]
+
+
+# --- what is offered -----------------------------------------------------------------------------------
+
+
+def test_without_users_everybody_on_this_machine_gets_in_and_nobody_else() -> None:
+    here = run(begin())
+    assert here.mechanisms == ("ANONYMOUS",)
+    assert here.anonymous
+    there = run(begin(host="10.0.0.1"))
+    assert there.mechanisms == ()
+    assert not there.anonymous
+    assert run(begin(host="10.0.0.1", insecure_no_users=True)).anonymous
+
+
+def test_with_users_a_password_is_needed() -> None:
+    here = run(begin("ann"))
+    assert set(here.mechanisms) == set(SASL_NAMES)
+    assert not here.anonymous
+    assert "PLAIN" not in run(begin("ann", host="10.0.0.1")).mechanisms
+    assert "PLAIN" in run(begin("ann", host="10.0.0.1", tls=FakeTls(None))).mechanisms
+    assert run(begin("ann", allow_anonymous=True)).mechanisms[-1] == "ANONYMOUS"
+
+
+def test_users_that_come_later_are_seen_by_the_next_connection() -> None:
+    async def test() -> None:
+        owner = await authenticator()
+        await owner.coordinator.add_user(UserRecord.make("ann", "secret", ITERATIONS))
+        assert owner.begin(FakeTransport()).anonymous  # type: ignore[arg-type]
+        await owner.refresh()
+        assert not owner.begin(FakeTransport()).anonymous  # type: ignore[arg-type]
+
+    run(test())
+
+
+def test_a_client_certificate_is_a_name() -> None:
+    async def test() -> None:
+        subject = ((("organizationName", "acme"),), (("commonName", "robot"),))
+        authentication = await begin("ann", tls=FakeTls({"subject": subject}))
+        assert authentication.mechanisms[0] == "EXTERNAL"
+        assert (await authentication.start("EXTERNAL", b"")).user == "robot"
+        without = await begin("ann", tls=FakeTls({}))
+        assert "EXTERNAL" not in without.mechanisms
+        assert (await without.start("EXTERNAL", b"")).user is None
+
+    run(test())
+
+
+# --- ANONYMOUS and PLAIN -------------------------------------------------------------------------------
+
+
+async def start(mechanism: str, response: bytes | None, *users: str, **options: Any) -> Step:
+    authentication = await begin(*users, **options)
+    return await authentication.start(mechanism, response)
+
+
+def test_anonymous() -> None:
+    assert run(start("ANONYMOUS", None)).user == "anonymous"
+    refused = run(start("ANONYMOUS", None, "ann"))
+    assert refused.user is None
+    assert "not offered" in refused.reason
+
+
+def test_plain() -> None:
+    assert run(start("PLAIN", b"\0ann\0ann's password", "ann")).user == "ann"
+    assert run(start("PLAIN", b"ann\0ann\0ann's password", "ann")).user == "ann"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"\0ann\0wrong",
+        b"\0bob\0ann's password",
+        b"bob\0ann\0ann's password",
+        b"\0ann\0",
+        b"",
+        None,
+        b"\xff\0\0",
+        b"\0ann\0ann's password\0",
+    ],
+)
+def test_plain_refused(response: bytes | None) -> None:
+    step = run(start("PLAIN", response, "ann"))
+    assert (step.user, step.challenge, step.data) == (None, None, None)
+    assert step.reason
+    assert "password'" not in step.reason.replace("wrong password", "")
+
+
+# --- SCRAM ---------------------------------------------------------------------------------------------
+
+
+class Scram:
+    """A client, as RFC 5802 has it."""
+
+    def __init__(self, mechanism: str, user: str, password: str) -> None:
+        self.hash = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}[mechanism]
+        self.bare = f"n={user},r=clientnonce"
+        self.password = password
+        self.salted = b""
+        self.authentication = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self.bare}".encode()
+
+    def final(self, challenge: bytes) -> bytes:
+        fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
+        assert fields["r"].startswith("clientnonce")
+        assert len(fields["r"]) > len("clientnonce") + 16
+        salt = base64.b64decode(fields["s"])
+        self.salted = hashlib.pbkdf2_hmac(self.hash, self.password.encode(), salt, int(fields["i"]))
+        without_proof = f"c=biws,r={fields['r']}"
+        self.authentication = f"{self.bare},{challenge.decode()},{without_proof}".encode()
+        client_key = hmac.digest(self.salted, b"Client Key", self.hash)
+        stored = hashlib.new(self.hash, client_key).digest()
+        signature = hmac.digest(stored, self.authentication, self.hash)
+        proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def is_signed_by_server(self, data: bytes) -> bool:
+        key = hmac.digest(self.salted, b"Server Key", self.hash)
+        return data == b"v=" + base64.b64encode(hmac.digest(key, self.authentication, self.hash))
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_scram(mechanism: str) -> None:
+    async def test() -> None:
+        authentication = await begin("ann")
+        client = Scram(mechanism, "ann", "ann's password")
+        step = await authentication.start(mechanism, client.first())
+        assert step.user is None
+        assert step.challenge is not None
+        last = await authentication.respond(client.final(step.challenge))
+        assert last.user == "ann"
+        assert last.data is not None
+        assert client.is_signed_by_server(last.data)
+        again = await authentication.respond(b"")
+        assert again.user is None
+
+    run(test())
+
+
+@pytest.mark.parametrize(("user", "password"), [("ann", "wrong"), ("bob", "ann's password")])
+def test_scram_refused_looks_the_same_for_unknown_users(user: str, password: str) -> None:
+    async def test() -> None:
+        owner = await authenticator("ann")
+        salts = set()
+        for _ in range(2):
+            authentication = owner.begin(FakeTransport())  # type: ignore[arg-type]
+            client = Scram("SCRAM-SHA-256", user, password)
+            step = await authentication.start("SCRAM-SHA-256", client.first())
+            assert step.challenge is not None
+            salts.add(step.challenge.decode().split(",")[1])
+            last = await authentication.respond(client.final(step.challenge))
+            assert (last.user, last.challenge, last.data) == (None, None, None)
+        assert len(salts) == 1
+
+    run(test())
+
+
+def test_scram_garbage() -> None:
+    async def test() -> None:
+        authentication = await begin("ann")
+        assert (await authentication.start("SCRAM-SHA-256", b"rubbish")).reason
+        assert "no challenge was open" in (await authentication.respond(b"c=biws")).reason
+        step = await authentication.start("SCRAM-SHA-256", Scram("SCRAM-SHA-256", "ann", "").first())
+        assert step.challenge is not None
+        assert (await authentication.respond(None)).user is None
+
+    run(test())
+
+
+def test_checks_at_a_time_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        owner = await authenticator("ann")
+        running = most = 0
+
+        async def slow(check: Any, *arguments: Any) -> bool:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            running -= 1
+            return True
+
+        monkeypatch.setattr(asyncio, "to_thread", slow)
+        steps = await asyncio.gather(
+            *(
+                owner.begin(FakeTransport()).start("PLAIN", b"\0ann\0x")  # type: ignore[arg-type]
+                for _ in range(20)
+            )
+        )
+        assert {step.user for step in steps} == {"ann"}
+        assert most == 2
+
+    run(test())

@@ -1,0 +1,569 @@
+"""ConsumerLink: credit in windows, drains of any size, outcomes back, headers that a broker must change."""
+
+from array import array
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
+from lightrail.amqp.performatives import AmqpError, Modified, Received, Rejected, Released
+from lightrail.amqp.sections import Header, decode_header, encode_header
+from lightrail.amqp.types import Symbol, decode
+from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, deliver
+from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
+from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
+
+WINDOW = limits.DELIVERY_WINDOW_MAX
+
+
+class Rig:
+    """A consumer, and a shard that keeps to what it was told."""
+
+    def __init__(self, *, ready: bool = True, warm: bool = True, **options: Any) -> None:
+        self.connection = FakeConnection()
+        self.link = FakeLink()
+        self.shard = FakeShard()
+        self.consumer = ConsumerLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            self.shard,  # type: ignore[arg-type]
+            number=6,
+            options=ConsumerOpen("q", **options),
+            epoch=3,
+        )
+        if warm:
+            # The mean size of what it has seen: small, so that the window is the largest there is.
+            self.consumer._mean_size = 100.0
+        self.limit = 0
+        self.next = 0
+        self.draining = False
+        self.credits: list[tuple[int, int]] = []
+        if ready:
+            self.consumer.say_all()
+            self.consumer.ready()
+            self.hear()
+
+    # --- the client ------------------------------------------------------------------------------------
+
+    def credit(self, limit: int, drain: bool = False) -> None:
+        self.consumer.credit(Credit(self.link, limit, drain))  # type: ignore[arg-type]
+
+    def outcome(self, first: int, last: int, state: Any, settled: bool = True) -> list[Said]:
+        self.hear()
+        self.consumer.outcome(Outcome(self.link, first, last, state, settled))  # type: ignore[arg-type]
+        return self.shard.take(Kind.SETTLE)
+
+    # --- the shard -------------------------------------------------------------------------------------
+
+    def hear(self) -> None:
+        """What the shard makes of what it was told, as the queue machine does."""
+        for said in self.shard.take():
+            if said.kind == Kind.CONSUMER_OPEN:
+                self.limit = self.next = ConsumerOpen.decode(said.body).first
+            elif said.kind == Kind.CREDIT:
+                self.credits.append((said.number, said.flags))
+                self.limit = max(said.number, self.next)
+                self.draining = bool(said.flags & DRAIN)
+
+    def deliver(self, count: int, size: int = 10, **fields: int) -> None:
+        """A slice; never more than the shard may send."""
+        messages = [b"%0*d" % (size, self.next + index) for index in range(count)]
+        self.deliver_messages(messages, **fields)
+
+    def deliver_messages(self, messages: list[bytes], **fields: int) -> None:
+        count = len(messages)
+        assert self.next + count <= self.limit, "more than the shard was told"
+        part = slice_of(self.next, messages, **fields)
+        first, self.next = self.next, self.next + count
+        self.consumer.deliver(part, first, count)
+
+    def drain(self) -> None:
+        """The shard has nothing more."""
+        assert self.draining
+        self.draining = False
+        self.limit = self.next
+        self.consumer.drained(self.next)
+
+
+def slice_of(
+    number: int,
+    messages: list[bytes],
+    *,
+    attempts: int = 0,
+    expires: int = 0,
+    message_format: int = 0,
+    skipped: int = 0,
+) -> bytes:
+    """A DELIVER frame; `skipped` bytes of the batch lie before the first message."""
+    ends = array("I")
+    end = skipped
+    for message in messages:
+        end += len(message)
+        ends.append(end)
+    blob = b"".join(messages)
+    count = len(messages)
+    return deliver(6, 3, number, count, number, attempts, expires, 0, message_format, skipped, ends, blob)
+
+
+# --- credit --------------------------------------------------------------------------------------------
+
+
+def test_the_attach_is_answered_when_the_shard_is_ready() -> None:
+    rig = Rig(ready=False)
+    rig.consumer.start(10, False)
+    rig.consumer.say_all()
+    said = rig.shard.take()
+    assert [each.kind for each in said] == [Kind.CONSUMER_OPEN, Kind.CREDIT]
+    assert ConsumerOpen.decode(said[0].body) == ConsumerOpen("q")
+    assert said[1].number == 10
+    assert rig.connection.accepted == []
+    rig.consumer.ready()
+    rig.consumer.ready()
+    assert rig.connection.accepted == [rig.link]
+
+
+def test_credit_reaches_the_shard_a_window_at_a_time() -> None:
+    rig = Rig()
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    assert rig.limit == WINDOW
+    rig.deliver(WINDOW // 2 - 1, size=100)
+    rig.hear()
+    assert rig.limit == WINDOW
+    rig.deliver(1, size=100)
+    rig.hear()
+    assert rig.limit == WINDOW // 2 + WINDOW
+
+
+def test_the_first_window_is_small_and_shared() -> None:
+    rig = Rig(warm=False)
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    assert rig.limit == limits.DELIVERY_WINDOW_FIRST
+    rig.connection.consumers = 4
+    rig.deliver(limits.DELIVERY_WINDOW_FIRST, size=100)
+    rig.hear()
+    assert rig.limit == rig.next + WINDOW
+    rig.connection.consumers = 1_000
+    rig.deliver(WINDOW, size=100)
+    rig.hear()
+    assert rig.limit == rig.next + limits.DELIVERY_WINDOW_BYTES // 101 // 1_000
+
+
+def test_a_client_that_does_not_settle_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNSETTLED_BYTES", 10_000)
+    rig = Rig()
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    rig.deliver(WINDOW, size=100)
+    assert rig.shard.take() == []
+    assert list(rig.connection.starved) == [rig.consumer]
+    rig.outcome(0, WINDOW - 1, ACCEPTED)
+    assert rig.connection.unsettled_bytes == 0
+    rig.consumer.writable()
+    rig.hear()
+    assert rig.limit == 2 * WINDOW
+
+
+def test_a_session_window_that_is_shut_holds_deliveries_back() -> None:
+    rig = Rig()
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    rig.link.backlog = 1
+    rig.deliver(WINDOW, size=100)
+    assert rig.shard.take() == []
+    rig.link.backlog = 0
+    rig.consumer.writable()
+    rig.hear()
+    assert rig.limit == 2 * WINDOW
+
+
+def test_unsettled_bytes_add_up_to_nothing_in_the_end() -> None:
+    rig = Rig()
+    rig.credit(100)
+    rig.hear()
+    for size in (1, 50, 7, 1_000):
+        rig.deliver(5, size=size)
+    rig.outcome(3, 9, ACCEPTED)
+    rig.outcome(15, 15, RELEASED)
+    rig.consumer.close()
+    rig.consumer.close()
+    assert (rig.connection.unsettled_bytes, rig.connection.consumers) == (0, 0)
+
+
+def test_small_credit_is_said_as_it_is() -> None:
+    rig = Rig()
+    rig.credit(5)
+    rig.hear()
+    assert rig.limit == 5
+    rig.deliver(5)
+    assert rig.shard.take() == []
+    assert len(rig.link.sent) == 5
+
+
+def test_large_messages_make_the_window_small() -> None:
+    rig = Rig(warm=False)
+    rig.credit(200)
+    rig.hear()
+    for number in range(70):
+        rig.deliver(1, size=4_000_000)
+        rig.outcome(number, number, ACCEPTED)
+        rig.consumer.writable()
+        rig.hear()
+    assert rig.limit - rig.next == 1
+
+
+def test_a_client_that_does_not_read_gets_no_more_than_was_said() -> None:
+    rig = Rig()
+    rig.credit(10 * WINDOW)
+    rig.hear()
+    rig.connection.paused = True
+    rig.deliver(WINDOW, size=100)
+    assert rig.shard.take() == []
+    rig.credit(20 * WINDOW)
+    rig.hear()
+    assert rig.limit == WINDOW
+    rig.connection.paused = False
+    rig.consumer.writable()
+    rig.hear()
+    assert rig.limit == 2 * WINDOW
+
+
+def test_credit_that_is_taken_back() -> None:
+    rig = Rig()
+    rig.credit(100)
+    rig.hear()
+    rig.deliver(10)
+    rig.credit(10)
+    rig.hear()
+    assert rig.limit == 10
+    rig.credit(0)
+    rig.hear()
+    assert rig.limit == 10
+
+
+# --- drain ---------------------------------------------------------------------------------------------
+
+
+def test_a_drain_is_answered_when_the_shard_has_nothing_more() -> None:
+    rig = Rig()
+    rig.credit(10, drain=True)
+    rig.hear()
+    assert rig.draining
+    rig.deliver(3)
+    assert rig.link.drains == 0
+    rig.drain()
+    assert rig.link.drains == 1
+    assert rig.shard.take() == []
+    rig.consumer.drained(3)
+    assert rig.link.drains == 1
+
+
+def test_a_drain_of_several_windows_brings_everything() -> None:
+    rig = Rig()
+    rig.credit(3 * WINDOW + 10, drain=True)
+    left = 2 * WINDOW + 7
+    for _ in range(10):
+        rig.hear()
+        if not rig.draining:
+            break
+        while left and rig.next < rig.limit:
+            count = min(left, rig.limit - rig.next, 500)
+            rig.deliver(count, size=100)
+            left -= count
+        assert rig.link.drains == 0
+        rig.drain()
+    assert rig.link.drains == 1
+    assert len(rig.link.sent) == 2 * WINDOW + 7
+    # A window at a time: nothing was said while the answer was on its way.
+    assert [limit for limit, _ in rig.credits[1:]] == [WINDOW, 2 * WINDOW, 3 * WINDOW]
+
+
+def test_a_drain_while_the_client_does_not_read_waits_for_it() -> None:
+    """Asking the shard again and again would keep both processes busy for nothing."""
+    rig = Rig()
+    rig.credit(2 * WINDOW, drain=True)
+    rig.hear()
+    rig.connection.paused = True
+    rig.deliver(WINDOW)
+    rig.drain()
+    assert rig.shard.take() == []
+    assert rig.link.drains == 0
+    rig.connection.paused = False
+    rig.consumer.writable()
+    rig.hear()
+    assert rig.draining
+    rig.deliver(5)
+    rig.drain()
+    assert rig.link.drains == 1
+
+
+def test_credit_never_crosses_the_answer_to_a_drain() -> None:
+    """The shard takes all credit away when it answers: what crossed the answer would be understood by one."""
+    rig = Rig()
+    rig.credit(10, drain=True)
+    rig.hear()
+    rig.deliver(4)
+    rig.credit(20, drain=True)
+    assert rig.shard.take() == []
+    rig.drain()
+    assert rig.link.drains == 0
+    rig.hear()
+    assert (rig.limit, rig.draining) == (20, True)
+    rig.deliver(2)
+    rig.drain()
+    assert rig.link.drains == 1
+
+
+def test_a_drain_that_the_client_takes_back() -> None:
+    rig = Rig()
+    rig.credit(10, drain=True)
+    rig.hear()
+    rig.credit(10, drain=False)
+    rig.drain()
+    assert rig.link.drains == 0
+    rig.hear()
+    assert (rig.limit, rig.draining) == (10, False)
+    rig.deliver(10)
+
+
+def test_a_drain_without_credit_is_answered() -> None:
+    rig = Rig()
+    rig.credit(0, drain=True)
+    rig.hear()
+    rig.drain()
+    assert rig.link.drains == 1
+
+
+def test_a_drain_outlives_the_shard() -> None:
+    rig = Rig()
+    rig.credit(10, drain=True)
+    rig.hear()
+    rig.deliver(4)
+    rig.consumer.say_all()
+    rig.hear()
+    assert (rig.limit, rig.draining) == (10, True)
+    rig.drain()
+    assert rig.link.drains == 1
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("credit"), st.integers(0, 30), st.booleans()),
+            st.tuples(st.just("hear"), st.just(0), st.just(False)),
+            st.tuples(st.just("deliver"), st.integers(1, 9), st.just(False)),
+            st.tuples(st.just("nothing"), st.just(0), st.just(False)),
+            st.tuples(st.just("pause"), st.just(0), st.booleans()),
+            st.tuples(st.just("lost"), st.just(0), st.just(False)),
+        ),
+        max_size=60,
+    )
+)
+def test_any_order_of_credit_drains_and_deliveries(steps: list[tuple[str, int, bool]]) -> None:
+    """The shard never has more than the client ever gave since the last drained; in the end it has all."""
+    rig = Rig()
+    most = 0
+    for what, amount, flag in steps:
+        drains = rig.link.drains
+        if what == "credit":
+            limit = rig.consumer._sent + amount
+            most = max(most, limit)
+            rig.credit(limit, flag)
+        elif what == "hear":
+            rig.hear()
+        elif what == "deliver":
+            count = min(amount, rig.limit - rig.next)
+            if count:
+                rig.deliver(count)
+        elif what == "nothing" and rig.draining:
+            rig.drain()
+        elif what == "pause":
+            rig.connection.paused = flag
+            if not flag:
+                rig.consumer.writable()
+        elif what == "lost":
+            rig.draining = False
+            rig.consumer.say_all()
+        if rig.link.drains > drains:
+            most = rig.consumer._sent
+        assert rig.consumer._said_limit <= max(most, rig.consumer._sent)
+    rig.connection.paused = False
+    rig.consumer.writable()
+    for _ in range(10):
+        rig.hear()
+        if rig.draining:
+            rig.drain()
+    if rig.link.drains and rig.consumer._limit == rig.consumer._sent:
+        return
+    assert rig.limit == max(rig.consumer._limit, rig.next)
+
+
+# --- deliveries ----------------------------------------------------------------------------------------
+
+
+def test_a_slice_of_a_batch_goes_out_as_it_came() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    rig.deliver_messages([b"abc", b"", b"de"], skipped=1_000)
+    assert rig.link.sent == [b"abc", b"", b"de"]
+    assert rig.connection.frontend.counts.messages_delivered == 3
+    assert rig.connection.touched == 1
+
+
+def test_a_redelivered_message_says_so() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    header = encode_header(Header(durable=True, first_acquirer=True, delivery_count=1))
+    body = b"\x00\x53\x75\xa0\x01x"
+    rig.deliver_messages([header + body, body], attempts=2)
+    first, second = rig.link.sent
+    assert [decode_header(message).delivery_count for message in (first, second)] == [3, 2]
+    assert [decode_header(message).durable for message in (first, second)] == [True, False]
+    assert not decode_header(first).first_acquirer
+    assert first.endswith(body)
+    assert second.endswith(body)
+    assert rig.connection.frontend.counts.messages_redelivered == 2
+
+
+def test_the_time_that_is_left_is_said() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    now_ms = rig.connection.frontend.time_ms
+    body = b"\x00\x53\x75\xa0\x01x"
+    rig.deliver_messages([encode_header(Header(ttl=500)) + body, body], expires=now_ms + 200)
+    rig.deliver_messages([encode_header(Header(ttl=500)) + body], expires=now_ms - 5)
+    assert [decode_header(message).ttl for message in rig.link.sent] == [200, None, 0]
+
+
+def test_a_foreign_format_is_never_rewritten() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    rig.deliver_messages([b"\x00\x53\x70nonsense"], attempts=3, expires=5, message_format=9)
+    assert rig.link.sent == [b"\x00\x53\x70nonsense"]
+    assert rig.link.formats == {9}
+
+
+def test_nothing_is_sent_on_a_link_that_is_closed() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    rig.consumer.close()
+    rig.deliver(3)
+    rig.consumer.drained(3)
+    rig.consumer.ready()
+    assert rig.link.sent == []
+    assert rig.shard.closed == [("consumer", 6)]
+
+
+# --- outcomes ------------------------------------------------------------------------------------------
+
+
+def rig_with_deliveries(count: int = 10, **options: Any) -> Rig:
+    rig = Rig(**options)
+    rig.credit(100)
+    rig.hear()
+    rig.deliver(count)
+    rig.shard.take()
+    return rig
+
+
+def test_outcomes_go_to_the_shard_as_ranges() -> None:
+    rig = rig_with_deliveries()
+    (said,) = rig.outcome(2, 5, ACCEPTED)
+    assert (said.flags, said.number, said.count, said.body) == (OutcomeCode.ACCEPTED, 2, 4, b"")
+    assert (said.link, said.epoch) == (6, 3)
+    (said,) = rig.outcome(6, 6, RELEASED)
+    assert (said.flags, said.body) == (OutcomeCode.RELEASED, b"")
+    assert rig.connection.frontend.counts.outcomes == [4, 0, 1, 0]
+    assert rig.link.settled_sent == []
+
+
+def test_rejected_carries_its_error() -> None:
+    rig = rig_with_deliveries()
+    error = AmqpError(condition=Symbol("acme:" + "x" * 500), description="y" * 5_000)
+    (said,) = rig.outcome(0, 0, Rejected(error=error))
+    detail = SettleDetail.decode(said.body)
+    assert (detail.condition, detail.description) == ("acme:" + "x" * 251, "y" * 1_024)
+    (said,) = rig.outcome(1, 1, Rejected())
+    assert SettleDetail.decode(said.body) == SettleDetail()
+
+
+def test_modified_carries_all_its_fields() -> None:
+    rig = rig_with_deliveries()
+    notes = {Symbol("x-opt-a"): 1}
+    state = Modified(delivery_failed=True, undeliverable_here=True, message_annotations=notes)
+    (said,) = rig.outcome(0, 0, state)
+    detail = SettleDetail.decode(said.body)
+    assert (detail.delivery_failed, detail.undeliverable_here) == (True, True)
+    annotations = bytes.fromhex(detail.annotations)
+    assert decode(annotations, 0, len(annotations))[0] == notes
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "failed"),
+    [
+        ({}, OutcomeCode.MODIFIED, True),
+        ({"default_outcome": 2, "default_failed": False}, OutcomeCode.RELEASED, False),
+    ],
+)
+def test_settled_without_an_outcome_means_the_default(
+    options: dict[str, Any], code: OutcomeCode, failed: bool
+) -> None:
+    rig = rig_with_deliveries(**options)
+    for number, state in enumerate((None, Received(section_number=0, section_offset=0))):
+        (said,) = rig.outcome(number, number, state)
+        assert said.flags == code
+        assert SettleDetail.decode(said.body).delivery_failed is failed
+
+
+@pytest.mark.parametrize("state", [None, Received(section_number=0, section_offset=5)])
+def test_what_is_neither_settled_nor_an_outcome_changes_nothing(state: object) -> None:
+    rig = rig_with_deliveries()
+    assert rig.outcome(0, 3, state, settled=False) == []
+    assert rig.link.settled_sent == []
+
+
+def test_a_receiver_that_waits_for_us_is_answered() -> None:
+    rig = rig_with_deliveries()
+    (said,) = rig.outcome(0, 3, ACCEPTED, settled=False)
+    assert (said.number, said.count) == (0, 4)
+    assert rig.link.settled_sent == [(0, 3, ACCEPTED)]
+
+
+def test_presettled_deliveries_have_no_outcome() -> None:
+    rig = rig_with_deliveries(presettled=True)
+    assert rig.outcome(0, 3, Released()) == []
+    assert rig.connection.frontend.counts.messages_presettled == 10
+
+
+def test_outcomes_of_what_a_former_shard_delivered_are_passed_over() -> None:
+    """The messages are in their queue again: an old number must not settle a new delivery."""
+    rig = rig_with_deliveries()
+    rig.consumer.say_all()
+    (opened, credit) = rig.shard.take()
+    assert ConsumerOpen.decode(opened.body).first == 10
+    assert credit.number == 100
+    assert rig.outcome(3, 5, ACCEPTED) == []
+    rig.next, rig.limit = 10, 100
+    rig.deliver(5)
+    rig.shard.take()
+    (said,) = rig.outcome(8, 12, ACCEPTED)
+    assert (said.number, said.count) == (10, 3)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_consumer_that_the_shard_will_not_have(ready: bool) -> None:
+    rig = Rig(ready=ready)
+    refusal = Refusal(conditions.RESOURCE_LOCKED, "no")
+    rig.consumer.gone(refusal)
+    rig.consumer.gone(refusal)
+    assert rig.connection.refused == [(rig.link, ready, refusal)]

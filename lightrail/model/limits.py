@@ -34,7 +34,7 @@ CLOSING_TIME_MS: Final = 5_000
 
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000
-"""Messages a sending link may have unanswered; 4,000 instead of 2,000 saves a tenth of a durable one's CPU."""
+"""Messages a sending link may have unanswered; 4,000 for 2,000 saves a tenth of a durable one's CPU."""
 LINK_CREDIT_MIN: Final = 20
 """Credit that even a link of very large messages gets."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
@@ -76,7 +76,7 @@ DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most that one consumer gets in one turn."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
-"""Failed deliveries after which a message is dead-lettered; RabbitMQ's quorum queues say 20, Service Bus 10."""
+"""Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues say 20, Service Bus 10."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never flowed to disk."""
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024

@@ -5,7 +5,8 @@
 Both sit where a frontend has its engine. Incoming: bytes of a client's transfers in, payloads out as Python
 bytes, accepted, dispositions out. Outgoing: payloads in, transfers out, the client's dispositions in.
 The client is the same for both and is not timed. Proton is called through its cffi
-layer, without wrapper objects. Prints the median of many passes in microseconds of CPU per message; ADR 1 quotes it.
+layer, without wrapper objects. Prints the median of many passes
+in microseconds of CPU per message; ADR 1 quotes it.
 """
 
 import argparse

@@ -242,6 +242,10 @@ class Connection:
             return None
         return self._close_at_ms
 
+    def heard(self, now_ms: int) -> None:
+        """The caller does not read what the peer may be saying: its silence up to now is none."""
+        self._heard_ms = now_ms
+
     # --- input -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:

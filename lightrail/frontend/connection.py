@@ -215,6 +215,9 @@ class ClientConnection(asyncio.Protocol):
         if self.closing:
             self.abort()
             return
+        if self.frontend.intake.holds(self):
+            # It is us who do not listen.
+            amqp.heard(now_ms)
         self.deadline_ms = amqp.tick(now_ms)
         # What the tick led to is told by the next feed.
         self._feed(amqp, b"", now_ms)

@@ -36,6 +36,10 @@ class Intake:
             self._held[connection] = None
             connection.hold_reading()
 
+    def holds(self, connection: "ClientConnection") -> bool:
+        """Whether its socket is not being read."""
+        return connection in self._held
+
     def answered(self, connection: "ClientConnection", size: int) -> None:
         """So many bytes have their answer, or will get none."""
         self._counts.unanswered_bytes -= size

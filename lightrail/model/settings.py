@@ -191,7 +191,7 @@ class Settings:
         "silence after which a connection is closed, such as 60s",
     )
     max_message_bytes: int = _setting(
-        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 32), "SIZE", "largest message a link takes"
+        limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 30), "SIZE", "largest message a link takes"
     )
     max_delivery_count: int = _setting(
         limits.DELIVERY_COUNT_MAX_DEFAULT,

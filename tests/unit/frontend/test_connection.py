@@ -413,6 +413,31 @@ def test_a_silent_peer_is_closed_and_what_it_held_goes_back() -> None:
     play(test)
 
 
+def test_a_client_that_we_do_not_read_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 100)
+
+    async def test(scene: Scene) -> None:
+        client, _, sender, _ = await both(scene)
+        for _ in range(20):
+            sender.send_one(b"\x00\x53\x75\xa0\x0a0123456789")
+        await client.turn()
+        assert not client.transport.reading
+        for _ in range(4):
+            scene.time_ms += limits.IDLE_TIME_OUT_MS
+            scene.frontend._ring()
+            await client.turn()
+        assert client.amqp.opened
+        (producer,) = scene.shard.producers.values()
+        producer.answered(1, 20)
+        assert client.transport.reading
+        scene.time_ms += limits.IDLE_TIME_OUT_MS + 1
+        scene.frontend._ring()
+        await client.turn()
+        assert client.take(events.Closed)
+
+    play(test)
+
+
 def test_a_half_open_connection_is_closed_in_time() -> None:
     async def test(scene: Scene) -> None:
         client = scene.client()

@@ -1,0 +1,235 @@
+"""The shard's server on a real loop and real sockets: commits in a thread, failures, the end in order."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import zmq
+
+from lightrail.shard.engine import Engine
+from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
+from lightrail.shard.journal.store import Recovered
+from lightrail.shard.server import Server
+from lightrail.shard.worker import Worker
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import HEADER, VERSION, Kind, frame
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
+from lightrail.wire.peer import LoopSocket
+from tests.support.shard_scene import batch
+
+WAIT_S = 20
+
+
+class SlowStore(MemoryStore):
+    """Its commits last until the test lets them end, or fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.error: OSError | None = None
+        self.closed = False
+
+    def begin_commit(self) -> MemoryCommit:
+        commit = super().begin_commit()
+        store = self
+
+        class Slow(MemoryCommit):
+            def perform(self) -> None:
+                assert store.go_on.wait(WAIT_S)
+                if store.error is not None:
+                    raise store.error
+
+        slow = Slow(commit.records, commit.messages, commit.synced)
+        self._in_flight = slow
+        return slow
+
+    def close(self, now_ms: int = 0) -> None:
+        self.closed = True
+        super().close(now_ms)
+
+
+class Frontend:
+    """A DEALER on the loop that waits for kinds of frames."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> None:
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, b"frontend-0")
+        socket.connect(address)
+        self.heard: list[tuple[Kind, int, int]] = []
+        self._came = asyncio.Event()
+        self.socket = LoopSocket(asyncio.get_running_loop(), socket, self._receive, self._came.set)
+
+    def _receive(self, parts: list[bytes]) -> None:
+        for part in parts:
+            kind, _, _, _, link, _, number = HEADER.unpack_from(part)
+            self.heard.append((Kind(kind), link, number))
+
+    def say(self, *parts: bytes) -> None:
+        assert self.socket.send(parts)
+
+    async def until(self, kind: Kind, count: int = 1) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while sum(1 for heard in self.heard if heard[0] == kind) < count:
+                self._came.clear()
+                await self._came.wait()
+
+    async def greet(self) -> None:
+        self.say(frame(Kind.HELLO, body=Hello(VERSION, "frontend-0", 7, 1).encode()))
+        await self.until(Kind.WELCOME)
+
+
+def play(test: Callable[[Server, SlowStore, Frontend], Awaitable[None]], tmp_path: Path) -> None:
+    async def run() -> None:
+        store = SlowStore()
+        counts = ShardCounts()
+        engine = Engine(
+            shard=0,
+            boot=1,
+            store=store,
+            recovered=Recovered(),
+            counts=counts,
+            memory_mark=1 << 30,
+            max_delivery_count=10,
+            now_ms=Server.now_ms(),
+        )
+        address = f"ipc://{tmp_path}/shard"
+        # A socket file that a killed process left behind.
+        (tmp_path / "shard").touch()
+        server = Server(asyncio.get_running_loop(), engine, store, counts, address)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        frontend = Frontend(context, address)
+        try:
+            await frontend.greet()
+            await test(server, store, frontend)
+        finally:
+            store.go_on.set()
+            if not store.closed:
+                await server.close()
+            frontend.socket.close()
+            context.term()
+
+    asyncio.run(run())
+
+
+def test_a_durable_batch_is_answered_after_its_commit(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"]))
+        frontend.say(batch(1, 2, [b"b"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        assert (Kind.ACCEPTED, 1, 1) not in frontend.heard
+        store.go_on.set()
+        async with asyncio.timeout(WAIT_S):
+            while not {(Kind.ACCEPTED, 1, 1), (Kind.ACCEPTED, 1, 2)} & set(frontend.heard):
+                await frontend.until(Kind.ACCEPTED)
+
+    play(test, tmp_path)
+
+
+def test_a_failed_commit_ends_the_shard_and_answers_nothing(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.error = OSError("the disk is broken")
+        frontend.say(batch(1, 1, [b"a"]))
+        async with asyncio.timeout(WAIT_S):
+            await server.failed.wait()
+        # Turns and heartbeats go on without anything being begun on a store that is broken.
+        frontend.say(batch(1, 2, [b"b"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        server._beat()
+        assert server._timer is not None
+        assert "disk is broken" in (server._engine.not_ready() or "")
+        assert Kind.ACCEPTED not in {kind for kind, _, _ in frontend.heard}
+
+    play(test, tmp_path)
+
+
+def test_frames_that_make_no_sense_disturb_nobody(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        for garbage in (b"", b"\x04", b"\x02" + bytes(23) + b"no JSON", bytes((5, *bytes(23))) + b"[]"):
+            frontend.say(garbage)
+        frontend.say(frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+
+    play(test, tmp_path)
+
+
+def test_what_a_lost_frontend_held_goes_to_another_at_once(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        engine = server._engine
+        now_ms = server.now_ms()
+        hello = Hello(VERSION, "frontend-1", 8, 1)
+        other = b"gone"
+        engine.receive(other, [frame(Kind.HELLO, body=hello.encode())], now_ms)
+        body = ConsumerOpen("q").encode()
+        engine.receive(
+            other,
+            [frame(Kind.CONSUMER_OPEN, link=1, body=body), frame(Kind.CREDIT, link=1, number=5)],
+            now_ms,
+        )
+        frontend.say(
+            frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()),
+            frame(Kind.CONSUMER_OPEN, link=2, body=body),
+            frame(Kind.CREDIT, link=2, number=5),
+            batch(1, 1, [b"a"], durable=False),
+        )
+        # ZeroMQ knows no way to the other one: the message comes back and goes to us, no matter whose turn.
+        await frontend.until(Kind.DELIVER)
+
+    play(test, tmp_path)
+
+
+def test_the_end_waits_for_the_commit_under_way(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        closing = asyncio.ensure_future(server.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not closing.done()
+        store.go_on.set()
+        await closing
+        assert store.closed
+        await frontend.until(Kind.ACCEPTED)
+        # Timers that were set before ring into nothing.
+        server._turn()
+        server._commit_lazily()
+
+    play(test, tmp_path)
+
+
+def test_a_worker_does_things_in_order_and_says_what_failed() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        worker = Worker(loop, "test")
+        done: list[object] = []
+        all_done = asyncio.Event()
+
+        def fail() -> None:
+            raise ValueError("no")
+
+        def note(number: int) -> Callable[[BaseException | None], None]:
+            def noted(error: BaseException | None) -> None:
+                done.append((number, type(error)))
+                if number == 2:
+                    all_done.set()
+
+            return noted
+
+        worker.submit(lambda: None, note(0))
+        worker.submit(fail, note(1))
+        worker.submit(lambda: None, note(2))
+        async with asyncio.timeout(WAIT_S):
+            await all_done.wait()
+        assert done == [(0, type(None)), (1, ValueError), (2, type(None))]
+        worker.close()
+
+    asyncio.run(test())

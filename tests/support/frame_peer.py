@@ -214,13 +214,13 @@ class Peer:
         }
         self.write(Flow(**given | fields), channel=channel)
 
-    def nothing_before_echo(self, channel: int = 0) -> Flow:
+    def nothing_before_echo(self, channel: int = 0, next_outgoing_id: int = 0) -> Flow:
         """A flow of the session with echo is answered before anything else comes."""
         self.write(
             Flow(
                 next_incoming_id=0,
                 incoming_window=WINDOW,
-                next_outgoing_id=0,
+                next_outgoing_id=next_outgoing_id,
                 outgoing_window=WINDOW,
                 echo=True,
             ),

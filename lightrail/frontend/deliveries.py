@@ -164,6 +164,8 @@ class ConsumerLink:
 
     def say_all(self) -> None:
         """Opens this consumer at the shard with the credit that is left."""
+        if self._closed:
+            return
         self._base = self._options.first = self._sent
         self._shard.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.epoch, body=self._options.encode())
@@ -264,7 +266,7 @@ class ConsumerLink:
 
     def writable(self) -> None:
         """What held deliveries back may be over: a full socket, a shut session window, too much unsettled."""
-        if self._said_limit < self._limit:
+        if not self._closed and self._said_limit < self._limit:
             self._say_credit()
 
     def close(self) -> None:

@@ -84,6 +84,7 @@ class Frontend:
             boot=self.boot,
             now_ms=self.now_ms,
             schedule_flush=self.schedule_flush,
+            flush=self._flush,
         )
 
     def not_ready(self) -> str | None:

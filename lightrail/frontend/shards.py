@@ -74,6 +74,7 @@ class ShardPeer:
         boot: int,
         now_ms: Callable[[], int],
         schedule_flush: Callable[[], None],
+        flush: Callable[[], None],
     ) -> None:
         self.shard = shard
         self.address = address
@@ -101,7 +102,8 @@ class ShardPeer:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         socket.setsockopt(zmq.ROUTING_ID, boot.to_bytes(4, "little") + frontend.encode())
         socket.connect(address)
-        self._socket = LoopSocket(loop, socket, self._receive, schedule_flush)
+        # What shards said leaves for the clients at once, not with the next round of the loop.
+        self._socket = LoopSocket(loop, socket, self._receive, flush)
         self._timer: asyncio.TimerHandle | None = None
         self._beat()
 

@@ -109,6 +109,7 @@ class Rig:
             boot=7,
             now_ms=lambda: self.now_ms,
             schedule_flush=self.schedule_flush,
+            flush=self.schedule_flush,
         )
         context.term()
         self.socket: FakeSocket = self.peer._socket  # type: ignore[assignment]

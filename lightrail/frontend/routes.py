@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from lightrail.amqp.performatives import Coordinator, Modified, Source, Target
 from lightrail.model import conditions
-from lightrail.model.names import NameError_, queue_name
+from lightrail.model.names import InvalidName, queue_name
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen
 
@@ -54,7 +54,7 @@ def queue_of(link: "Link", settings: "Settings") -> str:
         raise Refused(conditions.INVALID_FIELD, f"expected a string as address, got {type(address).__name__}")
     try:
         return queue_name(address)
-    except NameError_ as error:
+    except InvalidName as error:
         raise Refused(conditions.INVALID_FIELD, str(error)) from None
 
 

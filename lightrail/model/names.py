@@ -22,9 +22,6 @@ class InvalidName(ValueError):
     """An address that names no queue; the message says what was found and what is allowed."""
 
 
-NameError_ = InvalidName
-
-
 def queue_name(address: str) -> str:
     """The queue that an address names, once decoded and checked.
 

@@ -13,10 +13,8 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Without users: ANONYMOUS on loopback. Small limits, so that they can be reached."""
-    with Broker(
-        tmp_path_factory.mktemp("broker") / "data", "--idle-timeout", "1s", "--max-message-bytes", "100kB"
-    ) as started:
+    """Without users: ANONYMOUS on loopback. Small messages only, so that the limit can be reached."""
+    with Broker(tmp_path_factory.mktemp("broker") / "data", "--max-message-bytes", "100kB") as started:
         yield started
 
 

@@ -256,6 +256,12 @@ class Peer:
         self.write(Detach(handle=handle, closed=True))
         self.nothing_before_echo()
 
+    def expect_detach_after_transfer(self, condition: str) -> None:
+        """The same after one transfer of ours on handle 0."""
+        self.error_of(Detach, condition)
+        self.write(Detach(handle=0, closed=True))
+        self.nothing_before_echo(next_outgoing_id=1)
+
     def expect_refusal(self, condition: str, handle: int = 0) -> Attach:
         """An attach without a terminus of the broker's, and a detach with a condition (2.6.3)."""
         answer = self.expect(Attach)

@@ -462,6 +462,11 @@ def test_nothing_is_sent_on_a_link_that_is_closed() -> None:
     rig.consumer.ready()
     assert rig.link.sent == []
     assert rig.shard.closed == [("consumer", 6)]
+    # A broker that ends leaves its links to the goodbye; a greeting in between opens them no more.
+    rig.shard.take()
+    rig.consumer.say_all()
+    rig.consumer.writable()
+    assert rig.shard.take() == []
 
 
 # --- outcomes ------------------------------------------------------------------------------------------

@@ -5,15 +5,18 @@ number of checks at a time is bounded, so that a flood of log-ins waits in line 
 """
 
 import asyncio
+import logging
 import secrets
 import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lightrail.amqp import sasl
+from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.model.settings import Settings, is_loopback
+
+log = logging.getLogger("lightrail.frontend.auth")
 
 CHECKS_AT_ONCE: Final = 2
 """Password hashes that are computed at a time, per frontend."""
@@ -63,7 +66,7 @@ class Authenticator:
 class Authentication:
     """One connection's SASL exchange."""
 
-    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "mechanisms")
+    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "chosen", "mechanisms")
 
     def __init__(self, owner: Authenticator, mechanisms: tuple[str, ...], certificate: str | None) -> None:
         self._owner = owner
@@ -71,11 +74,24 @@ class Authentication:
         self._exchange: sasl.ScramServer | None = None
         self._record: UserRecord | None = None
         self.mechanisms = mechanisms
+        self.chosen = ""
+        """The mechanism that the client chose."""
 
     @property
     def anonymous(self) -> bool:
         """True when a client may come in without SASL as well."""
         return "ANONYMOUS" in self.mechanisms
+
+    async def answer(self, event: events.SaslInit | events.SaslResponse) -> Step:
+        """What to answer; where the users can't be read nobody is let in."""
+        try:
+            if isinstance(event, events.SaslInit):
+                self.chosen = str(event.mechanism)
+                return await self.start(self.chosen, event.response)
+            return await self.respond(event.response)
+        except Exception:
+            log.exception("it can't be known who a client is")
+            return Step(reason="the users could not be read")
 
     async def start(self, mechanism: str, response: bytes | None) -> Step:
         """The client chose a mechanism."""

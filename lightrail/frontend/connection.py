@@ -13,7 +13,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
-from lightrail.frontend.auth import Authentication, Step
+from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.routes import Refused, consumer_options, queue_of
 from lightrail.frontend.transfers import ProducerLink
@@ -252,14 +252,7 @@ class ClientConnection(asyncio.Protocol):
         amqp = self.amqp
         if authentication is None or amqp is None:
             return
-        try:
-            if isinstance(event, events.SaslInit):
-                step = await authentication.start(str(event.mechanism), event.response)
-            else:
-                step = await authentication.respond(event.response)
-        except Exception:
-            log.exception("it can't be known who the client from %s is", self._peer)
-            step = Step(reason="the users could not be read")
+        step = await authentication.answer(event)
         if self.amqp is None or amqp.closed:
             return
         if step.challenge is not None:
@@ -269,7 +262,8 @@ class ClientConnection(asyncio.Protocol):
             amqp.sasl_outcome(True, step.user, step.data)
         else:
             self.frontend.counts.authentications_failed += 1
-            log.warning("authentication by %s from %s failed: %s", event_name(event), self._peer, step.reason)
+            chosen = authentication.chosen
+            log.warning("authentication by %s from %s failed: %s", chosen, self._peer, step.reason)
             amqp.sasl_outcome(False, None)
         # The client may have sent its open along with the last response.
         self._feed(amqp, b"", self.frontend.now_ms())
@@ -393,10 +387,6 @@ class ClientConnection(asyncio.Protocol):
         else:
             link.refuse(refusal.condition, refusal.description)
         self.touch()
-
-
-def event_name(event: events.SaslInit | events.SaslResponse) -> str:
-    return str(event.mechanism) if isinstance(event, events.SaslInit) else "the mechanism begun"
 
 
 def describe(error: AmqpError) -> str:

@@ -191,9 +191,10 @@ def test_idle_clients_are_let_go(tmp_path: Path) -> None:
             at = next(frame_bytes) % 40 + 8
             for attacker in slow:
                 attacker.say(attacks.attach(0, "x" * 200, receiver=False)[at : at + 1] if at > 8 else b"\0")
-            return open_files(them.broker) <= base + 5
+            return open_files(them.broker) <= base
 
-        wait.until(gone, "the broker lets all of them go", 20.0)
+        # Silence, its close, the time for an answer, and that for what nobody reads.
+        wait.until(gone, "the broker lets all of them go", 30.0)
         assert all(attacker.closed_by_broker() for attacker in silent)
         # What they held is there for others.
         with Client(them.broker.amqp) as client:

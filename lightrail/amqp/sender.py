@@ -86,6 +86,8 @@ class SendingLink(Link):
             # A receiver can't have seen more than was sent; one that says so gets the credit it names.
             self.credit = max(0, min(known, self.delivery_count) + link_credit - self.delivery_count)
         self.drain = drain
+        # The caller answers each drain anew: a former answer that waits must not be taken for this one's.
+        self._drain_due = False
         if self.limit > self._limit_max:
             self._limit_max = self.limit
         if self._backlog is not None:

@@ -98,8 +98,8 @@ class Housekeeping:
             self._store.drop(segment)
 
     def _in_use(self, segment: int) -> bool:
-        """Whether it is being read, or has messages that are in no queue now (see `Performer.unwritten`)."""
-        if self._performer.reading.get(segment):
+        """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
+        if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True
         places = [effect.run.batch.place for _, effect in self._performer.unwritten]
         return any(place is not None and place.segment == segment for place in places)

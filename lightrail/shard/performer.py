@@ -26,7 +26,6 @@ JOURNAL_OUTCOME: Final = {
     Reason.EXPIRED: record.Outcome.EXPIRED,
     Reason.MAX_DELIVERY_COUNT: record.Outcome.DEAD_LETTERED,
     Reason.PURGED: record.Outcome.PURGED,
-    Reason.LOST: record.Outcome.PURGED,
 }
 
 
@@ -38,6 +37,7 @@ class Performer:
         "_queues",
         "_store",
         "consumers",
+        "damaged",
         "messages_unsynced",
         "reading",
         "reads",
@@ -51,6 +51,8 @@ class Performer:
         self._counts = counts
         self.consumers: dict[int, Consumer] = {}
         """By their number in the machines."""
+        self.damaged: set[int] = set()
+        """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
         self.touched: dict[Queue, None] = {}
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
@@ -117,6 +119,9 @@ class Performer:
     def _removed(self, queue: Queue, effect: effects.Removed) -> None:
         batch, first, last, size, reason = effect
         place = batch.place
+        if reason is Reason.LOST:
+            self._lost(queue, effect)
+            return
         if place is not None:
             self._store.release(place.segment, size)
         if not batch.durable:
@@ -129,6 +134,21 @@ class Performer:
         else:
             ranges.append((first, last))
         self.touched[queue] = None
+
+    def _lost(self, queue: Queue, effect: effects.Removed) -> None:
+        """Damaged on the disk: said, counted and kept there, without a settlement and safe from the cleaner."""
+        place = effect.batch.place
+        self._counts.store_failures += 1
+        if place is not None:
+            self.damaged.add(place.segment)
+        log.critical(
+            "messages %d to %d of queue %s can't be read back from %s and are passed over; what is left of "
+            "them stays on disk: stop the shard and run `lightrail-admin journal repair`",
+            effect.first_sequence,
+            effect.last_sequence - 1,
+            queue.name,
+            f"segment {place.segment}" if place is not None else "the store",
+        )
 
     def journal_removed(self, queue: Queue, now_ms: int) -> None:
         """One Settle record for all that left the queue in this step by the same reason."""

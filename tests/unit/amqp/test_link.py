@@ -484,6 +484,23 @@ def test_drain_waits_for_the_window() -> None:
     assert (flow.delivery_count, flow.link_credit, flow.drain) == (10, 0, True)
 
 
+def test_the_answer_to_a_former_drain_is_not_taken_for_that_of_a_new_one() -> None:
+    peer = opened()
+    link = peer.receiver(credit=0)
+    peer.credit(link, 10, drain=True, incoming_window=1)
+    link.send_one(data(b"x"))
+    link.send_one(data(b"x"))
+    link.drained()
+    peer.hear()
+    peer.credit(link, 20, delivery_count=1, drain=True, incoming_window=0)
+    peer.window(link.session, 5)
+    (sent,) = peer.hear()
+    assert isinstance(sent, tuple), "no flow yet: there may be more to send for the new credit"
+    link.drained()
+    (flow,) = peer.hear()
+    assert (flow.delivery_count, flow.link_credit, flow.drain) == (21, 0, True)
+
+
 def test_credit_may_come_before_the_link_is_accepted() -> None:
     peer = opened()
     (attached,) = peer.say(

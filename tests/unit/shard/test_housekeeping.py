@@ -192,6 +192,28 @@ def test_damaged_messages_are_given_up_and_the_queue_goes_on() -> None:
     assert got == [message for message in sent if message in set(got)]
 
 
+def test_damaged_messages_stay_on_disk_for_a_repair(caplog: pytest.LogCaptureFixture) -> None:
+    """No settlement is written and no cleaner drops the segment: the next start reports the damage."""
+    files = FakeFiles()
+    scene, _ = journal_scene(files, 60_000)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    for number in range(1, 201):
+        peer.send(1, number, [b"%01000d" % number])
+    scene.tick(10)
+    scene.reading = False
+    peer.consume(2, "q", 10_000)
+    first, *others = scene.engine.take_reads()
+    segment = first.place.segment
+    for read in (first, *others):
+        scene.engine.read_ended(read, JournalDamaged("1", 0, "nothing good"), scene.now_ms)
+    scene.reading = True
+    for _ in range(100):
+        scene.tick(500)
+    assert "can't be read back" in caplog.text
+    assert any(segment == int(name.split(".")[0]) for name in files.names() if name.endswith(".segment"))
+
+
 # --- the cleaner ---------------------------------------------------------------------------------------
 
 

@@ -136,7 +136,7 @@ class Performer:
         self.touched[queue] = None
 
     def _lost(self, queue: Queue, effect: effects.Removed) -> None:
-        """Damaged on the disk: said, counted and kept there, without a settlement and safe from the cleaner."""
+        """Damaged on the disk: said, counted and kept there, not settled and safe from the cleaner."""
         place = effect.batch.place
         self._counts.store_failures += 1
         if place is not None:

@@ -14,7 +14,7 @@ from lightrail.amqp import frames
 from lightrail.amqp.delivery import WIRE, Unsettled, unwrap
 from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
 from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
-from lightrail.amqp.link import REQUESTED, Link, errant, make_error
+from lightrail.amqp.link import ATTACHED, REQUESTED, Link, errant, make_error
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -23,6 +23,7 @@ from lightrail.amqp.performatives import (
     Detach,
     End,
     Released,
+    TransactionalState,
     Transfer,
     encode_performative,
 )
@@ -406,11 +407,25 @@ class Session(Windows):
             for taken in unsettled.take(low, high):
                 self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
 
+    def _refuse_transaction(self, low: int, high: int, state: TransactionalState) -> None:
+        """An outcome in a transaction that nobody has declared must not happen (transactions 4.4.3)."""
+        for part in self.outgoing.find(low, high):
+            if part.link.state == ATTACHED:
+                part.link.fail(
+                    LinkFault(
+                        conditions.TRANSACTION_UNKNOWN_ID,
+                        f"expected a transaction that was declared, found transaction {state.txn_id!r}",
+                    )
+                )
+
     def _outcome(self, low: int, high: int, settled: bool, state: Any) -> None:
         if type(state) is Accepted:
             state = ACCEPTED
         elif type(state) is Released:
             state = RELEASED
+        elif type(state) is TransactionalState:
+            self._refuse_transaction(low, high, state)
+            return
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
         events = self.connection.events
         for part in found:

@@ -59,6 +59,9 @@ CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 holds in memory what is delivered."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
+STANDSTILL_MS: Final = 500
+"""A timer that rings so late was not late by itself: the process stood still, or the clock was set. Deadlines
+wait for as long again, so that what clients said meanwhile is read first."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384

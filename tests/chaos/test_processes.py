@@ -20,7 +20,7 @@ def test_kill_shard(tmp_path: Path) -> None:
     """The frontends keep what has no answer and say it again: no client loses its connection."""
     with Scene(tmp_path / "data") as scene:
         scene.warm()
-        for _ in range(3):
+        for _ in range(2):
             scene.calm.disturb()
             scene.service.kill("shard")
             scene.recovered()
@@ -35,7 +35,7 @@ def test_kill_frontend(tmp_path: Path) -> None:
     """Clients lose their connection, connect again and go on."""
     with Scene(tmp_path / "data") as scene:
         scene.warm()
-        for _ in range(3):
+        for _ in range(2):
             scene.calm.disturb()
             scene.service.kill("frontend")
             scene.recovered()
@@ -46,7 +46,7 @@ def test_kill_one_frontend_of_two(tmp_path: Path) -> None:
     """Clients of the other frontend do not notice, with queues on two shards."""
     with Scene(tmp_path / "data", "--frontends", "2", "--shards", "2", pairs=4, strict=False) as scene:
         scene.warm()
-        for number in (0, 1, 0):
+        for number in (0, 1):
             scene.calm.disturb()
             scene.service.kill("frontend", number)
             scene.recovered()
@@ -98,7 +98,7 @@ def test_kill_everything(tmp_path: Path) -> None:
     """All processes at once, as when the machine fails."""
     with Scene(tmp_path / "data") as scene:
         scene.warm()
-        for _ in range(3):
+        for _ in range(2):
             scene.calm.disturb()
             scene.service.kill_everything()
             scene.recovered()
@@ -120,9 +120,22 @@ def test_freeze(tmp_path: Path, role: str) -> None:
         assert scene.service.starts == 1
 
 
+def test_freeze_longer_than_the_idle_time_out(tmp_path: Path) -> None:
+    """It was the frontend that stood still, not its clients: what they said waits in their sockets."""
+    with Scene(tmp_path / "data", "--idle-timeout", "2s", rate=5_000) as scene:
+        scene.warm()
+        scene.calm.disturb()
+        with scene.service.frozen("frontend"):
+            hold(4.0)
+        scene.recovered()
+        scene.finish()
+        for worker in scene.workers:
+            assert worker.connections == 1, f"{worker.name}: {dict(worker.losses)}"
+
+
 def test_freeze_one_frontend_of_two(tmp_path: Path) -> None:
     """What the frozen frontend's receivers held goes to others; what they settle afterwards does no harm."""
-    with Scene(tmp_path / "data", "--frontends", "2", pairs=4, strict=False) as scene:
+    with Scene(tmp_path / "data", "--frontends", "2", pairs=4, rate=10_000, strict=False) as scene:
         scene.warm()
         scene.calm.disturb()
         with scene.service.frozen("frontend", 1):

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.delivery import WIRE
+from lightrail.amqp.encoder import encode
 from lightrail.amqp.events import ACCEPTED, Attached, Detached
 from lightrail.amqp.faults import LinkFault, LocalError, SessionFault
 from lightrail.amqp.performatives import (
@@ -40,7 +41,7 @@ from lightrail.amqp.performatives import (
     Transfer,
     encode_performative,
 )
-from lightrail.amqp.values import Symbol
+from lightrail.amqp.values import Described, Symbol
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ def encode_state(state: Any) -> bytes:
         return b""
     if state is ACCEPTED:
         return b"\x00S\x24\x45"
+    if type(state) is Described:
+        # One that we do not know, given back as the peer said it.
+        return encode(state)
     return encode_performative(state)
 
 

@@ -1,5 +1,6 @@
 """The broker as python-qpid-proton's reactor sees it: many links and sessions, flow, large and raw bytes."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +12,15 @@ from tests.support.broker import Broker
 from tests.support.proton_blocking import SettleModes
 from tests.support.proton_messages import assert_equal, messages
 from tests.support.proton_reactor import Client, Passage, RawPassage
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-of-each", "two-of-each"])
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """With one frontend and one shard, then with two of each: queues are spread over the shards."""
+    processes = ["--frontends", str(request.param), "--shards", str(request.param)]
+    with Broker(tmp_path_factory.mktemp("broker") / "data", *processes) as started:
+        yield started
+
 
 # --- messages --------------------------------------------------------------------------------------------
 

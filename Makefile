@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test check setup lint types imports unit examples bench bench-peers soak constraints clean
+.PHONY: help run test check setup lint types imports unit bench bench-peers soak constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ run: ## set up, then serve a broker on this machine
 	@scripts/setup.sh run
 	@exec $(BIN)/lightrail serve $(ARGS)
 
-test: setup lint types imports unit examples ## set up, then everything that CI runs
+test: setup lint types imports unit ## set up, then everything that CI runs
 
 check: test ## the same
 
@@ -31,11 +31,8 @@ types: setup ## mypy --strict
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
-unit: setup ## every test but the long ones; ARGS chooses: make unit ARGS="tests/unit -k names"
+unit: setup ## every test but the long ones, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
-
-examples: setup ## a real file through a queue, by two client libraries
-	@if [ -x examples/check.sh ]; then PATH="$(CURDIR)/$(BIN):$$PATH" examples/check.sh; fi
 
 bench: setup ## measure this machine and write docs/benchmarks.md
 	$(BIN)/python scripts/bench.py $(ARGS)

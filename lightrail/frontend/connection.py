@@ -13,6 +13,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.types import Symbol
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.routes import Refused, consumer_options, queue_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.connection")
+
+LINK_DETACH = Symbol("link-detach")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -223,6 +226,11 @@ class ClientConnection(asyncio.Protocol):
         self._feed(amqp, b"", now_ms)
         self.touch()
 
+    def excuse(self, until_ms: int) -> None:
+        """The client's silence up to then is not its own."""
+        if self.amqp is not None:
+            self.amqp.excuse(until_ms)
+
     def close(self, condition: str, description: str) -> None:
         """Ends the connection in order, with a condition that tells the client why."""
         if self.amqp is not None and not self.amqp.closed:
@@ -360,6 +368,7 @@ class ClientConnection(asyncio.Protocol):
         """The shard has the producer: echo the attach."""
         target = link.target
         assert isinstance(target, Target)
+        _forget_durability(target)
         link.accept(
             source=link.source, target=target, max_message_size=self.frontend.settings.max_message_bytes
         )
@@ -370,6 +379,7 @@ class ClientConnection(asyncio.Protocol):
         source = link.source
         assert isinstance(source, Source)
         source.filter = None
+        _forget_durability(source)
         link.accept(source=source, target=link.target)
         self.touch()
 
@@ -387,6 +397,13 @@ class ClientConnection(asyncio.Protocol):
         else:
             link.refuse(refusal.condition, refusal.description)
         self.touch()
+
+
+def _forget_durability(terminus: Source | Target) -> None:
+    """The answer says what is so: a link that went leaves nothing of its terminus behind (3.5.3, 3.5.4)."""
+    terminus.durable = 0
+    terminus.expiry_policy = LINK_DETACH
+    terminus.timeout = 0
 
 
 def describe(error: AmqpError) -> str:

@@ -216,14 +216,14 @@ class Frontend:
             self._timer = self._loop.call_later(wait, self._ring)
 
     def _ring(self) -> None:
-        now_ms = self.now_ms()
-        if self._timer_ms and now_ms - self._timer_ms > limits.STANDSTILL_MS:
-            # It was this process that was silent; what its clients said waits in their sockets. The 0 keeps
-            # this timer from being set anew, and says when it rings that this was done.
-            self._timer_ms = 0
-            self._timer = self._loop.call_later(limits.STANDSTILL_MS / 1000, self._ring)
-            return
         self._timer = None
+        now_ms = self.now_ms()
+        late_ms = now_ms - self._timer_ms
+        if late_ms > limits.STANDSTILL_MS:
+            # It was this process that was silent. What its clients said meanwhile waits in their sockets, or
+            # in their systems: TCP tries again after about as long as it has tried in vain.
+            for connection in self.connections:
+                connection.excuse(now_ms + late_ms)
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
             deadline, _, connection = heapq.heappop(deadlines)

@@ -49,6 +49,17 @@ def test_2_6_3_attach_of_a_receiver_is_echoed(begun: Peer, queue: str) -> None:
     assert answer.initial_delivery_count is not None
 
 
+def test_3_5_3_the_answer_does_not_promise_a_terminus_that_outlives_its_link(begun: Peer, queue: str) -> None:
+    asked = receiver(queue, handle=3, name="r")
+    assert isinstance(asked.source, Source)
+    asked.source.durable = 2
+    asked.source.expiry_policy = Symbol("never")
+    begun.write(asked)
+    answer = begun.expect(Attach)
+    assert isinstance(answer.source, Source)
+    assert (answer.source.durable, answer.source.expiry_policy) == (0, Symbol("link-detach"))
+
+
 def test_2_6_1_names_count_per_direction(begun: Peer, queue: str) -> None:
     begun.attach_sender(queue, handle=0, name="both ways")
     begun.attach_receiver(queue, handle=1, name="both ways")

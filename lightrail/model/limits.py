@@ -60,8 +60,8 @@ holds in memory what is delivered."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
 STANDSTILL_MS: Final = 500
-"""A timer that rings so late was not late by itself: the process stood still, or the clock was set. Deadlines
-wait for as long again, so that what clients said meanwhile is read first."""
+"""A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
+of the clients up to then, and for as long again, is excused."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384

@@ -189,6 +189,11 @@ class Connection:
 
     # --- time --------------------------------------------------------------------------------------------
 
+    def excuse(self, until_ms: int) -> None:
+        """Silence of the peer up to this time does not count: it was the caller who did not listen."""
+        self._heard_ms = max(self._heard_ms, until_ms)
+        self._created_ms = max(self._created_ms, until_ms)
+
     def tick(self, now_ms: int) -> int | None:
         """Act on what is due at `now_ms`; gives the time of the next tick, None when there is none.
 

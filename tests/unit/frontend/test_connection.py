@@ -476,7 +476,6 @@ def test_a_connection_that_is_gone_leaves_no_deadline() -> None:
             client.transport.abort()
         await scene.settle()
         scene.time_ms += 10 * limits.IDLE_TIME_OUT_MS
-        scene.frontend._ring()  # So late that clients are heard first.
         scene.frontend._ring()
         assert scene.frontend._deadlines == []
         assert scene.frontend._timer is None

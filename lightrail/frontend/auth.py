@@ -66,7 +66,7 @@ class Authenticator:
 class Authentication:
     """One connection's SASL exchange."""
 
-    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "chosen", "mechanisms")
+    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "chosen", "gone", "mechanisms")
 
     def __init__(self, owner: Authenticator, mechanisms: tuple[str, ...], certificate: str | None) -> None:
         self._owner = owner
@@ -76,6 +76,8 @@ class Authentication:
         self.mechanisms = mechanisms
         self.chosen = ""
         """The mechanism that the client chose."""
+        self.gone = False
+        """The client did not wait for its answer: no work is done for it any more."""
 
     @property
     def anonymous(self) -> bool:
@@ -132,6 +134,8 @@ class Authentication:
             else sasl.unknown_user_keys(self._owner.secret, user, "SCRAM-SHA-256")
         )
         async with self._owner.turn:
+            if self.gone:
+                return Step(reason=f"{user!r} did not wait for the check of the password")
             good = await asyncio.to_thread(sasl.verify_plain, keys, password)
         if record is None or not good:
             return Step(reason=f"unknown user or wrong password for {user!r}")

@@ -154,6 +154,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()
         self.frontend.intake.forget(self)
+        if self._authentication is not None:
+            self._authentication.gone = True
         self.frontend.disconnected(self)
         self.deadline_ms = None
         self.amqp = None

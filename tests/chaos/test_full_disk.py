@@ -61,15 +61,14 @@ def test_kill_shard_on_full_disk(disk: SmallDisk) -> None:
     """The shard is killed while there is no space: it starts, delivers, and takes messages when there is."""
     with Scene(disk.path, *FLAGS) as scene:
         scene.warm()
-        for _ in range(2):
-            scene.calm.disturb()
-            fill_until_refused(scene, disk)
-            scene.service.kill("shard")
-            scene.service.find("shard")
-            for ledger in scene.ledgers:
-                wait.until(lambda ledger=ledger: not ledger.lost, "what is stored arrives")  # type: ignore[misc]
-            disk.free()
-            scene.recovered()
+        scene.calm.disturb()
+        fill_until_refused(scene, disk)
+        scene.service.kill("shard")
+        scene.service.find("shard")
+        for ledger in scene.ledgers:
+            wait.until(lambda ledger=ledger: not ledger.lost, "what is stored arrives")  # type: ignore[misc]
+        disk.free()
+        scene.recovered()
         scene.finish()
 
 

@@ -69,16 +69,16 @@ def crash_rounds(data: Path, rounds: int, seed: int, *flags: str, size: int = 10
 
 
 def test_nothing_is_received_meanwhile(tmp_path: Path) -> None:
-    crash_rounds(tmp_path / "data", 4, SEED, "--segment-bytes", "2MiB", receive=False)
+    crash_rounds(tmp_path / "data", 5, SEED, "--segment-bytes", "2MiB", receive=False)
 
 
 def test_settlements_and_cleaning(tmp_path: Path) -> None:
-    crash_rounds(tmp_path / "data", 4, SEED + 1, "--segment-bytes", "1MiB", receive=True)
+    crash_rounds(tmp_path / "data", 5, SEED + 1, "--segment-bytes", "1MiB", receive=True)
 
 
 def test_flowing_to_disk(tmp_path: Path) -> None:
     flags = ("--segment-bytes", "4MiB", "--memory-mark", "8MB")
-    crash_rounds(tmp_path / "data", 3, SEED + 2, *flags, size=500, receive=False)
+    crash_rounds(tmp_path / "data", 4, SEED + 2, *flags, size=500, receive=False)
 
 
 @pytest.mark.soak

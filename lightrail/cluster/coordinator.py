@@ -1,10 +1,15 @@
-"""Coordinator: the port behind which placement, users and the identity of an installation are kept.
+"""Coordinator: the port behind which names, placement, users and the identity of an installation are kept.
 
 ``sqlite.py`` keeps them in one file for the processes of one machine, ``memory.py`` in one process. Every
 method is one transaction; what it has answered survives the death of any process.
+
+Names, subscriptions and rights are entries: a text under a key, with the revision that made the key and the
+one that last changed it, as etcd has them. Revisions rise by one with each transaction that writes. A deleted
+entry is remembered for a while, so that whoever follows hears of the deletion.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
@@ -24,6 +29,45 @@ class UserUnknown(CoordinatorError):
 
 class ShardsInUse(CoordinatorError):
     """Fewer shards were asked for than hold queues."""
+
+
+class Conflict(CoordinatorError):
+    """An entry is not at the revision that the writer had read; read it again and decide anew."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"{key} was changed by somebody else in the meantime; read it again")
+        self.key = key
+
+
+class Entry(NamedTuple):
+    """What is kept under a key."""
+
+    key: str
+    value: str | None
+    """A text, JSON for most; None when the entry was deleted."""
+    created: int
+    """Revision that made the key; another one after it was deleted and made again."""
+    revision: int
+    """Revision that last changed it."""
+
+
+class Write(NamedTuple):
+    """One write of a transaction: `value` None deletes. `guard` is the revision that the entry must have."""
+
+    key: str
+    value: str | None
+    guard: int | None = None
+    """0: the key must not be there. None: whatever is there."""
+
+
+class News(NamedTuple):
+    """Entries that changed, in order of their revisions."""
+
+    revision: int
+    """The newest; ask for what comes after it the next time."""
+    entries: list[Entry]
+    whole: bool
+    """These are all that there are: what is not among them is gone."""
 
 
 class Coordinator(Protocol):
@@ -53,6 +97,32 @@ class Coordinator(Protocol):
 
     async def placements(self) -> dict[str, Placement]:
         """All queues that are placed."""
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        """Forget where queues are that were deleted: made again, they may be placed elsewhere."""
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        """All of these or none.
+
+        Returns:
+            The revision of this transaction.
+
+        Raises:
+            Conflict: a guard does not hold; nothing was written.
+        """
+
+    async def entry(self, key: str) -> Entry | None:
+        """What is kept under a key, or None; deleted entries are not given."""
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        """All entries whose keys begin with `prefix`, sorted by key, without deleted ones."""
+
+    def news(self, since: int) -> News | None:
+        """What changed after revision `since`; None for nothing.
+
+        Does not wait for other processes, costs microseconds when nothing changed, and is called on the loop.
+        `since` 0, or one so old that deletions after it are forgotten, gives everything (`whole`).
+        """
 
     async def user(self, name: str) -> UserRecord | None:
         """The user of this name, or None."""

@@ -1,8 +1,18 @@
 """The coordinator in memory: for tests, and for one process that needs no other one."""
 
 import secrets
+from collections.abc import Sequence
 
-from lightrail.cluster.coordinator import CoordinatorError, ShardsInUse, UserExists, UserUnknown
+from lightrail.cluster.coordinator import (
+    Conflict,
+    CoordinatorError,
+    Entry,
+    News,
+    ShardsInUse,
+    UserExists,
+    UserUnknown,
+    Write,
+)
 from lightrail.cluster.placement import Placement, choose
 from lightrail.cluster.users import UserRecord
 from lightrail.model import names
@@ -17,6 +27,8 @@ class MemoryCoordinator:
         self._loads: dict[int, int] = {}
         self._placements: dict[str, Placement] = {}
         self._users: dict[str, UserRecord] = {}
+        self._entries: dict[str, Entry] = {}
+        self._revision = 0
 
     async def cluster_id(self) -> str:
         return self._cluster_id
@@ -50,6 +62,45 @@ class MemoryCoordinator:
 
     async def placements(self) -> dict[str, Placement]:
         return dict(self._placements)
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        for queue in queues:
+            found = self._placements.pop(queue, None)
+            if found is not None:
+                self._loads[found.shard] -= 1
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        for write in writes:
+            found = self._entries.get(write.key)
+            there = found.revision if found is not None and found.value is not None else 0
+            if write.guard is not None and write.guard != there:
+                raise Conflict(write.key)
+        self._revision += 1
+        for key, value, _ in writes:
+            old = self._entries.get(key)
+            fresh = old is None or old.value is None
+            if value is None and fresh:
+                continue
+            created = self._revision if old is None or fresh else old.created
+            self._entries[key] = Entry(key, value, created, self._revision)
+        return self._revision
+
+    async def entry(self, key: str) -> Entry | None:
+        found = self._entries.get(key)
+        return found if found is not None and found.value is not None else None
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        found = [entry for key, entry in self._entries.items() if key.startswith(prefix)]
+        return sorted((entry for entry in found if entry.value is not None), key=lambda entry: entry.key)
+
+    def news(self, since: int) -> News | None:
+        if since == self._revision:
+            return None
+        changed = [entry for entry in self._entries.values() if entry.revision > since]
+        whole = since == 0
+        if whole:
+            changed = [entry for entry in changed if entry.value is not None]
+        return News(self._revision, sorted(changed, key=lambda entry: entry.revision), whole)
 
     async def user(self, name: str) -> UserRecord | None:
         return self._users.get(name)

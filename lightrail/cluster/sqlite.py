@@ -1,20 +1,32 @@
 """The coordinator in one SQLite file, shared by all processes of one machine; drawn in docs/formats/.
 
 Calls run in one thread of their own, so that a sync of the disk never stops the loop. Writers take the
-file's lock before they read, so what they decide on can't change under them.
+file's lock before they read, so what they decide on can't change under them. `news` reads on the loop, with a
+connection of its own: readers wait for nobody in SQLite's write-ahead mode, and `PRAGMA data_version` says
+without reading anything whether somebody has written.
 """
 
 import asyncio
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from lightrail.amqp.sasl import ScramKeys
-from lightrail.cluster.coordinator import CoordinatorError, ShardsInUse, UserExists, UserUnknown
+from lightrail.cluster.coordinator import (
+    Conflict,
+    CoordinatorError,
+    Entry,
+    News,
+    ShardsInUse,
+    UserExists,
+    UserUnknown,
+    Write,
+)
 from lightrail.cluster.memory import NO_SHARDS, in_use
 from lightrail.cluster.placement import Placement, choose
 from lightrail.cluster.users import UserRecord
@@ -23,9 +35,13 @@ from lightrail.model import names
 FILE_NAME: Final = "coordinator.sqlite"
 APPLICATION_ID: Final = 0x4C52434F
 """``LRCO``, in the header of the file (sqlite.org/fileformat2.html, offset 68)."""
-VERSION: Final = 1
+VERSION: Final = 2
 BUSY_TIME_S: Final = 5.0
 """How long a call waits for another process's write."""
+DELETED_KEPT_MS: Final = 3_600_000
+"""A deletion is remembered so long; who has not looked since then reads everything anew."""
+DELETED_PRUNED_EVERY: Final = 1_024
+"""Transactions between two looks for deletions that may be forgotten."""
 
 SCHEMA: Final = """
 CREATE TABLE identity (cluster_id TEXT NOT NULL, secret BLOB NOT NULL) STRICT;
@@ -33,11 +49,31 @@ CREATE TABLE shards (id INTEGER PRIMARY KEY, queues INTEGER NOT NULL) STRICT;
 CREATE TABLE placements (
     queue TEXT PRIMARY KEY, shard INTEGER NOT NULL, epoch INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE revisions (newest INTEGER NOT NULL, forgotten INTEGER NOT NULL) STRICT;
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, value TEXT, created INTEGER NOT NULL, revision INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entries_by_revision ON entries (revision);
 CREATE TABLE users (
     name TEXT NOT NULL, hash TEXT NOT NULL, salt BLOB NOT NULL, iterations INTEGER NOT NULL,
     stored_key BLOB NOT NULL, server_key BLOB NOT NULL, PRIMARY KEY (name, hash)
 ) STRICT, WITHOUT ROWID;
 """
+ENTRY: Final = "key, value, created, revision"
+TO_VERSION_2: Final = """
+CREATE TABLE revisions (newest INTEGER NOT NULL, forgotten INTEGER NOT NULL) STRICT;
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, value TEXT, created INTEGER NOT NULL, revision INTEGER NOT NULL,
+    at_ms INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX entries_by_revision ON entries (revision);
+INSERT INTO revisions VALUES (1, 0);
+INSERT INTO entries
+    SELECT 'names/' || queue, '{"policy":{"role":"queue"}}', 1, 1, 0 FROM placements
+    WHERE queue NOT LIKE '%/$dlq';
+"""
+"""Before names had policies every name that was placed was a queue."""
 Answer = TypeVar("Answer")
 
 
@@ -48,6 +84,9 @@ class SqliteCoordinator:
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordinator")
         self._file: sqlite3.Connection | None = None
+        self._reader: sqlite3.Connection | None = None
+        self._data_version = -1
+        self._newest = -1
 
     @classmethod
     async def open(cls, path: str) -> "SqliteCoordinator":
@@ -61,6 +100,9 @@ class SqliteCoordinator:
         return coordinator
 
     async def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
         await self._call(self._close)
         self._thread.shutdown()
 
@@ -101,6 +143,75 @@ class SqliteCoordinator:
             return {queue: Placement(shard, epoch) for queue, shard, epoch in rows}
 
         return await self._call(read)
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        def write() -> None:
+            with self._transaction() as file:
+                for queue in queues:
+                    rows = file.execute("DELETE FROM placements WHERE queue = ? RETURNING shard", (queue,))
+                    for (shard,) in rows.fetchall():
+                        file.execute("UPDATE shards SET queues = queues - 1 WHERE id = ?", (shard,))
+
+        await self._call(write)
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        def write() -> int:
+            with self._transaction() as file:
+                revision = int(self._one("SELECT newest FROM revisions")) + 1
+                file.execute("UPDATE revisions SET newest = ?", (revision,))
+                now_ms = time.time_ns() // 1_000_000
+                for each in writes:
+                    self._write(file, each, revision, now_ms)
+                if revision % DELETED_PRUNED_EVERY == 0:
+                    self._forget_deletions(file, now_ms - DELETED_KEPT_MS)
+            return revision
+
+        return await self._call(write)
+
+    async def entry(self, key: str) -> Entry | None:
+        def read() -> Entry | None:
+            query = f"SELECT {ENTRY} FROM entries WHERE key = ? AND value IS NOT NULL"
+            row = self._connection.execute(query, (key,)).fetchone()
+            return Entry(*row) if row else None
+
+        return await self._call(read)
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        def read() -> list[Entry]:
+            query = (
+                f"SELECT {ENTRY} FROM entries WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key"
+            )
+            rows = self._connection.execute(query, (prefix, prefix + chr(0x10FFFF)))
+            return [Entry(*row) for row in rows]
+
+        return await self._call(read)
+
+    def news(self, since: int) -> News | None:
+        if self._reader is None:
+            # Autocommit: each look sees the newest state; a transaction left open would hold it back.
+            self._reader = sqlite3.connect(self._path, timeout=BUSY_TIME_S, isolation_level=None)
+        reader = self._reader
+        try:
+            (version,) = reader.execute("PRAGMA data_version").fetchone()
+            if version == self._data_version and since == self._newest:
+                return None
+            reader.execute("BEGIN")
+            try:
+                newest, forgotten = reader.execute("SELECT newest, forgotten FROM revisions").fetchone()
+                whole = since == 0 or since < forgotten
+                if whole:
+                    query = f"SELECT {ENTRY} FROM entries WHERE value IS NOT NULL ORDER BY revision"
+                    rows = reader.execute(query)
+                else:
+                    query = f"SELECT {ENTRY} FROM entries WHERE revision > ? ORDER BY revision"
+                    rows = reader.execute(query, (since,))
+                entries = [Entry(*row) for row in rows]
+            finally:
+                reader.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise CoordinatorError(f"the coordinator's file {self._path}: {error}") from error
+        self._data_version, self._newest = version, newest
+        return News(newest, entries, whole) if newest != since else None
 
     async def user(self, name: str) -> UserRecord | None:
         def read() -> UserRecord | None:
@@ -198,6 +309,13 @@ class SqliteCoordinator:
                 if self._one("SELECT count(*) FROM sqlite_schema") == 0:
                     self._make(file)
         application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
+        if application == APPLICATION_ID and version == 1:
+            with self._transaction() as file:
+                if self._one("PRAGMA user_version") == 1:
+                    for statement in TO_VERSION_2.split(";"):
+                        file.execute(statement)
+                    file.execute("PRAGMA user_version = 2")
+            version = self._one("PRAGMA user_version")
         if application != APPLICATION_ID:
             raise CoordinatorError(f"{self._path} is a SQLite file of another program: move it away")
         if version != VERSION:
@@ -210,6 +328,7 @@ class SqliteCoordinator:
         for statement in SCHEMA.split(";"):
             file.execute(statement)
         file.execute("INSERT INTO identity VALUES (?, ?)", (secrets.token_hex(16), secrets.token_bytes(32)))
+        file.execute("INSERT INTO revisions VALUES (0, 0)")
         file.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         file.execute(f"PRAGMA user_version = {VERSION}")
 
@@ -236,6 +355,27 @@ class SqliteCoordinator:
                     "UPDATE shards SET queues = queues + ? WHERE id = ?", (added.rowcount, placement.shard)
                 )
         return placement
+
+    def _write(self, file: sqlite3.Connection, write: Write, revision: int, now_ms: int) -> None:
+        found = file.execute("SELECT value, created, revision FROM entries WHERE key = ?", (write.key,))
+        value, created, current = found.fetchone() or (None, 0, 0)
+        if write.guard is not None and write.guard != (0 if value is None else current):
+            raise Conflict(write.key)
+        if value is None:
+            if write.value is None:
+                return
+            created = revision
+        file.execute(
+            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?)",
+            (write.key, write.value, created, revision, now_ms),
+        )
+
+    def _forget_deletions(self, file: sqlite3.Connection, before_ms: int) -> None:
+        old = "value IS NULL AND at_ms < ?"
+        newest = file.execute(f"SELECT max(revision) FROM entries WHERE {old}", (before_ms,)).fetchone()[0]
+        if newest is not None:
+            file.execute("UPDATE revisions SET forgotten = max(forgotten, ?)", (newest,))
+            file.execute(f"DELETE FROM entries WHERE {old}", (before_ms,))
 
     def _user_is_there(self, name: str) -> bool:
         return self._connection.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone() is not None

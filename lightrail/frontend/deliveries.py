@@ -18,18 +18,19 @@ from lightrail.amqp.types import encode
 from lightrail.model import limits
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
+from lightrail.wire.shards import Consumer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.shards import ShardPeer
+    from lightrail.wire.shards import ShardPeer
 
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 """Terminal states (messaging 3.4): the others settle nothing by themselves."""
 
 
-class ConsumerLink:
+class ConsumerLink(Consumer):
     """One outgoing link (the client receives) bound to a queue of a shard."""
 
     __slots__ = (
@@ -51,7 +52,6 @@ class ConsumerLink:
         "_unsettled",
         "_unsettled_bytes",
         "epoch",
-        "number",
     )
 
     def __init__(

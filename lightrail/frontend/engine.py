@@ -19,10 +19,10 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.intake import Intake
-from lightrail.frontend.shards import ShardPeer, State
 from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry.families import FrontendCounts
+from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.frontend")
 

@@ -15,11 +15,12 @@ from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
+from lightrail.wire.shards import Producer
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.frontend.shards import ShardPeer
+    from lightrail.wire.shards import ShardPeer
 
 
 class Batch:
@@ -35,7 +36,7 @@ class Batch:
         self.settled = settled
 
 
-class ProducerLink:
+class ProducerLink(Producer):
     """One incoming link (the client sends) bound to a queue of a shard."""
 
     __slots__ = (
@@ -53,7 +54,6 @@ class ProducerLink:
         "_unanswered_bytes",
         "_unanswered_messages",
         "epoch",
-        "number",
         "queue",
     )
 

@@ -74,6 +74,13 @@ HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """A shard or frontend that says nothing for so long is taken as gone until it speaks again."""
 
+REQUEST_MS: Final = 30_000
+"""How long a request waits for a shard's answer."""
+REQUESTS_MAX: Final = 20_000
+"""Requests of one process that wait for one shard."""
+DIRECTORY_POLL_MS: Final = 50
+"""How often a process asks by itself whether names, subscriptions or rights have changed."""
+
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
@@ -92,5 +99,9 @@ CLEAN_BYTES: Final = 2 * 1024 * 1024
 PRODUCERS_MAX: Final = 100_000
 """Producers whose last batch number a shard remembers; the longest silent goes first."""
 QUEUE_NAME_BYTES_MAX: Final = 512
+NAMES_MAX: Final = 200_000
+"""Names with a role."""
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Subscriptions of a router whose policy says nothing."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""

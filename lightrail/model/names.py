@@ -1,19 +1,23 @@
-"""Names of queues: paths of segments, and how an AMQP address or an HTTP path becomes one.
+"""Names: paths of segments, and how an AMQP address or an HTTP path becomes one.
 
 A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none of them empty, ``.`` or
 ``..``, without control characters, at most QUEUE_NAME_BYTES_MAX bytes (a closing ``/$dlq`` is not counted).
-Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; the one that
-clients may use is ``NAME/$dlq``, the dead-letter queue of NAME. Names are compared as they are: case matters,
-and nothing is normalised.
+Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; those that clients
+may use are ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a
+subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue that the broker
+named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised.
 """
 
 import unicodedata
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from lightrail.model import limits
 
 DEAD_LETTER_SEGMENT: Final = "$dlq"
+SUBSCRIPTIONS_SEGMENT: Final = "$subscriptions"
+TEMPORARY_SEGMENT: Final = "$temporary"
 SYSTEM_MARKS: Final = ("!", "$")
 _SCHEMES: Final = ("amqp://", "amqps://")
 
@@ -55,11 +59,16 @@ def check(name: str) -> None:
     if any(segment in ("", ".", "..") for segment in segments):
         raise InvalidName(f"the name {_shown(name)} has an empty segment, '.' or '..' between its slashes")
     plain = segments[:-1] if len(segments) > 1 and segments[-1] == DEAD_LETTER_SEGMENT else segments
+    if len(plain) > 2 and plain[-2] == SUBSCRIPTIONS_SEGMENT:
+        plain = [*plain[:-2], plain[-1]]
+    elif len(plain) == 2 and plain[0] == TEMPORARY_SEGMENT:
+        plain = plain[1:]
     system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
     if system is not None:
         raise InvalidName(
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
-            f"other segment than a closing {DEAD_LETTER_SEGMENT}"
+            f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY and "
+            f"{TEMPORARY_SEGMENT}/KEY"
         )
 
 
@@ -71,6 +80,23 @@ def dead_letter_name(name: str) -> str:
 def is_dead_letter(name: str) -> bool:
     """True for ``NAME/$dlq``."""
     return name.endswith("/" + DEAD_LETTER_SEGMENT)
+
+
+def subscription_name(router: str, key: str) -> str:
+    """The queue of a subscription that a receiver made by attaching to a router."""
+    return f"{router}/{SUBSCRIPTIONS_SEGMENT}/{key}"
+
+
+def is_system(name: str) -> bool:
+    """True for queues that come and go by themselves: of dead letters, subscriptions, dynamic nodes."""
+    return name.startswith(TEMPORARY_SEGMENT + "/") or "/$" in name
+
+
+def above(name: str) -> Iterator[str]:
+    """The names above, nearest first: a/b and a for a/b/c."""
+    while (slash := name.rfind("/")) > 0:
+        name = name[:slash]
+        yield name
 
 
 def owner(name: str) -> str:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
 
 HEADER: Final = Struct("<BBHIIIQ")
@@ -24,6 +24,8 @@ ENQUEUE_ENDS: Final = HEADER_SIZE + ENQUEUE_COLUMNS.size
 DELIVER_COLUMNS: Final = Struct("<QqqIIII")
 """First sequence u64, expires_at_ms and enqueued_at_ms i64; attempts, message_format, base, bytes u32."""
 DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
+SEQUENCE: Final = Struct("<Q")
+"""Body of STORED: the sequence of the batch's first message."""
 
 Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 
@@ -41,6 +43,9 @@ class Kind(IntEnum):
     SETTLE = 8
     PING = 9
     GOODBYE = 10
+    REQUEST = 11
+    TARGETS = 12
+    ROUTE = 13
 
     WELCOME = 65
     PRODUCER_READY = 66
@@ -52,6 +57,10 @@ class Kind(IntEnum):
     GONE = 72
     PONG = 73
     ABSENT = 74
+    RESPONSE = 75
+    STORED = 76
+    GRANT = 77
+    OUTCOME = 78
 
 
 # Flags of ENQUEUE.
@@ -102,8 +111,9 @@ def enqueue(
     expires_at_ms: int,
     message_format: int,
     size: int,
+    kind: int = Kind.ENQUEUE,
 ) -> bytes:
-    """A batch of messages for a queue.
+    """A batch of messages for a queue, or as ROUTE for the set of queues that `epoch` then numbers.
 
     Args:
         afresh: every earlier batch of the producer has had its answer.
@@ -116,7 +126,7 @@ def enqueue(
     count = len(ends) >> 2
     return b"".join(
         (
-            HEADER.pack(Kind.ENQUEUE, durable | afresh << 1, priority, epoch, link, count, number),
+            HEADER.pack(kind, durable | afresh << 1, priority, epoch, link, count, number),
             ENQUEUE_COLUMNS.pack(expires_at_ms, message_format, size),
             ends,
             *blob,

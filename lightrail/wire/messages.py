@@ -1,10 +1,13 @@
 """What the rare frames carry: openings, outcomes and refusals as small JSON bodies."""
 
 import json
+import struct
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from lightrail.wire.frames import WireError
+
+_LENGTH: Final = struct.Struct("<I")
 
 Body = TypeVar("Body", bound="_Body")
 
@@ -47,9 +50,22 @@ class Welcome(_Body):
 
 @dataclass(slots=True)
 class ProducerOpen(_Body):
-    """A sending link wants to enqueue to `queue`."""
+    """A sending link wants to enqueue to `queue`, or to sets of queues (TARGETS, ROUTE) when it is empty.
+
+    `sequences` asks for each batch's answer as STORED; `relay` says that `queue` names a connection point.
+    """
 
     queue: str
+    sequences: bool = False
+    relay: bool = False
+    label: str = ""
+
+
+@dataclass(slots=True)
+class Targets(_Body):
+    """The queues of this shard that a set's number stands for, for one producer."""
+
+    queues: list[str]
 
 
 @dataclass(slots=True)
@@ -67,6 +83,16 @@ class ConsumerOpen(_Body):
     priority: int = 0
     default_outcome: int = 3
     default_failed: bool = True
+    relay: bool = False
+    """`queue` names a connection point, and this is its listener."""
+    lock_ms: int = 0
+    """Deliveries are locked for so long and not for the life of the link; 0: as the queue's policy says."""
+    lock_key: str = ""
+    """32 hexadecimal digits: locks are named KEY-NUMBER, and outlive the consumer."""
+    filter: dict[str, Any] | None = None
+    """Selects messages: a specification of lightrail/filters/filter.py, or None."""
+    label: str = ""
+    """Who this is, for people: the client's container and link."""
 
 
 @dataclass(slots=True)
@@ -86,3 +112,31 @@ class Refusal(_Body):
 
     condition: str
     description: str = field(default="")
+    accepted: int = 0
+    """Of a batch: so many of its first messages are stored all the same."""
+
+
+class Answer(NamedTuple):
+    """What a shard answered to a request."""
+
+    fields: dict[str, Any]
+    blob: memoryview
+
+
+def encode_request(fields: dict[str, Any], blob: bytes = b"") -> bytes:
+    """The body of REQUEST and RESPONSE: length of the JSON u32, the JSON, the blob."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return b"".join((_LENGTH.pack(len(text)), text, blob))
+
+
+def decode_request(data: bytes | memoryview) -> tuple[dict[str, Any], memoryview]:
+    """(fields, blob) of such a body. Raises WireError."""
+    view = memoryview(data)
+    try:
+        (length,) = _LENGTH.unpack_from(view)
+        fields = json.loads(bytes(view[4 : 4 + length]))
+        if 4 + length > len(view) or not isinstance(fields, dict):
+            raise ValueError("expected a JSON object of the stated length")
+    except (ValueError, struct.error) as error:
+        raise WireError(f"expected the body of a request, got {bytes(view[:80])!r}: {error}") from error
+    return fields, view[4 + length :]

@@ -17,11 +17,11 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Transfers
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend import shards
 from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.shards import ShardPeer, State
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.messages import ConsumerOpen
+from lightrail.wire.shards import ShardPeer, State
 from tests.support.fake_files import FakeFiles
 from tests.support.frontend_fakes import FakeConnection, FakeLink
 from tests.support.shard_scene import Scene

@@ -14,9 +14,9 @@ from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.engine import Frontend
-from lightrail.frontend.shards import State
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model.settings import Settings
+from lightrail.wire.shards import State
 from tests.support.frontend_fakes import FakeShard
 
 Found = TypeVar("Found", bound=events.Event)

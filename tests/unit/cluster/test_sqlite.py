@@ -105,7 +105,7 @@ def test_the_file_is_for_its_owner_only_and_holds_no_password(tmp_path: Path) ->
     ("statements", "said"),
     [
         ("CREATE TABLE other (x)", "another program"),
-        (f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 2", "format version 2"),
+        (f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = 3", "format version 3"),
         (f"PRAGMA application_id = {APPLICATION_ID + 1}", "another program"),
     ],
 )

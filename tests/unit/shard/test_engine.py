@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.record import Outcome
-from lightrail.wire.frames import HEADER, Kind, OutcomeCode, frame
+from lightrail.wire.frames import HEADER, VERSION, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Hello, ProducerOpen, SettleDetail
 from tests.support.shard_scene import Answer, Peer, Scene, SmallStore, batch
 
@@ -186,7 +186,7 @@ def test_another_version_of_the_wire_is_told_ours_and_not_served() -> None:
     peer = Peer(scene)
     peer.say(frame(Kind.HELLO, body=Hello(99, peer.name, peer.boot, 1).encode()))
     assert peer.welcome is not None
-    assert peer.welcome.version == 1
+    assert peer.welcome.version == VERSION
     peer.take()
     peer.produce(1, "q")
     assert peer.take() == [Answer(Kind.ABSENT, 0, 0, 0)]
@@ -196,7 +196,7 @@ def test_frames_behind_a_greeting_belong_to_the_new_life() -> None:
     scene = Scene()
     peer = scene.peer()
     peer.take()
-    hello = Hello(1, peer.name, peer.boot, 2)
+    hello = Hello(VERSION, peer.name, peer.boot, 2)
     peer.say(
         frame(Kind.HELLO, body=hello.encode()),
         frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()),

@@ -17,6 +17,7 @@ from lightrail.wire.frames import (
     ENQUEUE_ENDS,
     HEADER,
     HEADER_SIZE,
+    SEQUENCE,
     VERSION,
     Kind,
     OutcomeCode,
@@ -31,10 +32,12 @@ from lightrail.wire.messages import (
     ProducerOpen,
     Refusal,
     SettleDetail,
+    Targets,
     Welcome,
+    encode_request,
 )
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v1.txt"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v2.txt"
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -155,7 +158,7 @@ def examples() -> dict[str, bytes]:
     ends = array("I", [3, 3, 5]).tobytes()
     detail = SettleDetail("amqp:not-allowed", "why", False, False, "")
     return {
-        "HELLO": frame(Kind.HELLO, body=Hello(1, "frontend-0", 7, 2).encode()),
+        "HELLO": frame(Kind.HELLO, body=Hello(VERSION, "frontend-0", 7, 2).encode()),
         "PRODUCER_OPEN": frame(Kind.PRODUCER_OPEN, link=5, epoch=1, body=ProducerOpen("q").encode()),
         "PRODUCER_CLOSE": frame(Kind.PRODUCER_CLOSE, link=5),
         "ENQUEUE": enqueue(
@@ -180,7 +183,7 @@ def examples() -> dict[str, bytes]:
         ),
         "PING": frame(Kind.PING),
         "GOODBYE": frame(Kind.GOODBYE),
-        "WELCOME": frame(Kind.WELCOME, body=Welcome(1, 0, 0xCAFE, 2).encode()),
+        "WELCOME": frame(Kind.WELCOME, body=Welcome(VERSION, 0, 0xCAFE, 2).encode()),
         "PRODUCER_READY": frame(Kind.PRODUCER_READY, link=5),
         "ACCEPTED": frame(Kind.ACCEPTED, link=5, count=2, number=9),
         "REFUSED": frame(Kind.REFUSED, link=5, number=9, body=Refusal("amqp:internal-error", "why").encode()),
@@ -190,6 +193,26 @@ def examples() -> dict[str, bytes]:
         "GONE": frame(Kind.GONE, link=6, body=Refusal("amqp:resource-locked").encode()),
         "PONG": frame(Kind.PONG, number=0xCAFE),
         "ABSENT": frame(Kind.ABSENT),
+        "REQUEST": frame(Kind.REQUEST, number=3, body=encode_request({"op": "purge", "queue": "q"})),
+        "TARGETS": frame(Kind.TARGETS, link=5, number=2, body=Targets(["a", "b"]).encode()),
+        "ROUTE": enqueue(
+            5,
+            2,
+            9,
+            array("I", [1, 3]).tobytes(),
+            [b"a", b"bc"],
+            durable=True,
+            afresh=False,
+            priority=4,
+            expires_at_ms=0,
+            message_format=0,
+            size=3,
+            kind=Kind.ROUTE,
+        ),
+        "RESPONSE": frame(Kind.RESPONSE, number=3, body=encode_request({"count": 1}, b"blob")),
+        "STORED": frame(Kind.STORED, link=5, count=1, number=9, body=SEQUENCE.pack(77)),
+        "GRANT": frame(Kind.GRANT, link=5, number=100),
+        "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 
 

@@ -1,35 +1,120 @@
-"""One shard as a frontend sees it: greeting, heartbeats, what is open there, and what is sent again.
+"""One shard as a frontend or gateway sees it: greeting, heartbeats, what is open there, what is sent again.
 
 The frontend may lose the shard at any time (it dies, is stopped, is moved) and nothing that was sent to it
 counts until it was answered. So this end keeps what it needs to say everything once more: its producers with
 their unanswered batches, its consumers with their credit. After each greeting (HELLO, WELCOME) that is said
-again from the start; the shard knows batches by producer and number and stores none twice.
+again from the start; the shard knows batches by producer and number and stores none twice. Requests are not
+repeated: whoever asked is told that the shard went away, and knows best whether to ask again.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import HEADER, VERSION, Kind, frame
-from lightrail.wire.messages import Hello, Refusal, Welcome
+from lightrail.wire.frames import HEADER, SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.messages import (
+    Answer,
+    Hello,
+    Refusal,
+    SettleDetail,
+    Welcome,
+    decode_request,
+    encode_request,
+)
 from lightrail.wire.peer import LoopSocket
 
-if TYPE_CHECKING:
-    from lightrail.frontend.deliveries import ConsumerLink
-    from lightrail.frontend.transfers import ProducerLink
-
-log = logging.getLogger("lightrail.frontend.shards")
+log = logging.getLogger("lightrail.wire.shards")
 
 GREETING_MS: Final = 100
 """Between two greetings while the shard is not there."""
 GREETING_MS_MAX: Final = 3_200
 """The same while it is there and does not answer: a shard that is slower than we ask is asked more slowly,
 since only the answer to the latest greeting counts."""
+
+
+class Producer:
+    """What sends to a queue, a set of queues or a relay through a peer; the first group every one has."""
+
+    __slots__ = ("number",)
+
+    number: int
+    """Of the link, unique over the life of this process."""
+
+    def say_all(self) -> None:
+        """The shard has greeted us: open there, and send what has no answer."""
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """The shard took the producer."""
+        raise NotImplementedError
+
+    def answered(self, number: int, count: int) -> None:
+        """The batches number .. number+count-1 are stored."""
+        raise NotImplementedError
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One batch could not be stored, or not all of it."""
+        raise NotImplementedError
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this producer (any more)."""
+        raise NotImplementedError
+
+    def stored(self, number: int, sequence: int) -> None:
+        """One batch is stored, from this sequence on: only for who asked for sequences."""
+
+    def granted(self, limit: int) -> None:
+        """A relay's listeners take messages numbered below `limit`, counted over the life of the link."""
+
+    def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
+        """What a relay's listener made of messages `first` to before `first + count` of a batch."""
+
+
+class Consumer:
+    """What receives from a queue or relay through a peer."""
+
+    __slots__ = ("number",)
+
+    number: int
+    """Of the link, unique over the life of this process."""
+
+    def say_all(self) -> None:
+        """The shard has greeted us: open there with the credit that is left."""
+        raise NotImplementedError
+
+    def ready(self) -> None:
+        """The shard took the consumer."""
+        raise NotImplementedError
+
+    def deliver(self, part: bytes, number: int, count: int) -> None:
+        """A slice of the queue: a DELIVER frame, its first delivery number and its messages."""
+        raise NotImplementedError
+
+    def drained(self, number: int) -> None:
+        """Everything numbered below was delivered, and no credit is left."""
+        raise NotImplementedError
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this consumer (any more)."""
+        raise NotImplementedError
+
+
+class ShardAway(Exception):
+    """The shard is not there, or went before it answered: what was asked may or may not have been done."""
+
+
+class ShardRefused(Exception):
+    """The shard's answer to a request was an error."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
 
 
 class State(Enum):
@@ -49,8 +134,10 @@ class ShardPeer:
         "_greeting_ms",
         "_heard_ms",
         "_loop",
+        "_next_request",
         "_now_ms",
         "_out",
+        "_requests",
         "_schedule_flush",
         "_shard_boot",
         "_socket",
@@ -79,8 +166,8 @@ class ShardPeer:
         self.shard = shard
         self.address = address
         self.state = State.GREETING
-        self.producers: dict[int, ProducerLink] = {}
-        self.consumers: dict[int, ConsumerLink] = {}
+        self.producers: dict[int, Producer] = {}
+        self.consumers: dict[int, Consumer] = {}
         self.greetings = 0
         self._frontend = frontend
         self._boot = boot
@@ -91,6 +178,8 @@ class ShardPeer:
         self._shard_boot = 0
         self._heard_ms = now_ms()
         self._out: list[bytes] = []
+        self._requests: dict[int, asyncio.Future[Answer]] = {}
+        self._next_request = 0
         self._loop = loop
         socket = context.socket(zmq.DEALER)
         # Nothing waits inside ZeroMQ for a shard that is not there: it would come before the greeting.
@@ -125,12 +214,12 @@ class ShardPeer:
             if not self._socket.send(out):
                 self._lost("its socket went away")
 
-    def open_producer(self, producer: "ProducerLink") -> None:
+    def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
         if self.state is State.SERVING:
             producer.say_all()
 
-    def open_consumer(self, consumer: "ConsumerLink") -> None:
+    def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         if self.state is State.SERVING:
             consumer.say_all()
@@ -142,6 +231,41 @@ class ShardPeer:
     def close_consumer(self, number: int) -> None:
         if self.consumers.pop(number, None) is not None:
             self.post(frame(Kind.CONSUMER_CLOSE, link=number))
+
+    async def request(
+        self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
+    ) -> Answer:
+        """Asks the shard something and waits for its answer; operations are listed in docs/formats/wire.md.
+
+        Raises:
+            ShardAway: it is not there, does not answer within `wait_ms`, or went away meanwhile.
+            ShardRefused: it answered with an error.
+        """
+        if self.state is not State.SERVING:
+            raise ShardAway(f"shard {self.shard} is not there now; try again")
+        if len(self._requests) >= limits.REQUESTS_MAX:
+            raise ShardAway(f"{limits.REQUESTS_MAX} requests wait for shard {self.shard} already; try again")
+        number = self._next_request = self._next_request + 1
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._requests[number] = answer
+        self.post(frame(Kind.REQUEST, number=number, body=encode_request({"op": op, **fields}, blob)))
+        try:
+            return await asyncio.wait_for(answer, wait_ms / 1000)
+        except TimeoutError:
+            raise ShardAway(f"shard {self.shard} did not answer within {wait_ms} ms; try again") from None
+        finally:
+            self._requests.pop(number, None)
+
+    def _answer(self, number: int, part: bytes) -> None:
+        waiting = self._requests.get(number)
+        if waiting is None or waiting.done():
+            return
+        fields, blob = decode_request(memoryview(part)[HEADER.size :])
+        error = fields.get("error")
+        if error is not None:
+            waiting.set_exception(ShardRefused(str(error["condition"]), str(error["description"])))
+        else:
+            waiting.set_result(Answer(fields, blob))
 
     def close(self) -> None:
         """Says goodbye, so that the shard takes back at once what our consumers held."""
@@ -185,6 +309,9 @@ class ShardPeer:
             log.warning("shard %d is gone (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
             self._out.clear()
+            for waiting in self._requests.values():
+                if not waiting.done():
+                    waiting.set_exception(ShardAway(f"shard {self.shard} went away ({why}); try again"))
             self._greeting_ms = GREETING_MS
             if self._timer is not None:
                 self._timer.cancel()
@@ -244,6 +371,21 @@ class ShardPeer:
         elif kind == Kind.CONSUMER_READY:
             if (consumer := consumers.get(link)) is not None:
                 consumer.ready()
+        elif kind == Kind.RESPONSE:
+            self._answer(number, part)
+        elif kind == Kind.STORED:
+            if (producer := producers.get(link)) is not None:
+                producer.stored(number, SEQUENCE.unpack_from(part, HEADER.size)[0])
+        elif kind == Kind.GRANT:
+            if (producer := producers.get(link)) is not None:
+                producer.granted(number)
+        elif kind == Kind.OUTCOME:
+            if (producer := producers.get(link)) is not None:
+                _, code, _, first, _, count, number = HEADER.unpack_from(part)
+                body = memoryview(part)[HEADER.size :]
+                producer.outcome(
+                    number, first, count, code, SettleDetail.decode(body) if body else SettleDetail()
+                )
         elif kind == Kind.REFUSED:
             if (producer := producers.get(link)) is not None:
                 producer.refused(number, Refusal.decode(memoryview(part)[HEADER.size :]))

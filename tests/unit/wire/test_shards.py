@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import zmq
 
-from lightrail.frontend import shards
-from lightrail.frontend.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import Kind, deliver, frame
+from lightrail.wire import shards
+from lightrail.wire.frames import VERSION, Kind, deliver, frame
 from lightrail.wire.messages import Hello, Refusal, Welcome
+from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
 from tests.support.frontend_fakes import Said
 
 
@@ -133,7 +133,7 @@ class Rig:
     def hear(self, *parts: bytes) -> None:
         self.socket.receive(list(parts))
 
-    def welcome(self, attempt: int, *, boot: int = 42, version: int = 1) -> None:
+    def welcome(self, attempt: int, *, boot: int = 42, version: int = VERSION) -> None:
         self.hear(frame(Kind.WELCOME, body=Welcome(version, 0, boot, attempt).encode()))
 
     def serving(self) -> "Rig":
@@ -201,7 +201,7 @@ def test_a_slow_shard_is_greeted_in_the_end(rig: Rig) -> None:
 
 
 def test_another_version_is_not_served(rig: Rig) -> None:
-    rig.welcome(1, version=2)
+    rig.welcome(1, version=VERSION + 1)
     assert rig.peer.state is State.GREETING
 
 

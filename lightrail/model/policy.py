@@ -1,0 +1,407 @@
+"""Policies: what a name is and how it behaves, read from JSON and checked field by field.
+
+A policy is an object with `role` and the fields of that role; FIELDS says of each its unit, range and
+default. Unknown fields are refused by name. A policy is kept as it was given, without defaults
+(`Policy.given`), so that a later version may choose better ones; `Policy[...]` reads a field with its
+default.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from lightrail.model import names
+
+SECONDS_MAX: Final = 10 * 365 * 86_400.0
+"""Longest duration: ten years."""
+COUNT_MAX: Final = 1_000_000_000
+BYTES_MAX: Final = 1 << 50
+MESSAGE_BYTES_MAX: Final = 1 << 30
+LOCK_SECONDS_DEFAULT: Final = 60.0
+"""Peek-lock over HTTP where the policy says nothing: the minute of seed 002."""
+ORDER_KEY: Final = re.compile(
+    r"(subject|message-id|correlation-id|to|reply-to|group-id|group-sequence|creation-time|content-type"
+    r"|(application-properties|message-annotations)\.[^\x00-\x1f]{1,128})\Z"
+)
+
+
+class Role(StrEnum):
+    """What a name does."""
+
+    NONE = "none"
+    METADATA = "metadata"
+    CONNECTION_POINT = "connection-point"
+    QUEUE = "queue"
+    ROUTER = "router"
+
+
+class InvalidPolicy(ValueError):
+    """A policy that can't be used: `field` (empty for the whole), what was found, what is allowed."""
+
+    def __init__(self, field: str, found: Any, allowed: str) -> None:
+        shown = found if isinstance(found, str) else json.dumps(found, default=str)
+        where = f"{field} is {shown[:120]!a}" if field else f"the policy is {shown[:120]!a}"
+        super().__init__(f"{where}; expected {allowed}")
+        self.field = field
+        self.found = found
+        self.allowed = allowed
+
+
+class Field(NamedTuple):
+    """One field of a policy."""
+
+    name: str
+    roles: frozenset[Role]
+    kind: str
+    """`seconds`, `bytes`, `count`, `boolean`, `choice`, `name`, `time`, `text`, `key`, `object`."""
+    default: Any
+    doc: str
+    low: float = 0
+    high: float = COUNT_MAX
+    choices: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What may stand there, in words."""
+        match self.kind:
+            case "seconds":
+                return f"seconds as a number from {self.low:g} to {self.high:g}, or null"
+            case "bytes" | "count":
+                unit = "a number of bytes" if self.kind == "bytes" else "a whole number"
+                return f"{unit} from {int(self.low)} to {int(self.high)}, or null"
+            case "boolean":
+                return "true or false"
+            case "choice":
+                return "one of " + ", ".join(self.choices)
+            case "name":
+                return "a name such as myapp/failed, or null"
+            case "time":
+                return "a time in UTC such as 2030-01-31T12:00:00Z, or null"
+            case "key":
+                return (
+                    "subject, message-id, correlation-id, to, reply-to, group-id, group-sequence, "
+                    "creation-time, content-type, application-properties.NAME or message-annotations.NAME"
+                )
+            case "object":
+                return "a JSON object with a policy of role queue"
+        return f"a text of at most {int(self.high)} characters"
+
+    def check(self, value: Any) -> Any:
+        """The value as it is kept. Raises InvalidPolicy."""
+        if value is None and self.default is None:
+            return None
+        good = _CHECKS[self.kind](self, value)
+        if good is _BAD:
+            raise InvalidPolicy(self.name, value, self.allowed)
+        return good
+
+
+_BAD: Final = object()
+
+
+def _number(field: Field, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return _BAD
+    return value if field.low <= value <= field.high else _BAD
+
+
+def _whole(field: Field, value: Any) -> Any:
+    return value if type(value) is int and field.low <= value <= field.high else _BAD
+
+
+def _name(_: Field, value: Any) -> Any:
+    if not isinstance(value, str):
+        return _BAD
+    try:
+        names.check(value)
+    except names.InvalidName:
+        return _BAD
+    return value
+
+
+def _time(_: Field, value: Any) -> Any:
+    return value if isinstance(value, str) and _instant(value) is not None else _BAD
+
+
+def _instant(text: str) -> datetime | None:
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", text):
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def _object(field: Field, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _BAD
+    try:
+        policy = Policy.parse({"role": "queue", **value})
+    except InvalidPolicy as error:
+        raise InvalidPolicy(f"{field.name}.{error.field}", error.found, error.allowed) from None
+    if policy.role is not Role.QUEUE:
+        return _BAD
+    return dict(policy.given)
+
+
+_CHECKS: Final[Mapping[str, Callable[[Field, Any], Any]]] = {
+    "seconds": _number,
+    "bytes": _whole,
+    "count": _whole,
+    "boolean": lambda _, value: value if isinstance(value, bool) else _BAD,
+    "choice": lambda field, value: value if value in field.choices and isinstance(value, str) else _BAD,
+    "name": _name,
+    "time": _time,
+    "text": lambda field, value: value if isinstance(value, str) and len(value) <= field.high else _BAD,
+    "key": lambda _, value: value if isinstance(value, str) and ORDER_KEY.match(value) else _BAD,
+    "object": _object,
+}
+
+_ALL: Final = frozenset(Role)
+_HOLDERS: Final = frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})
+_QUEUE: Final = frozenset({Role.QUEUE})
+_ROUTER: Final = frozenset({Role.ROUTER})
+_METADATA: Final = frozenset({Role.METADATA})
+
+
+def _seconds(name: str, roles: frozenset[Role], doc: str, low: float = 0, default: Any = None) -> Field:
+    return Field(name, roles, "seconds", default, doc, low, SECONDS_MAX)
+
+
+def _count(name: str, roles: frozenset[Role], default: Any, low: int, high: int, doc: str) -> Field:
+    return Field(name, roles, "count", default, doc, low, high)
+
+
+def _flag(name: str, roles: frozenset[Role], doc: str) -> Field:
+    return Field(name, roles, "boolean", False, doc)
+
+
+def _choice(name: str, roles: frozenset[Role], default: str, choices: tuple[str, ...], doc: str) -> Field:
+    return Field(name, roles, "choice", default, doc, choices=choices)
+
+
+FIELDS: Final[tuple[Field, ...]] = (
+    # --- every role
+    _choice(
+        "authorization",
+        _ALL,
+        "required",
+        ("required", "send", "listen", "none"),
+        "what needs a right once users exist: required (to send and to listen), only send, only listen, none",
+    ),
+    _choice(
+        "discoverability",
+        _ALL,
+        "public",
+        ("public", "managers"),
+        "who finds the name in lists: everybody who may use it, or those who may manage it",
+    ),
+    Field("expires_at", _ALL, "time", None, "when the name falls back to role none unless it is renewed"),
+    _choice(
+        "transport_protection",
+        _ALL,
+        "none",
+        ("none", "tls"),
+        "tls: links and requests that did not come over TLS are refused",
+    ),
+    Field(
+        "auto_create",
+        _ALL,
+        "boolean",
+        None,
+        "whether names below become queues when first used; null: as above",
+    ),
+    Field("template", _ALL, "object", None, "policy of the queues that come into being below"),
+    Field("description", _ALL, "text", "", "for people", 0, 1024),
+    # --- what takes messages
+    Field(
+        "max_message_bytes",
+        _HOLDERS,
+        "bytes",
+        None,
+        "largest message; null: the server's",
+        1,
+        MESSAGE_BYTES_MAX,
+    ),
+    _flag("capture", frozenset({Role.QUEUE, Role.ROUTER}), "keep every message and its end in the archive"),
+    # --- metadata
+    Field("reference", _METADATA, "text", "", "where the thing is: a URI", 1, 4096),
+    # --- queue
+    _choice(
+        "durable",
+        _QUEUE,
+        "default",
+        ("default", "always", "never"),
+        "which messages are on disk before they are accepted: those that ask for it, all, none",
+    ),
+    _seconds("max_age", _QUEUE, "age at which a message expires, if its own ttl is not shorter", 0.001),
+    _count(
+        "max_delivery_count",
+        _QUEUE,
+        None,
+        0,
+        1_000_000,
+        "failed deliveries that make a dead letter; 0 never; null: the server's",
+    ),
+    _seconds(
+        "lock_duration",
+        _QUEUE,
+        "time a delivery is locked; null: 60 over HTTP, the life of the link over AMQP",
+        0.05,
+    ),
+    _count("max_length", _QUEUE, None, 0, COUNT_MAX, "most messages, those with consumers included"),
+    Field("max_bytes", _QUEUE, "bytes", None, "most bytes of messages", 0, BYTES_MAX),
+    _choice(
+        "overflow",
+        _QUEUE,
+        "reject",
+        ("reject", "discard_incoming", "discard_existing", "flow_control", "flow_to_disk"),
+        "what happens to what does not fit",
+    ),
+    _seconds(
+        "enqueue_timeout",
+        _QUEUE,
+        "how long a sender waits while the queue is full; null: 0, with flow_control for ever",
+    ),
+    Field("dead_letter", _QUEUE, "name", None, "where dead letters go; null: NAME/$dlq"),
+    _count("priorities", _QUEUE, 1, 1, 10, "levels of priority"),
+    _choice(
+        "order",
+        _QUEUE,
+        "fifo",
+        ("fifo", "last_value", "sorted"),
+        "which message is next, and which one stays",
+    ),
+    Field("order_key", _QUEUE, "key", None, "what last_value and sorted look at"),
+    _flag("groups", _QUEUE, "messages of one group-id go to one consumer at a time, in order"),
+    _seconds("duplicate_window", _QUEUE, "time in which a message-id is taken once", 0.001),
+    _flag("delay", _QUEUE, "x-opt-delivery-time and x-opt-delivery-delay hold messages back"),
+    _count("max_readers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
+    _flag("single_active", _QUEUE, "one consumer gets everything; the next takes over when it goes"),
+    _flag("exclusive", _QUEUE, "a second consumer is refused"),
+    _choice(
+        "lifetime",
+        _QUEUE,
+        "permanent",
+        ("permanent", "connection", "session", "link", "last_consumer"),
+        "what it goes with: nothing, the connection, session or link that made it, its last consumer",
+    ),
+    _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; more come with a later version"),
+    # --- router
+    _choice(
+        "distribution", _ROUTER, "all", ("all", "one"), "to every subscriber, or to one chosen at random"
+    ),
+    _count("max_subscribers", _ROUTER, None, 1, 1_000_000, "most subscriptions"),
+    _choice(
+        "unroutable", _ROUTER, "reject", ("reject", "drop"), "what happens to a message that nobody gets"
+    ),
+    _seconds("buffer_timeout", _ROUTER, "how long a sender waits for a first subscriber", 0, 0),
+    _count("push_retries", _ROUTER, 10, 0, 1_000, "attempts after the first one to push to a URL"),
+    _seconds(
+        "push_backoff",
+        _ROUTER,
+        "pause before the first of them; it doubles up to a hundred times this",
+        0.01,
+        1.0,
+    ),
+)
+BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
+
+
+def fields_of(role: Role) -> Iterable[Field]:
+    """The fields that a policy of this role may have, in order."""
+    return [field for field in FIELDS if role in field.roles]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A checked policy. `given` holds what was said, without `role` and without defaults."""
+
+    role: Role
+    given: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, value: Any) -> "Policy":
+        """Check a decoded JSON value. Raises InvalidPolicy: the field, what was found, what is allowed."""
+        if not isinstance(value, dict):
+            raise InvalidPolicy("", value, 'a JSON object such as {"role": "queue"}')
+        try:
+            role = Role(value.get("role", ""))
+        except (ValueError, TypeError):
+            raise InvalidPolicy("role", value.get("role"), "one of " + ", ".join(Role)) from None
+        given: dict[str, Any] = {}
+        for name, found in value.items():
+            if name == "role":
+                continue
+            field = BY_NAME.get(name)
+            if field is None or role not in field.roles:
+                known = ", ".join(each.name for each in fields_of(role))
+                raise InvalidPolicy(str(name), found, f"no such field for role {role}; it has {known}")
+            checked = field.check(found)
+            if checked != field.default:
+                given[field.name] = checked
+        policy = cls(role, given)
+        policy._check_together()
+        return policy
+
+    def __getitem__(self, name: str) -> Any:
+        return self.given.get(name, BY_NAME[name].default)
+
+    def to_json(self) -> dict[str, Any]:
+        """The policy as it was given."""
+        return {"role": str(self.role), **self.given}
+
+    def effective(self) -> dict[str, Any]:
+        """With every default filled in."""
+        return {"role": str(self.role)} | {field.name: self[field.name] for field in fields_of(self.role)}
+
+    def milliseconds(self, name: str) -> int | None:
+        """A duration in whole milliseconds, at least one unless it is 0; None where it is null."""
+        value = self[name]
+        return None if value is None else max(round(value * 1000), 1 if value else 0)
+
+    @property
+    def expires_at_ms(self) -> int | None:
+        """When the name falls back to none, in milliseconds since 1970."""
+        text = self["expires_at"]
+        found = _instant(text) if text else None
+        return None if found is None else int(found.timestamp() * 1000)
+
+    def _check_together(self) -> None:
+        if self.role is Role.METADATA and not self["reference"]:
+            raise InvalidPolicy(
+                "reference", None, BY_NAME["reference"].allowed + " (metadata without it says nothing)"
+            )
+        if self.role is not Role.QUEUE:
+            return
+        if self["order"] != "fifo" and not self["order_key"]:
+            raise InvalidPolicy(
+                "order_key", None, BY_NAME["order_key"].allowed + f" (order is {self['order']})"
+            )
+        if self["order"] == "fifo" and self["order_key"]:
+            raise InvalidPolicy("order", "fifo", "last_value or sorted beside an order_key")
+        special = [
+            name
+            for name, on in (
+                ("priorities", self["priorities"] > 1),
+                ("order", self["order"] != "fifo"),
+                ("groups", self["groups"]),
+            )
+            if on
+        ]
+        if len(special) > 1:
+            raise InvalidPolicy(
+                special[1],
+                self[special[1]],
+                f"only one of priorities, order and groups ({special[0]} is set)",
+            )
+
+
+QUEUE: Final = Policy(Role.QUEUE, {})
+"""The policy of a queue that asks for nothing."""
+NONE: Final = Policy(Role.NONE, {})
+"""What a name is that nobody gave a role."""

@@ -1,0 +1,228 @@
+"""Directory: one process's view of all names, subscriptions and permissions, as new as it was last asked.
+
+`refresh()` takes in what changed since the last time and is called before each decision (an attach, a batch
+for a router, a request) and every limits.DIRECTORY_POLL_MS; it costs microseconds when nothing changed.
+Whoever has to act on changes registers with `listen` and is told which names, routers and users changed.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
+from lightrail.model import names
+from lightrail.model.policy import QUEUE, Policy, Role
+from lightrail.namespace.records import (
+    NAMES,
+    PERMISSIONS,
+    SUBSCRIPTIONS,
+    Name,
+    Permission,
+    Right,
+    Subscription,
+    undefined,
+)
+
+log = logging.getLogger("lightrail.namespace.directory")
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a refresh found changed; a name that is in `names` and not in the directory is gone."""
+
+    names: dict[str, Name | None] = field(default_factory=dict)
+    """By name: what it was before, or None."""
+    routers: set[str] = field(default_factory=set)
+    """Routers whose subscriptions changed."""
+    users: set[str] = field(default_factory=set)
+    """Users whose permissions changed."""
+
+
+Listener = Callable[[Changes], None]
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Directory:
+    """All names of the installation in memory.
+
+    Args:
+        auto_create: whether a name below nothing that says otherwise becomes a queue when first used.
+        now_ms: milliseconds since 1970; tests inject it.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, *, auto_create: bool = True, now_ms: Callable[[], int] = wall_ms
+    ) -> None:
+        self._coordinator = coordinator
+        self._auto_create = auto_create
+        self._now_ms = now_ms
+        self._listeners: list[Listener] = []
+        self._by_name: dict[str, Name] = {}
+        self._subscriptions: dict[str, dict[str, Subscription]] = {}
+        self._permissions: dict[str, dict[str, Permission]] = {}
+        self._expiring: dict[str, int] = {}
+        """Names with an end, and when that is."""
+        self._expired: dict[str, Name] = {}
+        """Names whose time is over and that nobody has deleted yet."""
+        self.revision = 0
+
+    def listen(self, listener: Listener) -> None:
+        """Be told what changes from here on."""
+        self._listeners.append(listener)
+
+    # --- taking in changes -----------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Takes in what changed. Raises CoordinatorError when the coordinator can't be read now."""
+        news = self._coordinator.news(self.revision)
+        changes = Changes()
+        if news is not None:
+            if news.whole:
+                self._forget_missing({entry.key for entry in news.entries}, changes)
+            for entry in news.entries:
+                try:
+                    self._take(entry, changes)
+                except CoordinatorError as error:
+                    log.error("%s; it stays as it was", error)
+            self.revision = news.revision
+        if self._expiring:
+            self._expire(changes)
+        if changes.names or changes.routers or changes.users:
+            for listener in self._listeners:
+                listener(changes)
+
+    def _forget_missing(self, there: set[str], changes: Changes) -> None:
+        keys = [NAMES + name for name in self._by_name]
+        keys += [each.key for group in self._subscriptions.values() for each in group.values()]
+        keys += [each.key for group in self._permissions.values() for each in group.values()]
+        for key in keys:
+            if key not in there:
+                self._take(Entry(key, None, 0, 0), changes)
+
+    def _take(self, entry: Entry, changes: Changes) -> None:
+        key = entry.key
+        if key.startswith(NAMES):
+            name = key.removeprefix(NAMES)
+            before = self._by_name.pop(name, None)
+            self._expiring.pop(name, None)
+            self._expired.pop(name, None)
+            changes.names.setdefault(name, before)
+            if entry.value is not None:
+                record = self._by_name[name] = Name.read(entry)
+                expires = record.policy.expires_at_ms
+                if expires is not None:
+                    self._expiring[name] = expires
+        elif key.startswith(SUBSCRIPTIONS):
+            router, _, id = key.removeprefix(SUBSCRIPTIONS).partition("//")
+            group = self._subscriptions.setdefault(router, {})
+            group.pop(id, None)
+            if entry.value is not None:
+                group[id] = Subscription.read(entry)
+            if not group:
+                del self._subscriptions[router]
+            changes.routers.add(router)
+        elif key.startswith(PERMISSIONS):
+            permission = Permission.read(entry._replace(value=entry.value or '{"rights":[]}'))
+            rights = self._permissions.setdefault(permission.user, {})
+            rights.pop(permission.prefix, None)
+            if entry.value is not None:
+                rights[permission.prefix] = permission
+            if not rights:
+                del self._permissions[permission.user]
+            changes.users.add(permission.user)
+
+    def _expire(self, changes: Changes) -> None:
+        """What has come to its end is as good as gone, even before somebody has written that down."""
+        now_ms = self._now_ms()
+        for name in [name for name, expires in self._expiring.items() if expires <= now_ms]:
+            del self._expiring[name]
+            gone = self._expired[name] = self._by_name.pop(name)
+            changes.names.setdefault(name, gone)
+
+    # --- names -----------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Name:
+        """What a name is. `NAME/$dlq` is a queue where NAME is one; a name without a role has role none."""
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
+        if names.is_dead_letter(name):
+            owner = self._by_name.get(names.owner(name))
+            if owner is not None and owner.role is Role.QUEUE:
+                given = {
+                    key: owner.policy.given[key]
+                    for key in ("authorization", "transport_protection", "discoverability")
+                    if key in owner.policy.given
+                }
+                return Name(name, Policy(Role.QUEUE, given), owner.created, owner.revision)
+        return undefined(name)
+
+    def find(self, name: str) -> Name | None:
+        """The record of a name, or None where nobody gave it a role."""
+        return self._by_name.get(name)
+
+    def below(self, prefix: str) -> Iterator[Name]:
+        """Every name that has a role and is `prefix` or below it; all of them for the empty one."""
+        start = prefix + "/"
+        for name, record in self._by_name.items():
+            if not prefix or name == prefix or name.startswith(start):
+                yield record
+
+    def count(self) -> int:
+        """Names that have a role."""
+        return len(self._by_name)
+
+    def template(self, name: str) -> Policy | None:
+        """The policy that a name gets when it is first used, or None where it must be given one.
+
+        The nearest name above that says `auto_create` decides; the installation's setting where none does.
+        The nearest one with a template gives the policy.
+        """
+        policies = [self._by_name[above].policy for above in names.above(name) if above in self._by_name]
+        says = next((p["auto_create"] for p in policies if p["auto_create"] is not None), self._auto_create)
+        if not says:
+            return None
+        template = next((p["template"] for p in policies if p["template"] is not None), None)
+        return QUEUE if template is None else Policy(Role.QUEUE, dict(template))
+
+    def expired(self) -> list[Name]:
+        """Names whose time is over and that are still written down; whoever sweeps deletes them."""
+        return list(self._expired.values())
+
+    # --- subscriptions ---------------------------------------------------------------------------------
+
+    def subscriptions(self, router: str) -> list[Subscription]:
+        """Of one router, in the order they were made."""
+        return list(self._subscriptions.get(router, {}).values())
+
+    def subscription(self, router: str, id: str) -> Subscription | None:
+        return self._subscriptions.get(router, {}).get(id)
+
+    def every_subscription(self) -> Iterator[Subscription]:
+        for group in self._subscriptions.values():
+            yield from group.values()
+
+    # --- rights ----------------------------------------------------------------------------------------
+
+    def permissions(self, user: str) -> list[Permission]:
+        """Of one user."""
+        return list(self._permissions.get(user, {}).values())
+
+    def every_permission(self) -> Iterator[Permission]:
+        for group in self._permissions.values():
+            yield from group.values()
+
+    def rights(self, user: str, name: str) -> frozenset[Right]:
+        """What a user may do with a name: everything that is allowed at it or at any name above it."""
+        granted = self._permissions.get(user)
+        if granted is None:
+            return frozenset()
+        found = set(granted[""].rights) if "" in granted else set()
+        for prefix in (name, *names.above(name)):
+            if prefix in granted:
+                found |= granted[prefix].rights
+        return frozenset(found)

@@ -1,0 +1,63 @@
+"""Rights: who may manage, send to and listen at a name, for AMQP and HTTP alike."""
+
+from dataclasses import dataclass
+
+from lightrail.model import names
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Right
+
+
+class Forbidden(Exception):
+    """The caller may not do this; the message says which right is missing and who gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: a user, with what a token of it was limited to."""
+
+    user: str
+    everything: bool = False
+    """Nobody is defined, and the caller is on this machine (or the installation was told to let all in)."""
+    scope: tuple[tuple[str, frozenset[Right]], ...] | None = None
+    """(prefix, rights) that a token was limited to; None for all that the user may do."""
+    tls: bool = False
+    """The request or connection came over TLS."""
+
+
+ANYBODY = Caller("anonymous", everything=True)
+
+
+def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
+    """What the caller may do with a name."""
+    rights = frozenset(Right) if caller.everything else directory.rights(caller.user, name)
+    if caller.scope is not None:
+        scoped: set[Right] = set()
+        for prefix, granted in caller.scope:
+            if not prefix or name == prefix or name.startswith(prefix + "/"):
+                scoped |= granted
+        rights &= scoped
+    return rights
+
+
+def may(directory: Directory, caller: Caller, right: Right, record: Name) -> bool:
+    """Whether the caller may do this with a name; who may manage a name may also look what is in it."""
+    if right is not Right.MANAGE:
+        open_to_all = {"none": (Right.SEND, Right.LISTEN), "send": (Right.LISTEN,), "listen": (Right.SEND,)}
+        if right in open_to_all.get(record.policy["authorization"], ()):
+            return True
+    return right in rights_of(directory, caller, record.name)
+
+
+def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> None:
+    """Raise Forbidden unless the caller may do this."""
+    if record.policy["transport_protection"] == "tls" and not caller.tls:
+        raise Forbidden(f"{record.name} asks for TLS, and this came without; use the TLS address")
+    if not may(directory, caller, right, record):
+        raise Forbidden(
+            f"user {caller.user} has no right to {_doing(right)} {record.name}; a manager gives it with: "
+            f"lightrail-admin permission set {caller.user} {names.owner(record.name)} {right}"
+        )
+
+
+def _doing(right: Right) -> str:
+    return {Right.MANAGE: "manage", Right.SEND: "send to", Right.LISTEN: "listen at"}[right]

@@ -1,0 +1,330 @@
+"""Service: what may be done to the namespace, the same for HTTP, AMQP management and the broker itself.
+
+Every method checks first and writes in one transaction guarded by what it had read, so that two callers who
+change the same name can't both win; the loser gets Changed.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from lightrail.cluster.coordinator import Conflict, Coordinator, Write
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace.directory import Directory, wall_ms
+from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
+from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
+
+PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
+"""Roles that live on a shard."""
+
+
+class Refused(Exception):
+    """What was asked can't be done as it is; the message says what was expected and what was found."""
+
+
+class Taken(Refused):
+    """The name has a role already, or the subscription is there already."""
+
+
+class Missing(Refused):
+    """The name has no role, or there is no such subscription."""
+
+
+class Changed(Refused):
+    """Somebody else changed it since it was read (the If-Match does not hold)."""
+
+
+class Service:
+    """Changes names, subscriptions and permissions."""
+
+    def __init__(
+        self, coordinator: Coordinator, directory: Directory, *, now_ms: Callable[[], int] = wall_ms
+    ) -> None:
+        self._coordinator = coordinator
+        self._now_ms = now_ms
+        self.directory = directory
+
+    # --- names -----------------------------------------------------------------------------------------
+
+    async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
+        """Give a name its role. Raises Taken, Forbidden, Refused."""
+        rules.check(name)
+        if rules.is_dead_letter(name):
+            raise Refused(f"{name} comes with its queue; give {rules.owner(name)} a policy")
+        self._demand(caller, name)
+        if policy.role is Role.NONE and not policy.given:
+            raise Refused(
+                "role none without any field changes nothing; to take a role away, delete the policy"
+            )
+        return await self._make(name, policy, owner=owner, automatic=False)
+
+    async def first_use(self, name: str) -> Name:
+        """The record of a name in use; where names above allow it, one without a role is made a queue."""
+        self.directory.refresh()
+        found = self.directory.get(name)
+        if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
+            return found
+        policy = self.directory.template(name)
+        if policy is None:
+            return found
+        before = self.directory.find(name)
+        if before is not None:
+            policy = Policy(Role.QUEUE, {**policy.given, **before.policy.given})
+        try:
+            return await self._make(name, policy, owner="", automatic=True, guard=before)
+        except (Taken, Changed):
+            self.directory.refresh()
+            return self.directory.get(name)
+
+    async def change(self, caller: Caller, name: str, policy: Policy, revision: int | None = None) -> Name:
+        """Another policy for a name that has one; `revision` is what the caller had read, or None.
+
+        Raises:
+            Missing, Changed, Forbidden, Refused: among these that the role would be another one.
+        """
+        self.directory.refresh()
+        record = self._known(caller, name, revision)
+        if policy.role is not record.role:
+            raise Refused(
+                f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
+            )
+        self._check_policy(name, policy)
+        changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
+        await self._write([Write(NAMES + name, changed.to_value(), record.revision)], name)
+        return self.directory.get(name)
+
+    async def drop(self, caller: Caller, name: str, revision: int | None = None) -> None:
+        """Take the role of a name away, with everything in it; subscriptions from and to it go too."""
+        self.directory.refresh()
+        await self._drop(self._known(caller, name, revision))
+
+    async def expire(self, record: Name) -> None:
+        """Delete a name whose time is over, or whose owner is gone. Another's change in between wins."""
+        try:
+            await self._drop(record)
+        except Changed:
+            self.directory.refresh()
+
+    def names(self, caller: Caller, prefix: str = "") -> Iterable[Name]:
+        """The names below a prefix (the prefix itself included) that the caller may know of, sorted."""
+        self.directory.refresh()
+        return sorted(
+            (record for record in self.directory.below(prefix) if self.visible(caller, record)),
+            key=lambda record: record.name.split("/"),
+        )
+
+    def visible(self, caller: Caller, record: Name) -> bool:
+        """Whether a list shows the name to the caller."""
+        directory = self.directory
+        if may(directory, caller, Right.MANAGE, record):
+            return True
+        if record.policy["discoverability"] == "managers":
+            return False
+        return may(directory, caller, Right.SEND, record) or may(directory, caller, Right.LISTEN, record)
+
+    # --- subscriptions ---------------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        caller: Caller,
+        router: str,
+        target: str,
+        *,
+        filter: Mapping[str, Any] | None = None,
+        action: Mapping[str, Any] | None = None,
+        expires_at: str | None = None,
+        id: str = "",
+        owner: str = "",
+        replace_it: bool = False,
+    ) -> Subscription:
+        """Messages of a router go to a target from now on.
+
+        Raises:
+            Missing: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a bad
+                filter or action, a cycle, too many subscribers.
+        """
+        directory = self.directory
+        directory.refresh()
+        record = directory.get(router)
+        if record.role is not Role.ROUTER:
+            raise Missing(f"{router} has role {record.role}; expected a router to subscribe to")
+        if not owner:
+            demand(directory, caller, Right.MANAGE, record)
+        existing = directory.subscription(router, id) if id else None
+        if existing is not None and not replace_it:
+            raise Taken(f"{router} has a subscription {id} already")
+        most = record.policy["max_subscribers"]
+        if most is None:
+            most = limits.SUBSCRIPTIONS_MAX
+        if existing is None and len(directory.subscriptions(router)) >= most:
+            raise Refused(f"{router} has {most} subscriptions, which is its max_subscribers")
+        if expires_at is not None:
+            try:
+                Policy.parse({"role": "none", "expires_at": expires_at})
+            except InvalidPolicy as error:
+                raise Refused(str(error)) from None
+        made = Subscription(
+            router,
+            id or secrets.token_hex(8),
+            target,
+            filter,
+            action,
+            expires_at,
+            owner=owner,
+        )
+        if made.push:
+            made = replace(made, secret=existing.secret if existing else secrets.token_hex(32))
+        else:
+            self._check_target(caller, router, target)
+        guard = 0 if existing is None else existing.revision
+        await self._write([Write(made.key, made.to_value(), guard)], f"subscription {made.id} of {router}")
+        return directory.subscription(router, made.id) or made
+
+    async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
+        """Raises Missing, Forbidden. With the owner that made it no right is asked for."""
+        self.directory.refresh()
+        found = self.directory.subscription(router, id)
+        if found is None:
+            raise Missing(f"{router} has no subscription {id}")
+        if not owner or owner != found.owner:
+            demand(self.directory, caller, Right.MANAGE, self.directory.get(router))
+        await self._write([Write(found.key, None, found.revision)], f"subscription {id} of {router}")
+
+    # --- permissions -----------------------------------------------------------------------------------
+
+    async def permit(self, caller: Caller, user: str, prefix: str, rights: frozenset[Right]) -> Permission:
+        """Set what a user may do at and below a prefix; no rights at all clear it."""
+        if prefix:
+            rules.check(prefix)
+        self.directory.refresh()
+        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
+            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
+        permission = Permission(user, prefix, rights)
+        await self._write(
+            [Write(permission.key, permission.to_value() if rights else None)], f"permission of {user}"
+        )
+        return permission
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    async def _make(
+        self, name: str, policy: Policy, *, owner: str, automatic: bool, guard: Name | None = None
+    ) -> Name:
+        self.directory.refresh()
+        self._check_policy(name, policy)
+        found = self.directory.find(name)
+        if found is not None and found is not guard:
+            raise Taken(
+                f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
+            )
+        if self.directory.count() >= limits.NAMES_MAX:
+            raise Refused(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
+        if policy.role in PLACED:
+            await self._coordinator.place(name)
+        now_ms = self._now_ms()
+        record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
+        write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
+        try:
+            await self._coordinator.write([write])
+        except Conflict:
+            # An expired name that nobody has swept yet is there for the coordinator, and for nobody else.
+            stale = next((each for each in self.directory.expired() if each.name == name), None)
+            if stale is None:
+                self.directory.refresh()
+                raise Taken(f"{name} was given a role by somebody else a moment ago") from None
+            await self.expire(stale)
+            return await self._make(name, policy, owner=owner, automatic=automatic)
+        self.directory.refresh()
+        return self.directory.get(name)
+
+    async def _drop(self, record: Name) -> None:
+        name = record.name
+        gone = {name, rules.dead_letter_name(name)}
+        writes = [Write(NAMES + name, None, record.revision)]
+        writes += [
+            Write(each.key, None)
+            for each in self.directory.every_subscription()
+            if each.router == name or each.target in gone
+        ]
+        await self._write(writes, name)
+        if record.role in PLACED:
+            await self._coordinator.unplace(sorted(gone))
+
+    async def _write(self, writes: list[Write], what: str) -> None:
+        try:
+            await self._coordinator.write(writes)
+        except Conflict:
+            self.directory.refresh()
+            raise Changed(f"{what} was changed by somebody else in the meantime; read it again") from None
+        self.directory.refresh()
+
+    def _known(self, caller: Caller, name: str, revision: int | None) -> Name:
+        record = self.directory.find(name)
+        if record is None:
+            raise Missing(f"{name} has no role")
+        demand(self.directory, caller, Right.MANAGE, record)
+        if revision is not None and revision != record.revision:
+            raise Changed(
+                f"{name} is at revision {record.revision}, and {revision} was expected; read it again"
+            )
+        return record
+
+    def _demand(self, caller: Caller, name: str) -> None:
+        self.directory.refresh()
+        demand(self.directory, caller, Right.MANAGE, self.directory.get(name))
+
+    def _check_policy(self, name: str, policy: Policy) -> None:
+        """What only the whole namespace can tell about a policy."""
+        target = policy["dead_letter"] if policy.role is Role.QUEUE else None
+        if target is not None:
+            seen = {name}
+            while target is not None and target not in seen:
+                seen.add(target)
+                record = self.directory.get(target)
+                target = record.policy["dead_letter"] if record.role is Role.QUEUE else None
+            if target is not None:
+                raise InvalidPolicy(
+                    "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
+                )
+
+    def _check_target(self, caller: Caller, router: str, target: str) -> None:
+        rules.check(target)
+        record = self.directory.get(target)
+        if record.role not in (Role.QUEUE, Role.ROUTER):
+            raise Missing(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
+        demand(self.directory, caller, Right.SEND, record)
+        path = self._path(target, router)
+        if path is not None:
+            raise Refused(
+                f"{router} can't feed {target}: messages would go round in a cycle, "
+                + " -> ".join([router, *path])
+            )
+
+    def _path(self, start: str, goal: str) -> list[str] | None:
+        """How messages at `start` would reach `goal`, or None."""
+        if start == goal:
+            return [start]
+        seen = {start}
+        waiting = [[start]]
+        while waiting:
+            path = waiting.pop()
+            for each in self.directory.subscriptions(path[-1]):
+                if each.target == goal:
+                    return [*path, goal]
+                if each.target not in seen and not each.push:
+                    seen.add(each.target)
+                    waiting.append([*path, each.target])
+        return None
+
+
+def policy_from(text: bytes | str) -> Policy:
+    """A policy from JSON text. Raises InvalidPolicy."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPolicy("", str(error), 'a JSON object such as {"role": "queue"}') from None
+    return Policy.parse(value)

@@ -8,11 +8,15 @@ import pytest
 
 from lightrail.amqp.sasl import verify_plain
 from lightrail.cluster.coordinator import (
+    Conflict,
     Coordinator,
     CoordinatorError,
+    Entry,
+    News,
     ShardsInUse,
     UserExists,
     UserUnknown,
+    Write,
 )
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
@@ -193,5 +197,83 @@ def test_an_unknown_user_is_not_removed(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         with pytest.raises(UserUnknown, match="'alice'"):
             await coordinator.remove_user("alice")
+
+    run(check)
+
+
+def test_entries_have_the_revisions_that_made_and_changed_them(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        first = await coordinator.write([Write("names/a", "1"), Write("names/b", "2")])
+        second = await coordinator.write([Write("names/a", "3")])
+        assert second == first + 1
+        assert await coordinator.entry("names/a") == Entry("names/a", "3", first, second)
+        assert await coordinator.entries("names/") == [
+            Entry("names/a", "3", first, second),
+            Entry("names/b", "2", first, first),
+        ]
+        assert await coordinator.entries("names/b") == [Entry("names/b", "2", first, first)]
+        assert await coordinator.entry("names/c") is None
+
+    run(check)
+
+
+def test_a_key_that_was_deleted_and_made_again_is_another_one(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        first = await coordinator.write([Write("names/a", "1")])
+        await coordinator.write([Write("names/a", None)])
+        assert await coordinator.entry("names/a") is None
+        again = await coordinator.write([Write("names/a", "1", 0)])
+        assert await coordinator.entry("names/a") == Entry("names/a", "1", again, again)
+        assert again > first
+
+    run(check)
+
+
+def test_a_guard_that_does_not_hold_leaves_everything_as_it_was(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        first = await coordinator.write([Write("names/a", "1")])
+        for guard in (0, first - 1, first + 1):
+            with pytest.raises(Conflict, match="names/a"):
+                await coordinator.write([Write("names/b", "1"), Write("names/a", "2", guard)])
+        with pytest.raises(Conflict):
+            await coordinator.write([Write("names/none", None, first)])
+        assert [entry.key for entry in await coordinator.entries("")] == ["names/a"]
+        assert await coordinator.write([Write("names/a", "2", first)]) > first
+
+    run(check)
+
+
+def test_news_are_what_changed_since(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        assert coordinator.news(0) is None
+        first = await coordinator.write([Write("names/a", "1"), Write("names/b", "1")])
+        everything = coordinator.news(0)
+        assert everything is not None
+        assert everything.whole
+        assert everything.revision == first
+        assert {entry.key for entry in everything.entries} == {"names/a", "names/b"}
+        assert coordinator.news(first) is None
+        assert coordinator.news(first) is None
+        second = await coordinator.write([Write("names/a", None)])
+        third = await coordinator.write([Write("names/c", "1")])
+        news = coordinator.news(first)
+        assert news == News(
+            third, [Entry("names/a", None, first, second), Entry("names/c", "1", third, third)], False
+        )
+        assert coordinator.news(third) is None
+        assert coordinator.news(second) == News(third, [Entry("names/c", "1", third, third)], False)
+
+    run(check)
+
+
+def test_a_queue_that_was_forgotten_may_be_placed_anew(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(2)
+        await coordinator.place("q/$dlq")
+        await coordinator.unplace(["q", "q/$dlq", "never"])
+        assert await coordinator.placements() == {}
+        # Its load is gone as well: the shards take turns again.
+        shards = [(await coordinator.place(name)).shard for name in ("a", "b")]
+        assert sorted(shards) == [0, 1]
 
     run(check)

@@ -1,0 +1,182 @@
+"""Directory: the view follows the coordinator, what is over is gone at once, names above decide."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from lightrail.cluster.coordinator import Write
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model.policy import QUEUE, Policy, Role
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
+
+
+class Scene:
+    """A coordinator, a directory that follows it, and a clock."""
+
+    def __init__(self, auto_create: bool = True) -> None:
+        self.coordinator = MemoryCoordinator()
+        self.now_ms = 1_000
+        self.directory = Directory(self.coordinator, auto_create=auto_create, now_ms=lambda: self.now_ms)
+        self.told: list[Changes] = []
+        self.directory.listen(self.told.append)
+
+    async def give(self, name: str, **fields: object) -> None:
+        policy = Policy.parse({"role": "queue", **fields})
+        await self.coordinator.write([Write(NAMES + name, Name(name, policy).to_value())])
+
+    async def drop(self, name: str) -> None:
+        await self.coordinator.write([Write(NAMES + name, None)])
+
+
+def run(check: Callable[[Scene], Awaitable[None]], auto_create: bool = True) -> None:
+    async def checked() -> None:
+        await check(Scene(auto_create))
+
+    asyncio.run(checked())
+
+
+def test_every_name_exists_and_has_role_none() -> None:
+    directory = Scene().directory
+    directory.refresh()
+    assert directory.get("any/name").role is Role.NONE
+    assert directory.find("any/name") is None
+
+
+def test_a_refresh_takes_in_what_changed_and_says_so() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a", max_length=3)
+        assert scene.directory.get("a").role is Role.NONE
+        scene.directory.refresh()
+        assert scene.directory.get("a").policy["max_length"] == 3
+        assert list(scene.told[0].names) == ["a"]
+        await scene.drop("a")
+        scene.directory.refresh()
+        assert scene.directory.find("a") is None
+        before = scene.told[1].names["a"]
+        assert before is not None
+        assert before.policy["max_length"] == 3
+        scene.directory.refresh()
+        assert len(scene.told) == 2
+
+    run(check)
+
+
+def test_a_name_that_was_made_again_is_another_one() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a")
+        scene.directory.refresh()
+        first = scene.directory.get("a").created
+        await scene.drop("a")
+        await scene.give("a")
+        scene.directory.refresh()
+        assert scene.directory.get("a").created > first
+
+    run(check)
+
+
+def test_a_name_whose_time_is_over_is_gone_until_it_is_renewed() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a", expires_at="1970-01-01T00:00:02Z")
+        scene.directory.refresh()
+        scene.now_ms = 1_999
+        scene.directory.refresh()
+        assert scene.directory.get("a").role is Role.QUEUE
+        scene.now_ms = 2_000
+        scene.directory.refresh()
+        assert scene.directory.get("a").role is Role.NONE
+        assert [name.name for name in scene.directory.expired()] == ["a"]
+        assert "a" in scene.told[-1].names
+        await scene.give("a", expires_at="1970-01-01T00:00:09Z")
+        scene.directory.refresh()
+        assert scene.directory.get("a").role is Role.QUEUE
+        assert scene.directory.expired() == []
+
+    run(check)
+
+
+def test_a_dead_letter_queue_is_there_with_its_queue() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a", authorization="none", max_length=1)
+        scene.directory.refresh()
+        dead = scene.directory.get("a/$dlq")
+        assert dead.role is Role.QUEUE
+        assert dead.policy["authorization"] == "none"
+        assert dead.policy["max_length"] is None
+        assert scene.directory.get("b/$dlq").role is Role.NONE
+
+    run(check)
+
+
+def test_the_nearest_name_above_that_says_so_decides_what_comes_into_being() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.coordinator.write(
+            [
+                Write(NAMES + name, Name(name, Policy.parse({"role": "none", **fields})).to_value())
+                for name, fields in (
+                    ("a", {"auto_create": True, "template": {"max_length": 9}}),
+                    ("a/b", {"auto_create": False}),
+                    ("a/b/c", {"auto_create": True}),
+                )
+            ]
+        )
+        scene.directory.refresh()
+        template = scene.directory.template("a/x/y")
+        assert template is not None
+        assert template["max_length"] == 9
+        assert scene.directory.template("a/b/x") is None
+        below = scene.directory.template("a/b/c/x")
+        assert below is not None
+        assert below["max_length"] == 9
+        assert scene.directory.template("elsewhere") is None
+
+    run(check, auto_create=False)
+
+
+def test_without_a_word_above_the_installation_decides() -> None:
+    assert Scene(auto_create=True).directory.template("a/b") == QUEUE
+    assert Scene(auto_create=False).directory.template("a/b") is None
+
+
+def test_rights_at_a_name_and_above_it_add_up() -> None:
+    async def check(scene: Scene) -> None:
+        for prefix, rights in (("", {Right.LISTEN}), ("a/b", {Right.SEND}), ("a/bc", {Right.MANAGE})):
+            permission = Permission("eve/x", prefix, frozenset(rights))
+            await scene.coordinator.write([Write(permission.key, permission.to_value())])
+        scene.directory.refresh()
+        assert scene.directory.rights("eve/x", "a/b/c") == {Right.LISTEN, Right.SEND}
+        assert scene.directory.rights("eve/x", "a") == {Right.LISTEN}
+        assert scene.directory.rights("eve/x", "a/bc") == {Right.LISTEN, Right.MANAGE}
+        assert scene.directory.rights("eve", "a/b") == frozenset()
+        assert scene.told[-1].users == {"eve/x"}
+        await scene.coordinator.write([Write(Permission("eve/x", "").key, None)])
+        scene.directory.refresh()
+        assert scene.directory.rights("eve/x", "a") == frozenset()
+
+    run(check)
+
+
+def test_subscriptions_are_found_by_router() -> None:
+    async def check(scene: Scene) -> None:
+        made = Subscription("r/x", "1", "q", {"subject": "a.*"}, None, None)
+        await scene.coordinator.write([Write(made.key, made.to_value())])
+        scene.directory.refresh()
+        (found,) = scene.directory.subscriptions("r/x")
+        assert found.target == "q"
+        assert found.filter == {"subject": "a.*"}
+        assert scene.directory.subscription("r/x", "1") == found
+        assert scene.told[-1].routers == {"r/x"}
+        await scene.coordinator.write([Write(made.key, None)])
+        scene.directory.refresh()
+        assert scene.directory.subscriptions("r/x") == []
+
+    run(check)
+
+
+def test_what_can_not_be_read_stays_out_and_stops_nothing() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.coordinator.write([Write(NAMES + "bad", "{"), Write(NAMES + "worse", '{"policy":{}}')])
+        await scene.give("good")
+        scene.directory.refresh()
+        assert [record.name for record in scene.directory.below("")] == ["good"]
+
+    run(check)

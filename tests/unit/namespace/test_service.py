@@ -1,0 +1,261 @@
+"""Service: what is refused and why, who wins, and what goes with what."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model.names import InvalidName
+from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import ANYBODY, Caller, Forbidden, demand
+from lightrail.namespace.service import Changed, Missing, Refused, Service, Taken, policy_from
+
+
+class Scene:
+    """Two services on one coordinator, as two processes have them."""
+
+    def __init__(self, auto_create: bool = True) -> None:
+        self.coordinator = MemoryCoordinator()
+        self.now_ms = 1_000
+        self.one = self._service(auto_create)
+        self.two = self._service(auto_create)
+
+    def _service(self, auto_create: bool) -> Service:
+        directory = Directory(self.coordinator, auto_create=auto_create, now_ms=lambda: self.now_ms)
+        return Service(self.coordinator, directory, now_ms=lambda: self.now_ms)
+
+
+def run(check: Callable[[Scene], Awaitable[None]], auto_create: bool = True) -> None:
+    async def checked() -> None:
+        scene = Scene(auto_create)
+        await scene.coordinator.set_shards(2)
+        await check(scene)
+
+    asyncio.run(checked())
+
+
+def policy(role: str = "queue", **fields: Any) -> Policy:
+    return Policy.parse({"role": role, **fields})
+
+
+def test_a_queue_is_placed_when_it_is_made_and_forgotten_when_it_goes() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy())
+        assert await scene.coordinator.placement("q") is not None
+        await scene.one.drop(ANYBODY, "q")
+        assert await scene.coordinator.placements() == {}
+        with pytest.raises(Missing, match="q has no role"):
+            await scene.one.drop(ANYBODY, "q")
+
+    run(check)
+
+
+def test_a_name_is_given_a_role_once() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy(max_length=1))
+        with pytest.raises(Taken, match="q has role queue already"):
+            await scene.two.give(ANYBODY, "q", policy("router"))
+        assert scene.two.directory.get("q").policy["max_length"] == 1
+
+    run(check)
+
+
+def test_of_two_that_change_the_same_name_one_wins() -> None:
+    async def check(scene: Scene) -> None:
+        made = await scene.one.give(ANYBODY, "q", policy())
+        changed = await scene.one.change(ANYBODY, "q", policy(max_length=1), made.revision)
+        assert changed.created == made.created
+        with pytest.raises(Changed, match="read it again"):
+            await scene.two.change(ANYBODY, "q", policy(max_length=2), made.revision)
+        with pytest.raises(Changed):
+            await scene.two.drop(ANYBODY, "q", made.revision)
+        await scene.two.drop(ANYBODY, "q", changed.revision)
+
+    run(check)
+
+
+def test_a_change_does_not_change_the_role() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "q", policy())
+        with pytest.raises(Refused, match="delete it first"):
+            await scene.one.change(ANYBODY, "q", policy("router"))
+
+    run(check)
+
+
+def test_system_names_and_bad_names_are_no_ones_to_give() -> None:
+    async def check(scene: Scene) -> None:
+        with pytest.raises(Refused, match="comes with its queue"):
+            await scene.one.give(ANYBODY, "q/$dlq", policy())
+        with pytest.raises(InvalidName):
+            await scene.one.give(ANYBODY, "q//x", policy())
+        with pytest.raises(InvalidPolicy):
+            policy_from("{")
+
+    run(check)
+
+
+def test_what_is_first_used_becomes_a_queue_where_that_is_allowed() -> None:
+    async def check(scene: Scene) -> None:
+        made = await scene.one.first_use("a/b")
+        assert made.role is Role.QUEUE
+        assert made.automatic
+        assert (await scene.two.first_use("a/b")).created == made.created
+        await scene.one.give(ANYBODY, "closed", policy("none", auto_create=False))
+        assert (await scene.one.first_use("closed/q")).role is Role.NONE
+
+    run(check)
+
+
+def test_nothing_comes_into_being_where_it_is_off() -> None:
+    async def check(scene: Scene) -> None:
+        assert (await scene.one.first_use("a/b")).role is Role.NONE
+
+    run(check, auto_create=False)
+
+
+def test_a_name_whose_time_is_over_can_be_given_a_role_again() -> None:
+    async def check(scene: Scene) -> None:
+        first = await scene.one.give(ANYBODY, "q", policy(expires_at="1970-01-01T00:00:02Z"))
+        scene.now_ms = 2_000
+        again = await scene.two.give(ANYBODY, "q", policy("router"))
+        assert again.role is Role.ROUTER
+        assert again.created > first.created
+
+    run(check)
+
+
+def test_cycles_are_refused_and_shown() -> None:
+    async def check(scene: Scene) -> None:
+        for router in ("a", "b", "c"):
+            await scene.one.give(ANYBODY, router, policy("router"))
+        await scene.one.subscribe(ANYBODY, "a", "b")
+        await scene.one.subscribe(ANYBODY, "b", "c")
+        with pytest.raises(Refused, match="c -> a -> b -> c"):
+            await scene.two.subscribe(ANYBODY, "c", "a")
+        with pytest.raises(Refused, match="cycle"):
+            await scene.two.subscribe(ANYBODY, "a", "a")
+
+    run(check)
+
+
+def test_subscriptions_go_with_their_router_and_their_target() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        await scene.one.subscribe(ANYBODY, "r", "q")
+        await scene.one.subscribe(ANYBODY, "r", "q/$dlq")
+        pushed = await scene.one.subscribe(ANYBODY, "r", "https://example.org/hook")
+        assert len(pushed.secret) == 64
+        assert "secret" not in pushed.shown()
+        await scene.one.drop(ANYBODY, "q")
+        assert [each.id for each in scene.one.directory.subscriptions("r")] == [pushed.id]
+        await scene.one.drop(ANYBODY, "r")
+        assert list(scene.one.directory.every_subscription()) == []
+
+    run(check)
+
+
+def test_a_subscription_needs_a_router_a_target_and_room() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router", max_subscribers=1))
+        await scene.one.give(ANYBODY, "q", policy())
+        with pytest.raises(Missing, match="expected a router"):
+            await scene.one.subscribe(ANYBODY, "q", "r")
+        with pytest.raises(Missing, match="expected a queue, a router or a URL"):
+            await scene.one.subscribe(ANYBODY, "r", "nothing")
+        made = await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        with pytest.raises(Taken):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="s")
+        with pytest.raises(Refused, match="max_subscribers"):
+            await scene.one.subscribe(ANYBODY, "r", "q")
+        changed = await scene.one.subscribe(
+            ANYBODY, "r", "q", id="s", filter={"subject": "a"}, replace_it=True
+        )
+        assert changed.revision > made.revision
+        await scene.one.unsubscribe(ANYBODY, "r", "s")
+        with pytest.raises(Missing, match="no subscription s"):
+            await scene.one.unsubscribe(ANYBODY, "r", "s")
+
+    run(check)
+
+
+def test_dead_letters_do_not_go_round() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "a", policy())
+        await scene.one.give(ANYBODY, "b", policy(dead_letter="a"))
+        with pytest.raises(InvalidPolicy, match="dead_letter"):
+            await scene.one.change(ANYBODY, "a", policy(dead_letter="b"))
+        with pytest.raises(InvalidPolicy, match="dead_letter"):
+            await scene.one.change(ANYBODY, "a", policy(dead_letter="a"))
+
+    run(check)
+
+
+def test_who_has_no_right_is_told_which_and_how_to_get_it() -> None:
+    async def check(scene: Scene) -> None:
+        bob = Caller("bob")
+        with pytest.raises(Forbidden, match="permission set bob q manage"):
+            await scene.one.give(bob, "q", policy())
+        with pytest.raises(Forbidden):
+            await scene.one.permit(bob, "bob", "", frozenset(Right))
+        await scene.one.permit(ANYBODY, "bob", "team", frozenset({Right.MANAGE}))
+        made = await scene.two.give(bob, "team/q", policy())
+        with pytest.raises(Forbidden, match="no right to send to team/q"):
+            demand(scene.two.directory, bob, Right.SEND, made)
+        with pytest.raises(Forbidden):
+            await scene.two.permit(bob, "bob", "", frozenset(Right))
+        await scene.two.permit(bob, "bob", "team/q", frozenset({Right.SEND}))
+        demand(scene.two.directory, bob, Right.SEND, made)
+        await scene.one.permit(ANYBODY, "bob", "team", frozenset())
+        with pytest.raises(Forbidden):
+            await scene.two.drop(bob, "team/q")
+
+    run(check)
+
+
+def test_a_token_allows_no_more_than_its_scope() -> None:
+    async def check(scene: Scene) -> None:
+        made = await scene.one.give(ANYBODY, "a/q", policy())
+        narrow = Caller("root", everything=True, scope=(("a", frozenset({Right.LISTEN})),))
+        demand(scene.one.directory, narrow, Right.LISTEN, made)
+        with pytest.raises(Forbidden):
+            demand(scene.one.directory, narrow, Right.SEND, made)
+        other = await scene.one.give(ANYBODY, "ab", policy())
+        with pytest.raises(Forbidden):
+            demand(scene.one.directory, narrow, Right.LISTEN, other)
+
+    run(check)
+
+
+def test_a_policy_may_ask_for_tls_and_for_no_right() -> None:
+    async def check(scene: Scene) -> None:
+        safe = await scene.one.give(ANYBODY, "safe", policy(transport_protection="tls"))
+        with pytest.raises(Forbidden, match="asks for TLS"):
+            demand(scene.one.directory, ANYBODY, Right.SEND, safe)
+        demand(scene.one.directory, Caller("x", everything=True, tls=True), Right.SEND, safe)
+        drop_box = await scene.one.give(ANYBODY, "box", policy(authorization="listen"))
+        demand(scene.one.directory, Caller("x"), Right.SEND, drop_box)
+        with pytest.raises(Forbidden):
+            demand(scene.one.directory, Caller("x"), Right.LISTEN, drop_box)
+
+    run(check)
+
+
+def test_a_list_shows_what_the_caller_may_know_of() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "a", policy())
+        await scene.one.give(ANYBODY, "a-b", policy())
+        await scene.one.give(ANYBODY, "a/x", policy())
+        await scene.one.give(ANYBODY, "a/hidden", policy(discoverability="managers"))
+        await scene.one.permit(ANYBODY, "bob", "a", frozenset({Right.SEND}))
+        assert [each.name for each in scene.one.names(Caller("bob"))] == ["a", "a/x"]
+        assert [each.name for each in scene.one.names(ANYBODY)] == ["a", "a/hidden", "a/x", "a-b"]
+        assert [each.name for each in scene.one.names(ANYBODY, "a")] == ["a", "a/hidden", "a/x"]
+        assert list(scene.one.names(Caller("eve"))) == []
+
+    run(check)

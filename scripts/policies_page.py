@@ -1,0 +1,57 @@
+"""Writes docs/operate/policies.md from the policies' fields themselves; a test checks that the page is current."""
+
+import sys
+from pathlib import Path
+
+from lightrail.model.policy import FIELDS, Field, Role
+
+PAGE = Path(__file__).parents[1] / "docs" / "operate" / "policies.md"
+HEAD = """# Policies
+
+Every name that can be written exists already, and its role is `none`. Posting a policy to a name gives it a role;
+no name above it has to be made. A policy is a JSON object with `role` and the fields of that role, for example
+`{"role": "queue", "lock_duration": 30, "max_delivery_count": 5}`. Unknown fields and values out of range are
+refused with the field, the value and what is allowed. Durations are seconds as numbers, sizes are bytes, times
+are RFC 3339 in UTC. A policy is kept as it was given; a field that was left out has its default.
+
+| role | what the name does |
+|---|---|
+| `none` | attach and send answer not-found; a policy of role none says what is so for the names below (`auto_create`, `template`) |
+| `metadata` | points elsewhere: HTTP answers 303, AMQP `amqp:link:redirect`, with `reference` |
+| `connection-point` | a relay: senders are passed straight through to who listens there; nothing is stored |
+| `queue` | holds messages until consumers take them; `NAME/$dlq` has those that failed |
+| `router` | gives messages on to its subscribers |
+
+A field changes with `PUT /NAME/!policy` (or `lightrail-admin names set`) and takes effect at once, under open
+links too.
+"""
+TABLE = "\n| field | values | default | |\n|---|---|---|---|\n"
+SECTIONS = (
+    ("Every role", frozenset(Role)),
+    ("Queues, routers and connection points", frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})),
+    ("Queues and routers", frozenset({Role.QUEUE, Role.ROUTER})),
+    ("Metadata", frozenset({Role.METADATA})),
+    ("Queues", frozenset({Role.QUEUE})),
+    ("Routers", frozenset({Role.ROUTER})),
+)
+
+
+def row(field: Field) -> str:
+    """One line of a table."""
+    default = {None: "null", True: "true", False: "false"}.get(field.default, field.default)
+    values = ", ".join(f"`{each}`" for each in field.choices) or field.allowed
+    return f"| `{field.name}` | {values} | `{default}` | {field.doc} |\n"
+
+
+def page() -> str:
+    """The whole page."""
+    text = HEAD
+    for title, roles in SECTIONS:
+        rows = [row(field) for field in FIELDS if field.roles == roles]
+        text += f"\n## {title}\n{TABLE}{''.join(rows)}"
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)

@@ -1,4 +1,4 @@
-"""Writes docs/operate/policies.md from the policies' fields themselves; a test checks that the page is current."""
+"""Writes docs/operate/policies.md from the fields of policies; a test checks that the page is current."""
 
 import sys
 from pathlib import Path
@@ -38,7 +38,7 @@ SECTIONS = (
 
 def row(field: Field) -> str:
     """One line of a table."""
-    default = {None: "null", True: "true", False: "false"}.get(field.default, field.default)
+    default = {None: "null", True: "true", False: "false", "": '""'}.get(field.default, field.default)
     values = ", ".join(f"`{each}`" for each in field.choices) or field.allowed
     return f"| `{field.name}` | {values} | `{default}` | {field.doc} |\n"
 

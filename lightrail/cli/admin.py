@@ -1,4 +1,8 @@
-"""The command ``lightrail-admin``: users, and repair of a journal, by the files of a data directory."""
+"""The command ``lightrail-admin``.
+
+Users and the repair of a journal work on the files of a data directory, here; everything else talks to a
+running broker through its gateway (cli/administration/).
+"""
 
 import argparse
 import asyncio
@@ -9,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lightrail.cli.administration import entry
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
@@ -17,7 +22,7 @@ from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
-EXAMPLES: Final = """examples:
+EXAMPLES: Final = f"""examples, by the files of a data directory:
   lightrail-admin user add alice                       asks for the password
   lightrail-admin user add alice < password.txt        reads its first line
   lightrail-admin --data /var/lib/lightrail user password alice --password-file /run/secrets/alice
@@ -26,6 +31,10 @@ EXAMPLES: Final = """examples:
   lightrail-admin journal repair ./data/shard-0        sets aside what can't be read; stop the broker first
 
 A broker that runs sees changes of users with the next connection.
+
+examples, by the gateway of a running broker:
+{entry.EXAMPLES}
+Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no message came.
 """
 
 
@@ -34,8 +43,10 @@ class Refused(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 refused, 2 wrong use."""
+    """Entry point; returns the exit status: 0 done, 1 refused, 2 wrong use; more in cli/administration."""
     parsed = _parser().parse_args(argv)
+    if hasattr(parsed, "run"):
+        return entry.run(parsed)
     try:
         if parsed.thing == "journal":
             return _repair(parsed.directory)
@@ -78,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         "repair", help="set aside what is damaged, so that the shard starts again"
     )
     mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
+    entry.register(parser, things)
     return parser
 
 

@@ -1,0 +1,36 @@
+"""How a command is registered: its words, what it does, and the options that every one of them has."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from lightrail.cli.administration.client import Client
+
+Subparsers = Any
+"""What add_subparsers gives; argparse keeps its type to itself."""
+Run = Callable[[Client, argparse.Namespace], int]
+
+
+class Usage(Exception):
+    """The command's words don't go together; the message says how they would."""
+
+
+class Refused(Exception):
+    """What was asked would do more than was meant, or failed; the message says how to go on."""
+
+
+def group(things: Subparsers, name: str, help: str) -> Subparsers:
+    """A thing with actions."""
+    return things.add_parser(name, help=help).add_subparsers(dest="action", required=True, metavar="ACTION")
+
+
+def add(
+    where: Subparsers, name: str, run: Run, help: str, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """A command: `run(client, parsed)` returns the exit status."""
+    command: argparse.ArgumentParser = where.add_parser(
+        name, help=help, description=help, epilog=epilog, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument("--json", action="store_true", help="for scripts: JSON on standard output")
+    command.set_defaults(run=run)
+    return command

@@ -1,0 +1,276 @@
+"""The commands `send`, `receive`, `peek`, `purge`, `move` and `dlq`: messages of a name, one or many."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from lightrail.cli.administration.client import Client, Failed, Response, path_of
+from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
+from lightrail.cli.administration.names import json_argument, pages
+from lightrail.cli.administration.output import Progress, show_json, table
+from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
+
+NOTHING: Final = 4
+"""Exit status of a receive that got no message."""
+POLL_S: Final = 0.2
+PROPERTY: Final = "lightrail-property-"
+PEEK_COLUMNS: Final = ("sequence", "state", "delivery_count", "enqueued_at", "size", "subject", "body")
+
+
+def register(things: Subparsers) -> None:
+    """Adds these commands."""
+    command = add(things, "send", _send, "send a message: its body from the command line or standard input")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("body", metavar="BODY", nargs="?", help="text; left out, standard input is sent")
+    command.add_argument(
+        "--property",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="an application property; numbers, true, false and null as JSON has them",
+    )
+    command.add_argument("--subject", metavar="TEXT")
+    command.add_argument("--message-id", metavar="ID")
+    command.add_argument("--group-id", metavar="ID")
+    command.add_argument("--content-type", metavar="TYPE", default="text/plain")
+    command.add_argument("--ttl", metavar="SECONDS", type=float)
+    command.add_argument("--priority", metavar="0..9", type=int)
+    command.add_argument("--delay", metavar="SECONDS", type=float, help="for queues whose policy says delay")
+    command.add_argument("--transient", action="store_true", help="not on disk before it is accepted")
+    command.add_argument("--count", metavar="N", type=int, default=1, help="so many times (default 1)")
+    command = add(things, "receive", _receive, f"take messages; exit status {NOTHING} when there is none")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--timeout", metavar="SECONDS", type=float, default=0, help="wait so long for one")
+    command.add_argument("--count", metavar="N", type=int, default=1, help="at most so many (default 1)")
+    command = add(things, "peek", _peek, "look at messages without taking them")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--count", metavar="N", type=int, default=10)
+    command.add_argument("--from", metavar="SEQUENCE", type=int, default=0, dest="first")
+    command = add(things, "purge", _purge, "remove every message that no consumer holds")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("--yes", action="store_true", help="without asking")
+    command = add(things, "move", _move, "move or copy messages to another name, by the gateway")
+    command.add_argument("source", metavar="FROM")
+    command.add_argument("target", metavar="TO")
+    command.add_argument("--copy", action="store_true", help="leave them where they are as well")
+    command.add_argument(
+        "--count", metavar="N", type=int, help="at most so many (default: all there are now)"
+    )
+    command.add_argument(
+        "--filter", metavar="JSON", help="only those that match, see `subscriptions add --help`"
+    )
+    dlq = group(things, "dlq", "dead letters")
+    command = add(dlq, "list", _dead_letters, "dead-letter queues that hold messages, or the messages of one")
+    command.add_argument("name", metavar="NAME", nargs="?")
+    command.add_argument("--count", metavar="N", type=int, default=100)
+    command = add(dlq, "redrive", _redrive, "send dead letters back to the queues they came from")
+    command.add_argument("name", metavar="NAME", help="the queue, or its dead-letter queue")
+    command.add_argument("--to", metavar="NAME", help="to this name instead")
+    command.add_argument("--count", metavar="N", type=int)
+    command.add_argument("--filter", metavar="JSON")
+
+
+# --- send and receive ------------------------------------------------------------------------------------
+
+
+def _send(client: Client, parsed: argparse.Namespace) -> int:
+    body = sys.stdin.buffer.read() if parsed.body is None else parsed.body.encode()
+    properties = {
+        "Subject": parsed.subject,
+        "MessageId": parsed.message_id,
+        "GroupId": parsed.group_id,
+        "TimeToLive": parsed.ttl,
+        "Priority": parsed.priority,
+        "DeliveryDelay": parsed.delay,
+        "Durable": False if parsed.transient else None,
+    }
+    headers = {
+        "Content-Type": parsed.content_type,
+        "BrokerProperties": json.dumps(
+            {key: value for key, value in properties.items() if value is not None}
+        ),
+    }
+    for text in parsed.property:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise Usage(f"--property {text!a}: expected NAME=VALUE")
+        headers["LightRail-Property-" + key] = json.dumps(_value(value))
+    progress = Progress("sent")
+    sent = []
+    try:
+        for number in range(parsed.count):
+            response = client.request("POST", path_of(parsed.name), body=body, headers=headers)
+            sent.append(response.headers.get("location"))
+            progress.update(number + 1, parsed.count)
+    finally:
+        progress.finish()
+    if parsed.json:
+        show_json({"sent": len(sent), "locations": sent})
+    else:
+        print(f"{len(sent):,} {'message' if len(sent) == 1 else 'messages'} stored at {parsed.name}")
+    return 0
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, (dict, list)) else value
+
+
+def _receive(client: Client, parsed: argparse.Namespace) -> int:
+    got = 0
+    while got < parsed.count:
+        query = {"timeout": parsed.timeout}
+        response = client.request("DELETE", path_of(parsed.name, "!head"), query=query)
+        if response.status == 204:
+            break
+        got += 1
+        if parsed.json:
+            print(json.dumps(message_of(response), ensure_ascii=False), flush=True)
+        else:
+            sys.stdout.buffer.write(response.body + (b"" if response.body.endswith(b"\n") else b"\n"))
+            sys.stdout.buffer.flush()
+    return 0 if got else NOTHING
+
+
+def message_of(response: Response) -> dict[str, Any]:
+    """A message as the gateway's headers and body have it."""
+    properties: dict[str, Any] = {}
+    for name, value in response.headers.items():
+        if name.startswith(PROPERTY):
+            properties[name.removeprefix(PROPERTY)] = json.loads(value)
+    try:
+        text = {"body": response.body.decode()}
+    except UnicodeDecodeError:
+        text = {"body_hex": response.body.hex()}
+    broker = json.loads(response.headers.get("brokerproperties", "{}"))
+    return {
+        "broker_properties": broker,
+        "properties": properties,
+        "content_type": response.headers.get("content-type"),
+        **text,
+    }
+
+
+# --- looking ---------------------------------------------------------------------------------------------
+
+
+def _peek(client: Client, parsed: argparse.Namespace) -> int:
+    query = {"from": parsed.first, "count": parsed.count}
+    rows = client.request("GET", path_of(parsed.name, "!messages"), query=query).json()
+    rows = rows["messages"] if isinstance(rows, dict) else rows
+    if parsed.json:
+        show_json(rows)
+    else:
+        table([_row(row) for row in rows], PEEK_COLUMNS)
+    return 0
+
+
+def _row(message: dict[str, Any]) -> dict[str, Any]:
+    body = message.get("body") or {}
+    shown = body.get("text", body.get("value", body.get("base64")))
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+    row = dict(message)
+    row["subject"] = (message.get("properties") or {}).get("subject")
+    row["body"] = text if len(text) <= 60 else text[:59] + "…"
+    return row
+
+
+def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
+    if parsed.name:
+        query = {"from": 0, "count": parsed.count}
+        name = dead_letter_name(parsed.name)
+        rows = client.request("GET", path_of(name, "!messages"), query=query).json()
+        rows = rows["messages"] if isinstance(rows, dict) else rows
+        if parsed.json:
+            show_json(rows)
+            return 0
+        for row in rows:
+            notes = row.get("message_annotations") or {}
+            for key in ("reason", "source", "time", "description"):
+                row[key] = notes.get("x-opt-dead-letter-" + key)
+        table(rows, ("sequence", "reason", "source", "time", "description", "size"))
+        return 0
+    rows = [row for row in pages(client, "/!queues", "queues") if is_dead_letter(row["name"])]
+    rows = [row for row in rows if row.get("ready") or row.get("in_flight")]
+    if parsed.json:
+        show_json(rows)
+    else:
+        table(rows, ("name", "ready", "in_flight", "bytes"))
+    return 0
+
+
+# --- moving ----------------------------------------------------------------------------------------------
+
+
+def _purge(client: Client, parsed: argparse.Namespace) -> int:
+    if not parsed.yes and not _confirmed(f"Remove every message of {parsed.name} that no consumer holds?"):
+        raise Refused("nothing was removed; say --yes to purge without being asked")
+    answer = client.request("DELETE", path_of(parsed.name, "!messages")).json()
+    if parsed.json:
+        show_json(answer)
+    else:
+        print(f"{answer['purged']:,} messages removed from {parsed.name}")
+    return 0
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _move(client: Client, parsed: argparse.Namespace) -> int:
+    body = {
+        "from": parsed.source,
+        "to": parsed.target,
+        "mode": "copy" if parsed.copy else "move",
+        "count": parsed.count,
+        "filter": json_argument(parsed.filter, "--filter"),
+    }
+    return transfer(client, body, parsed.json)
+
+
+def _redrive(client: Client, parsed: argparse.Namespace) -> int:
+    name = parsed.name if parsed.name.endswith(DEAD_LETTER_SEGMENT) else dead_letter_name(parsed.name)
+    body = {
+        "from": name,
+        "to": parsed.to,
+        "mode": "redrive",
+        "count": parsed.count,
+        "filter": json_argument(parsed.filter, "--filter"),
+    }
+    return transfer(client, body, parsed.json)
+
+
+def transfer(
+    client: Client, body: dict[str, Any], as_json: bool, pause: Callable[[float], None] = time.sleep
+) -> int:
+    """Has the gateway move messages, and shows how far it is. Ctrl-C cancels what is left."""
+    started = client.request("POST", "/!transfers", json_body=body)
+    state = started.json()
+    path = started.headers.get("location", f"/!transfers/{state['id']}")
+    progress = Progress("moved" if body["mode"] != "copy" else "copied")
+    try:
+        while state["state"] == "running":
+            progress.update(state["moved"], state.get("total"))
+            pause(POLL_S)
+            state = client.get(path)
+    except KeyboardInterrupt:
+        client.request("DELETE", path)
+        state = client.get(path)
+    finally:
+        progress.finish()
+    if as_json:
+        show_json(state)
+    else:
+        target = state.get("to") or "the queues they came from"
+        print(f"{state['moved']:,} messages from {state['from']} to {target}: {state['state']}")
+    if state["state"] == "failed":
+        raise Failed(500, str(state.get("error") or "the transfer failed"))
+    return 0 if state["state"] == "done" else 1

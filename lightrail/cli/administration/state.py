@@ -1,0 +1,163 @@
+"""The commands `status`, `doctor` and `connections`: how the broker is, and what is wrong with it."""
+
+import argparse
+from typing import Any, NamedTuple
+
+from lightrail.cli.administration.client import Client, path_of
+from lightrail.cli.administration.commands import Subparsers, add, group
+from lightrail.cli.administration.names import pages
+from lightrail.cli.administration.output import pairs, show_json, table
+from lightrail.model.names import is_dead_letter, owner
+
+BACKLOG = 1_000
+"""Messages without any consumer that are worth a word."""
+FULL = 0.9
+"""Part of a queue's limit from which it is worth a word."""
+
+
+class Finding(NamedTuple):
+    """Something that is wrong, or will be."""
+
+    severity: str
+    """`error` (something does not work) or `warning`."""
+    what: str
+    do: str
+
+
+def register(things: Subparsers) -> None:
+    """Adds these commands."""
+    add(things, "status", _status, "processes, shards and sums")
+    add(things, "doctor", _doctor, "what is wrong, and what to do; exit status 1 when there is an error")
+    connections = group(things, "connections", "clients that are connected now")
+    command = add(connections, "list", _connections, "all connections")
+    command.add_argument("--user", metavar="NAME")
+    command = add(connections, "show", _connection, "one connection with its sessions and links")
+    command.add_argument("id", metavar="ID")
+    command = add(connections, "close", _close, "close a connection; its client is told why")
+    command.add_argument("id", metavar="ID", nargs="+")
+
+
+def _status(client: Client, parsed: argparse.Namespace) -> int:
+    status = client.get("/!status")
+    if parsed.json:
+        show_json(status)
+        return 0
+    pairs({"version": status["version"], "ready": status["ready"], **status["totals"]})
+    print()
+    table(status["processes"], ("role", "id", "ready", "restarts"))
+    print()
+    table(status["shards"], ("id", "queues", "messages", "bytes", "memory_bytes", "disk_bytes"))
+    return 0 if status["ready"] else 1
+
+
+def _doctor(client: Client, parsed: argparse.Namespace) -> int:
+    status = client.get("/!status")
+    queues = list(pages(client, "/!queues", "queues"))
+    found = diagnose(status, queues)
+    if parsed.json:
+        show_json([finding._asdict() for finding in found])
+    else:
+        for finding in found:
+            print(f"{finding.severity}: {finding.what}\n    {finding.do}")
+        print(f"{len(found)} findings" if found else "nothing is wrong")
+    return 1 if any(finding.severity == "error" for finding in found) else 0
+
+
+def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
+    """What the figures say is wrong; errors first."""
+    found: list[Finding] = []
+    for reason in status.get("reasons", []):
+        found.append(
+            Finding("error", f"not ready: {reason}", "look at that process's log; the supervisor restarts it")
+        )
+    for process in status["processes"]:
+        if process["restarts"]:
+            found.append(
+                Finding(
+                    "warning",
+                    f"{process['role']}-{process['id']} was started again {process['restarts']} times",
+                    "its log says why it ended; more than a few is a bug or a machine without memory",
+                )
+            )
+    for shard in status["shards"]:
+        if shard.get("store_failures"):
+            found.append(
+                Finding(
+                    "error",
+                    f"shard {shard['id']} could not write {shard['store_failures']} times",
+                    "free space on the disk that holds the data directory, or look for its errors in the log",
+                )
+            )
+        for orphan in shard.get("orphans", []):
+            found.append(
+                Finding(
+                    "warning",
+                    f"shard {shard['id']} holds messages of {orphan}, which has no role",
+                    f"to have them served: lightrail-admin names set {orphan} role=queue",
+                )
+            )
+    for queue in queues:
+        found += _about(queue)
+    return sorted(found, key=lambda finding: finding.severity)
+
+
+def _about(queue: dict[str, Any]) -> list[Finding]:
+    name, ready = queue["name"], int(queue["ready"])
+    held = ready + int(queue.get("delayed", 0)) + int(queue["in_flight"])
+    found = []
+    if is_dead_letter(name):
+        if held:
+            source = owner(name)
+            found.append(
+                Finding(
+                    "warning",
+                    f"{held:,} dead letters of {source}",
+                    f"see why: lightrail-admin dlq list {source}; then dlq redrive {source}, or purge {name}",
+                )
+            )
+        return found
+    if ready >= BACKLOG and not queue["consumers"]:
+        found.append(
+            Finding("warning", f"{name} holds {ready:,} messages and nobody consumes", "start its consumers")
+        )
+    for limit, now in (("max_length", held), ("max_bytes", int(queue["bytes"]))):
+        most = queue.get(limit)
+        if most and now >= FULL * most:
+            found.append(
+                Finding(
+                    "warning",
+                    f"{name} is full by {now / most:.0%} ({limit} is {most:,})",
+                    f"add consumers, or raise it: lightrail-admin names set {name} {limit}={2 * most}",
+                )
+            )
+    return found
+
+
+def _connections(client: Client, parsed: argparse.Namespace) -> int:
+    rows = client.get("/!connections", user=parsed.user)["connections"]
+    if parsed.json:
+        show_json(rows)
+    else:
+        table(rows, ("id", "user", "peer", "container", "sessions", "links", "tls", "since"))
+    return 0
+
+
+def _connection(client: Client, parsed: argparse.Namespace) -> int:
+    connection = client.get(path_of("!connections", parsed.id))
+    if parsed.json:
+        show_json(connection)
+        return 0
+    sessions = connection.pop("session_list", connection.pop("sessions", []))
+    pairs(connection)
+    links = [link for each in sessions if isinstance(each, dict) for link in each.get("links", [])]
+    if links:
+        print()
+        table(links, ("name", "role", "address", "credit", "unsettled", "state"))
+    return 0
+
+
+def _close(client: Client, parsed: argparse.Namespace) -> int:
+    for id in parsed.id:
+        client.request("DELETE", path_of("!connections", id))
+        print(f"connection {id} is closed")
+    return 0

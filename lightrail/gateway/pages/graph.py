@@ -1,0 +1,87 @@
+"""Graph: a router and everything behind it, laid out in columns, as an SVG that the template draws."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Subscription
+
+COLUMN: Final = 260
+ROW: Final = 64
+BOX_WIDTH: Final = 200
+BOX_HEIGHT: Final = 40
+MARGIN: Final = 10
+NODES_MAX: Final = 200
+"""Boxes in one picture; the rest is said in a line below it."""
+
+
+class Box(NamedTuple):
+    """One name or URL of the picture; x and y are its left upper corner in pixels."""
+
+    name: str
+    role: str
+    x: int
+    y: int
+
+
+class Line(NamedTuple):
+    """From one box to another, with what the subscription says."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    label: str
+
+
+class Picture(NamedTuple):
+    width: int
+    height: int
+    boxes: list[Box]
+    lines: list[Line]
+    left_out: int
+
+
+def draw(
+    router: str,
+    subscriptions: Callable[[str], Sequence[Subscription]],
+    role: Callable[[str], Role],
+) -> Picture:
+    """The picture of one router: it stands on the left, what it feeds to its right, and so on."""
+    column: dict[str, int] = {router: 0}
+    edges: list[Subscription] = []
+    waiting = [router]
+    left_out = 0
+    while waiting:
+        name = waiting.pop(0)
+        for each in subscriptions(name):
+            if each.target not in column and len(column) >= NODES_MAX:
+                left_out += 1
+                continue
+            edges.append(each)
+            if column.get(each.target, -1) < column[name] + 1:
+                # A box stands right of everything that feeds it; there are no cycles.
+                column[each.target] = column[name] + 1
+                if not each.push and role(each.target) is Role.ROUTER:
+                    waiting.append(each.target)
+    rows: dict[int, int] = {}
+    places: dict[str, Box] = {}
+    for name, x in column.items():
+        y = rows.get(x, 0)
+        rows[x] = y + 1
+        kind = "push" if name.startswith(("http://", "https://")) else str(role(name))
+        places[name] = Box(name, kind, MARGIN + x * COLUMN, MARGIN + y * ROW)
+    unique = {(each.router, each.id): each for each in edges}
+    lines = [
+        Line(
+            places[each.router].x + BOX_WIDTH,
+            places[each.router].y + BOX_HEIGHT // 2,
+            places[each.target].x,
+            places[each.target].y + BOX_HEIGHT // 2,
+            "filter" if each.filter else "",
+        )
+        for each in unique.values()
+    ]
+    width = 2 * MARGIN + max(column.values()) * COLUMN + BOX_WIDTH
+    height = 2 * MARGIN + (max(rows.values()) - 1) * ROW + BOX_HEIGHT
+    return Picture(width, height, list(places.values()), lines, left_out)

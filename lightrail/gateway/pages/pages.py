@@ -1,0 +1,400 @@
+"""Pages: the requests below /!ui, each a template filled with what the views say.
+
+Everything works without script; script adds charts and figures that stay current. No page has script or style
+of its own in it, and its Content-Security-Policy lets nothing be loaded from elsewhere.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lightrail.gateway.pages.graph import draw
+from lightrail.gateway.pages.history import SAMPLE_S, History
+from lightrail.gateway.pages.tree import branches
+from lightrail.gateway.pages.views import Views
+from lightrail.model import names
+from lightrail.model.policy import Role, fields_of
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import Caller, Forbidden, may
+from lightrail.namespace.service import Missing, Refused, Service
+from lightrail.wire.shards import ShardAway, ShardRefused
+
+log = logging.getLogger("lightrail.gateway.pages")
+
+ROWS_MAX: Final = 200
+"""Names or queues on one page."""
+PEEK_MAX: Final = 100
+"""Messages on one page."""
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+STATIC: Final = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class Pages:
+    """The pages of one gateway.
+
+    Args:
+        now_s: seconds since 1970, for charts.
+    """
+
+    def __init__(self, service: Service, views: Views, now_s: Callable[[], float]) -> None:
+        self._service = service
+        self._views = views
+        self._now_s = now_s
+        self._history = History()
+        self._callers: dict[str, Caller] = {}
+        """On whose behalf a series is sampled: who asked for it last."""
+        self._sampler: asyncio.Task[None] | None = None
+        folder = files("lightrail.gateway.pages")
+        self._templates = Environment(
+            loader=FileSystemLoader(str(folder / "templates")),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters.update(
+            number=number, bytes=size, json=shown_json, url=url, time=time_of, shortened=shortened
+        )
+        self._static = {
+            each.name: each.read_bytes() for each in (folder / "static").iterdir() if each.is_file()
+        }
+
+    def add_routes(self, app: web.Application) -> None:
+        """Adds everything below /!ui."""
+        for path, handler in (
+            ("/!ui", self._overview),
+            ("/!ui/names", self._names),
+            ("/!ui/names/below", self._below),
+            ("/!ui/name", self._name),
+            ("/!ui/queues", self._queues),
+            ("/!ui/connections", self._connections),
+            ("/!ui/connection", self._connection),
+            ("/!ui/data/overview", self._overview_data),
+            ("/!ui/data/queue", self._queue_data),
+        ):
+            app.router.add_get(path, self._guarded(handler))
+        for path, handler in (
+            ("/!ui/purge", self._purge),
+            ("/!ui/redrive", self._redrive),
+            ("/!ui/close", self._close),
+        ):
+            app.router.add_post(path, self._guarded(handler))
+        app.router.add_get("/!ui/static/{file}", self._file)
+        app.on_cleanup.append(self._stop)
+
+    # --- pages -----------------------------------------------------------------------------------------
+
+    async def _overview(self, request: web.Request) -> web.Response:
+        caller = _caller(request)
+        status = await self._views.status(caller)
+        return self._render("overview.html", request, "Overview", here="/!ui", status=status)
+
+    async def _names(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("prefix", "")
+        found, more = self._branches(request, prefix)
+        title = f"Names below {prefix}" if prefix else "Names"
+        return self._render(
+            "names.html", request, title, here="/!ui/names", prefix=prefix, branches=found, more=more
+        )
+
+    async def _below(self, request: web.Request) -> web.Response:
+        prefix = request.query.get("prefix", "")
+        found, more = self._branches(request, prefix)
+        text = self._templates.get_template("branches.html").render(branches=found, more=more, prefix=prefix)
+        return web.Response(text=text, content_type="text/html", headers=HEADERS)
+
+    def _branches(self, request: web.Request, prefix: str) -> tuple[list[Any], int]:
+        records = self._service.names(_caller(request), prefix)
+        after = request.query.get("after", "")
+        found = [each for each in branches(records, prefix) if each.segment > after]
+        return found[:ROWS_MAX], max(0, len(found) - ROWS_MAX)
+
+    async def _name(self, request: web.Request) -> web.Response:
+        caller, name = _caller(request), request.query.get("name", "")
+        names.check(name)
+        self._service.directory.refresh()
+        record = self._service.directory.get(name)
+        if not self._service.visible(caller, record):
+            raise Forbidden(f"user {caller.user} has no right to see {name}")
+        if record.role is Role.QUEUE:
+            return await self._queue(request, caller, record)
+        common: dict[str, Any] = {
+            "here": "/!ui/names",
+            "name": name,
+            "record": record,
+            "policy": _policy(record),
+        }
+        if record.role is Role.ROUTER:
+            directory = self._service.directory
+            picture = draw(name, directory.subscriptions, lambda each: directory.get(each).role)
+            subscriptions = directory.subscriptions(name)
+            return self._render(
+                "router.html", request, name, picture=picture, subscriptions=subscriptions, **common
+            )
+        return self._render("name.html", request, name, **common)
+
+    async def _queue(self, request: web.Request, caller: Caller, record: Name) -> web.Response:
+        name = record.name
+        first = _whole(request, "from", 0, 0, 1 << 62)
+        count = _whole(request, "count", 10, 1, PEEK_MAX)
+        messages = None
+        if "peek" in request.query:
+            messages = await self._views.messages(caller, name, first, count)
+        dead = names.is_dead_letter(name)
+        return self._render(
+            "queue.html",
+            request,
+            name,
+            here="/!ui/queues",
+            name=name,
+            queue=await self._views.queue(caller, name),
+            policy=_policy(record),
+            messages=messages,
+            first=first,
+            count=count,
+            source=names.owner(name) if dead else "",
+            dead_letters="" if dead else names.dead_letter_name(name),
+            may_manage=may(self._service.directory, caller, Right.MANAGE, record),
+        )
+
+    async def _queues(self, request: web.Request) -> web.Response:
+        prefix, after = request.query.get("prefix", ""), request.query.get("after", "")
+        page = await self._views.queues(_caller(request), prefix, after, ROWS_MAX)
+        return self._render(
+            "queues.html",
+            request,
+            "Queues",
+            here="/!ui/queues",
+            prefix=prefix,
+            queues=page["queues"],
+            next=page.get("next"),
+        )
+
+    async def _connections(self, request: web.Request) -> web.Response:
+        found = await self._views.connections(_caller(request))
+        return self._render(
+            "connections.html", request, "Connections", here="/!ui/connections", connections=found
+        )
+
+    async def _connection(self, request: web.Request) -> web.Response:
+        found = await self._views.connection(_caller(request), request.query.get("id", ""))
+        return self._render(
+            "connection.html",
+            request,
+            f"Connection {found['id']}",
+            here="/!ui/connections",
+            connection=found,
+            sessions=found.get("session_list", []),
+        )
+
+    # --- actions ---------------------------------------------------------------------------------------
+
+    async def _purge(self, request: web.Request) -> web.Response:
+        form = await self._form(request)
+        purged = await self._views.purge(_caller(request), form["name"])
+        return _back(form["name"], f"{purged:,} messages were removed")
+
+    async def _redrive(self, request: web.Request) -> web.Response:
+        form = await self._form(request)
+        transfer = await self._views.redrive(_caller(request), form["name"])
+        return _back(form["name"], f"dead letters are on their way (transfer {transfer['id']})")
+
+    async def _close(self, request: web.Request) -> web.Response:
+        form = await self._form(request)
+        await self._views.close_connection(_caller(request), form["id"])
+        query = urlencode({"flash": f"connection {form['id']} was closed"})
+        return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/connections?{query}"})
+
+    async def _form(self, request: web.Request) -> dict[str, str]:
+        """The fields of a form of ours: another site's can't be told from it but by where it comes from."""
+        origin = request.headers.get("Origin")
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
+            raise Forbidden("this form did not come from a page of this gateway; open the page and try again")
+        form = await request.post()
+        fields = {key: value for key, value in form.items() if isinstance(value, str)}
+        if not (fields.get("name") or fields.get("id")):
+            raise Refused("expected a form with a name; open the page and try again")
+        return {"name": "", "id": "", **fields}
+
+    # --- data of charts --------------------------------------------------------------------------------
+
+    async def _overview_data(self, request: web.Request) -> web.Response:
+        await self._watch("", _caller(request))
+        columns = self._history.columns("", ("messages", "connections"), ("received", "delivered"))
+        return web.json_response(columns, headers=HEADERS)
+
+    async def _queue_data(self, request: web.Request) -> web.Response:
+        name = request.query.get("name", "")
+        names.check(name)
+        await self._watch(name, _caller(request))
+        columns = self._history.columns(name, ("ready", "in_flight"), ("enqueued", "delivered"))
+        return web.json_response(columns, headers=HEADERS)
+
+    async def _watch(self, of: str, caller: Caller) -> None:
+        """Sampling begins with the first look; whoever looks next must be allowed to as well."""
+        figures = await self._figures(of, caller)
+        self._callers[of] = caller
+        if self._history.watch(of, self._now_s()):
+            self._history.add(of, self._now_s(), figures)
+        if self._sampler is None or self._sampler.done():
+            self._sampler = asyncio.create_task(self._sample())
+
+    async def _figures(self, of: str, caller: Caller) -> dict[str, float]:
+        if not of:
+            totals: dict[str, float] = (await self._views.status(caller))["totals"]
+            return totals
+        queue = await self._views.queue(caller, of)
+        return {key: float(value) for key, value in queue.items() if isinstance(value, (int, float))}
+
+    async def _sample(self) -> None:
+        """Runs while somebody looks."""
+        while watched := self._history.watched(self._now_s()):
+            await asyncio.sleep(SAMPLE_S)
+            for of in watched:
+                try:
+                    self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
+                except (ShardAway, ShardRefused):
+                    continue  # it is away for a moment: the chart has a gap there
+                except (Forbidden, Missing, Refused):
+                    self._history.forget(of)
+        self._callers.clear()
+
+    async def _stop(self, _: web.Application) -> None:
+        if self._sampler is not None:
+            self._sampler.cancel()
+            await asyncio.gather(self._sampler, return_exceptions=True)
+
+    # --- answers ---------------------------------------------------------------------------------------
+
+    def _render(
+        self, template: str, request: web.Request, title: str, *, status_code: int = 200, **values: Any
+    ) -> web.Response:
+        text = self._templates.get_template(template).render(
+            title=title,
+            caller=_caller(request),
+            flash=request.query.get("flash", ""),
+            flash_bad=False,
+            **values,
+        )
+        return web.Response(status=status_code, text=text, content_type="text/html", headers=HEADERS)
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """What a person asked for and can't have is said on a page."""
+
+        async def guarded(request: web.Request) -> web.Response:
+            try:
+                return await handler(request)
+            except Forbidden as error:
+                status, text = 403, str(error)
+            except Missing as error:
+                status, text = 404, str(error)
+            except (Refused, ValueError) as error:
+                status, text = 400, str(error)
+            except ShardRefused as error:
+                status, text = 409, error.description
+            except ShardAway as error:
+                status, text = 503, str(error)
+            if "/data/" in request.path:
+                return web.json_response({"detail": text}, status=status, headers=HEADERS)
+            return self._render(
+                "error.html", request, "That did not work", status_code=status, here="", text=text
+            )
+
+        return guarded
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info["file"]
+        data = self._static.get(name)
+        if data is None:
+            raise web.HTTPNotFound(text=f"there is no {name}\n")
+        kind = STATIC.get("." + name.rpartition(".")[2], "application/octet-stream")
+        # A name with a version in it never changes what it holds.
+        keep = "max-age=31536000, immutable" if any(c.isdigit() for c in name) else "no-cache"
+        headers = HEADERS | {"Cache-Control": keep}
+        return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
+
+
+def _caller(request: web.Request) -> Caller:
+    caller: Caller = request["caller"]
+    return caller
+
+
+def _policy(record: Name) -> list[tuple[str, Any, bool]]:
+    """(field, value, whether it was given) of every field of the role."""
+    return [
+        (field.name, record.policy[field.name], field.name in record.policy.given)
+        for field in fields_of(record.role)
+    ]
+
+
+def _back(name: str, flash: str) -> web.Response:
+    query = urlencode({"name": name, "flash": flash})
+    return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/name?{query}"})
+
+
+def _whole(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
+        raise Refused(f"{name} is {text[:40]!a}; expected a whole number from {low} to {high}")
+    return int(text)
+
+
+# --- filters of the templates ----------------------------------------------------------------------------
+
+
+def number(value: float) -> str:
+    """With separators: 12,345."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def size(value: float) -> str:
+    """Bytes with a unit: 1.5 MB."""
+    for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= step:
+            return f"{value / step:.1f} {unit}"
+    return f"{int(value)} B"
+
+
+def shown_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def url(path: str, **query: Any) -> str:
+    """A path with its query."""
+    return f"{path}?{urlencode({key: value for key, value in query.items() if value != ''})}"
+
+
+def time_of(value_ms: int | None) -> str:
+    """Milliseconds since 1970 as a time in UTC."""
+    if not value_ms:
+        return "-"
+    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shortened(text: str, length: int) -> str:
+    """The end of a long name says more than its beginning."""
+    return text if len(text) <= length else "…" + text[-length + 1 :]

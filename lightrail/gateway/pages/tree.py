@@ -1,0 +1,35 @@
+"""Tree: the names below one, by their next segment, with how many lie behind each."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lightrail.namespace.records import Name
+
+
+class Branch(NamedTuple):
+    """One segment below a name."""
+
+    segment: str
+    name: str
+    role: str
+    given: bool
+    """It has a policy of its own."""
+    below: int
+    """Names with a role behind it."""
+
+
+def branches(records: Iterable[Name], prefix: str) -> list[Branch]:
+    """The next segments below `prefix`, sorted; `records` are all names at and below it."""
+    start = len(prefix) + 1 if prefix else 0
+    found: dict[str, tuple[Name | None, int]] = {}
+    for record in records:
+        if record.name == prefix:
+            continue
+        segment, slash, _ = record.name[start:].partition("/")
+        here, below = found.get(segment, (None, 0))
+        found[segment] = (here, below + 1) if slash else (record, below)
+    above = f"{prefix}/" if prefix else ""
+    return [
+        Branch(segment, above + segment, str(here.role) if here else "none", here is not None, below)
+        for segment, (here, below) in sorted(found.items())
+    ]

@@ -9,6 +9,7 @@
 | amqp:application-properties-filter | 0x174 | a map of keys and values (the same, 4.2.5) |
 | apache.org:legacy-amqp-topic-binding:string | 0x0000468C00000001 | a pattern of the subject |
 | apache.org:legacy-amqp-direct-binding:string | 0x0000468C00000000 | the subject itself |
+| apache.org:legacy-amqp-headers-binding:map | 0x0000468C00000002 | a map of application properties, x-match |
 """
 
 from collections.abc import Callable, Mapping
@@ -88,6 +89,26 @@ def _direct(value: Any) -> Filter:
     return compile_filter({"properties": {"subject": _text(value)}})
 
 
+def _headers(value: Any) -> Filter:
+    """Equal application properties, all of them or any by `x-match`; null asks only that one is there."""
+    if not isinstance(value, Mapping):
+        raise FilterError("a map of application properties", shown(value))
+    how = value.get("x-match", "all")
+    if how not in ("all", "any"):
+        raise FilterError("all or any", shown(how), place="x-match")
+    conditions: list[dict[str, Any]] = []
+    for name, reference in value.items():
+        if isinstance(name, str) and name.startswith("x-"):
+            continue
+        path = _application_property(name)
+        constant = _reference(path, reference)
+        if constant is None:
+            conditions.append({"sql": f"{_identifier(path)} IS NOT NULL"})
+        else:
+            conditions.append({"properties": {path.text: constant}})
+    return compile_filter({how: conditions}) if conditions else EVERYTHING
+
+
 # --- filters by properties ------------------------------------------------------------------------------
 
 
@@ -118,10 +139,7 @@ def _fields(value: Any, path_of: Callable[[Any], Path]) -> Filter:
     conditions: list[dict[str, Any]] = []
     for name, reference in value.items():
         path = path_of(name)
-        constant = term(reference)
-        if constant is OPAQUE or isinstance(constant, bytes):
-            expected = "a string, a number, a boolean, a uuid or null"
-            raise FilterError(expected, shown(reference), place=path.text)
+        constant = _reference(path, reference)
         if constant is None:
             # A null reference matches any value (4.1.1); an application property has to be there.
             if path.section == APPLICATION_PROPERTIES:
@@ -135,6 +153,15 @@ def _fields(value: Any, path_of: Callable[[Any], Path]) -> Filter:
     if not conditions:
         return EVERYTHING
     return compile_filter(conditions[0] if len(conditions) == 1 else {"all": conditions})
+
+
+def _reference(path: Path, value: Any) -> Any:
+    """The term that a field is compared with."""
+    constant = term(value)
+    if constant is OPAQUE or isinstance(constant, bytes):
+        expected = "a string, a number, a boolean, a uuid or null"
+        raise FilterError(expected, shown(value), place=path.text)
+    return constant
 
 
 def _modified(path: Path, text: str, equal: dict[str, Any], conditions: list[dict[str, Any]]) -> None:
@@ -166,6 +193,8 @@ _MAKERS: Final[dict[Any, Callable[[Any], Filter]]] = {
     0x0000468C00000000: _direct,
     "apache.org:legacy-amqp-topic-binding:string": _topic,
     0x0000468C00000001: _topic,
+    "apache.org:legacy-amqp-headers-binding:map": _headers,
+    0x0000468C00000002: _headers,
     "amqp:sql-filter": _sql,
     0x120: _sql,
     "amqp:properties-filter": _properties,

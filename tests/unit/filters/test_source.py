@@ -23,6 +23,7 @@ BY_NAME_AND_CODE: list[tuple[str, int, Any]] = [
     ("apache.org:selector-filter:string", 0x0000468C00000004, "colour = 'red'"),
     ("apache.org:legacy-amqp-topic-binding:string", 0x0000468C00000001, "orders.*"),
     ("apache.org:legacy-amqp-direct-binding:string", 0x0000468C00000000, "orders.eu"),
+    ("apache.org:legacy-amqp-headers-binding:map", 0x0000468C00000002, {"x-match": "all", "colour": "red"}),
     ("amqp:sql-filter", 0x120, "a.colour = 'red'"),
     ("amqp:properties-filter", 0x173, {Symbol("subject"): "&p:orders."}),
     ("amqp:application-properties-filter", 0x174, {"colour": "red"}),
@@ -120,6 +121,27 @@ def test_properties_filters(fields: dict[str, Any], expected: bool) -> None:
     assert made.filter.matches(MESSAGE) is expected
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({"colour": "red", "weight": 18}, False),
+        ({"x-match": "any", "colour": "red", "weight": 18}, True),
+        ({"x-match": "any", "colour": "blue", "weight": 18}, False),
+        ({"colour": None, "x-other": 1}, True),
+        ({"size": None}, False),
+    ],
+)
+def test_headers_bindings(headers: dict[str, Any], expected: bool) -> None:
+    made = from_amqp({Symbol("f"): described("apache.org:legacy-amqp-headers-binding:map", headers)})
+    assert made.filter is not None
+    assert made.filter.matches(MESSAGE) is expected
+
+
+def test_a_headers_binding_without_headers_is_accepted_and_filters_nothing() -> None:
+    filters = {Symbol("f"): described("apache.org:legacy-amqp-headers-binding:map", {"x-match": "all"})}
+    assert from_amqp(filters) == (None, filters, {})
+
+
 def test_a_null_reference_of_a_property_matches_everything_and_is_accepted() -> None:
     filters = {Symbol("f"): described("amqp:properties-filter", {Symbol("subject"): None})}
     made = from_amqp(filters)
@@ -132,6 +154,8 @@ def test_a_null_reference_of_a_property_matches_everything_and_is_accepted() -> 
     [
         ("apache.org:selector-filter:string", "colour =", "the filter 'f'.selector: expected a literal"),
         ("apache.org:selector-filter:string", 5, "the filter 'f': expected a string, found 5"),
+        ("apache.org:legacy-amqp-headers-binding:map", [], "expected a map of application properties"),
+        ("apache.org:legacy-amqp-headers-binding:map", {"x-match": 1}, "x-match: expected all or any"),
         ("amqp:sql-filter", "UTC() > 5", "EXISTS is the only function"),
         ("amqp:properties-filter", {}, "expected a map of one or more fields"),
         ("amqp:properties-filter", {Symbol("priority"): 1}, "expected one of durable"),

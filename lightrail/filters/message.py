@@ -144,9 +144,11 @@ BROKEN: Final = -2
 def _locate(data: Buffer) -> dict[int, int]:
     """Offsets of the values of the sections before the body, as far as they are well-formed.
 
-    A message whose first octets are no section has BROKEN for the header: not even its defaults hold.
+    A section that comes after its place (messaging 3.2), or again, is none, as for find_section. A message
+    whose first octets are no section has BROKEN for the header: not even its defaults hold.
     """
     found: dict[int, int] = {}
+    latest = 0
     position = 0
     end = len(data)
     try:
@@ -154,10 +156,12 @@ def _locate(data: Buffer) -> dict[int, int]:
             code, value_at = open_section(data, position)
             if code > APPLICATION_PROPERTIES:
                 break
-            found.setdefault(code, value_at)
+            if code > latest:
+                found[code] = value_at
+                latest = code
             position = section_end(data, value_at)
     except MALFORMED:
-        if position == 0:
+        if not found:
             found[HEADER] = BROKEN
     return found
 

@@ -95,6 +95,16 @@ def test_mutated_bytes_give_no_error_and_what_decodes_agrees(data: bytes, path: 
     assert all(same(value, expected) for value in values)
 
 
+@given(st.lists(messages(), max_size=2).map(b"".join) | mutated(), paths)
+@example(section(0x74, {"a": 1}) + section(0x73, [1]), parse_path("message-id"))
+@example(section(0x73, [1]) + section(0x72, {}) + section(0x74, {"a": 1}), entry(0x74, "a"))
+@example(section(0x74, {"a": 1}) + section(0x74, {"a": 2}), entry(0x74, "a"))
+@example(b"\x00\x53\x73\xc0\x09\x01", parse_path("priority"))
+def test_a_view_says_what_a_single_extraction_says_whatever_the_bytes(data: bytes, path: Path) -> None:
+    assert same(MessageView(data).field(path), extract(data, path))
+    assert same(extract(memoryview(data), path), extract(data, path))
+
+
 def test_a_message_that_is_malformed_from_its_first_octet_has_not_even_the_defaults() -> None:
     priority = parse_path("priority")
     assert extract(b"", priority) == 4

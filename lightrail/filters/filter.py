@@ -28,16 +28,25 @@ class Filter:
 
     `spec` is the JSON it was made from (None: everything matches), `paths` are the fields it looks at,
     `equality` is (path, term) when it is nothing but one field equal to one constant, None otherwise; the
-    term None means that the field is not there.
+    term None means that the field is not there. `guard` is an equality that every message that matches
+    fulfils, None where none is known.
     """
 
-    __slots__ = ("equality", "paths", "spec", "test")
+    __slots__ = ("equality", "guard", "paths", "spec", "test")
 
-    def __init__(self, spec: Any, test: Test, paths: Sequence[Path], equality: Equality | None) -> None:
+    def __init__(
+        self,
+        spec: Any,
+        test: Test,
+        paths: Sequence[Path],
+        equality: Equality | None = None,
+        guard: Equality | None = None,
+    ) -> None:
         self.spec = spec
         self.test = test
         self.paths = tuple(dict.fromkeys(paths))
         self.equality = equality
+        self.guard = guard or equality
 
     def matches(self, view: MessageView) -> bool:
         """Whether the message matches; what is unknown does not. Never raises."""
@@ -47,7 +56,7 @@ class Filter:
         return f"Filter({self.spec!r})"
 
 
-EVERYTHING: Final = Filter(None, lambda view: True, (), None)
+EVERYTHING: Final = Filter(None, lambda view: True, ())
 """What no filter is compiled to."""
 
 
@@ -84,7 +93,7 @@ class _Compiler:
                 parts.append(self._part(key, value, depth))
             except FilterError as error:
                 raise error.within(key) from None
-        return parts[0] if len(parts) == 1 else _joined(_specs(parts), _every(parts), parts)
+        return parts[0] if len(parts) == 1 else _joined(_specs(parts), parts)
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
@@ -98,7 +107,8 @@ class _Compiler:
             return self._properties(value)
         if key in ("sql", "selector"):
             expression = compile_expression(_text(value))
-            return Filter({key: value}, expression.test, expression.paths, expression.equality)
+            test, paths = expression.test, expression.paths
+            return Filter({key: value}, test, paths, expression.equality, expression.guard)
         if key == "not":
             return _inverse(self.object(value, depth + 1))
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
@@ -109,8 +119,8 @@ class _Compiler:
                 parts.append(self.object(item, depth + 1))
             except FilterError as error:
                 raise error.within(str(place)) from None
-        test = _every(parts) if key == "all" else _some(parts)
-        return _joined({key: [part.spec for part in parts]}, test, parts)
+        spec = {key: [part.spec for part in parts]}
+        return _joined(spec, parts) if key == "all" or len(parts) == 1 else _either(spec, parts)
 
     def _properties(self, value: Any) -> Filter:
         if not isinstance(value, Mapping) or not value:
@@ -127,7 +137,9 @@ class _Compiler:
         tests = [equality_test(path, constant) for path, constant in equalities]
         only = equalities[0] if len(equalities) == 1 else None
         test = tests[0] if only else _all_true(tests)
-        return Filter({"properties": dict(value)}, test, [path for path, _ in equalities], only)
+        # A field that is not there guards little: most fields are not there.
+        guard = next((each for each in equalities if each[1] is not None), equalities[0])
+        return Filter({"properties": dict(value)}, test, [path for path, _ in equalities], only, guard)
 
 
 def subject_filter(pattern: str) -> Filter:
@@ -155,20 +167,22 @@ def joined(parts: Sequence[Filter]) -> Filter:
     """The filter that matches when all of one or more do."""
     if len(parts) == 1:
         return parts[0]
-    return _joined({"all": [part.spec for part in parts]}, _every(parts), parts)
+    return _joined({"all": [part.spec for part in parts]}, parts)
 
 
-def _joined(spec: Any, test: Test, parts: Sequence[Filter]) -> Filter:
+def _joined(spec: Any, parts: Sequence[Filter]) -> Filter:
     equality = parts[0].equality if len(parts) == 1 else None
-    return Filter(spec, test, [path for part in parts for path in part.paths], equality)
+    guard = next((part.guard for part in parts if part.guard), None)
+    test = _all_true([part.test for part in parts])
+    return Filter(spec, test, [path for part in parts for path in part.paths], equality, guard)
+
+
+def _either(spec: Any, parts: Sequence[Filter]) -> Filter:
+    return Filter(spec, _some(parts), [path for part in parts for path in part.paths])
 
 
 def _specs(parts: Sequence[Filter]) -> dict[str, Any]:
     return {key: value for part in parts for key, value in part.spec.items()}
-
-
-def _every(parts: Sequence[Filter]) -> Test:
-    return _all_true([part.test for part in parts])
 
 
 def _all_true(tests: Sequence[Test]) -> Test:
@@ -195,7 +209,7 @@ def _some(parts: Sequence[Filter]) -> Test:
 
 def _inverse(part: Filter) -> Filter:
     inner = part.test
-    return Filter({"not": part.spec}, lambda view: inner(view) is not True, part.paths, None)
+    return Filter({"not": part.spec}, lambda view: inner(view) is not True, part.paths)
 
 
 def _text(value: Any) -> str:

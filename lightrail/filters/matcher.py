@@ -1,7 +1,8 @@
 """Many subscriptions over one message: those that compare a field with a constant are found by one look-up.
 
 Filters that are one equality are grouped by their path: the field is extracted once and its value looked up
-in a table, however many subscriptions compare it. The others are asked one by one. The set of those that
+in a table, however many subscriptions compare it. Filters that ask for more beside an equality are in the
+tables too, and are asked only when it holds. The others are asked one by one. The set of those that
 match is a number with one bit for each entry, and the tuple of their keys is made once for each number.
 """
 
@@ -16,6 +17,10 @@ from lightrail.model import limits
 
 Key = TypeVar("Key")
 
+Found = tuple[int, tuple[tuple[int, Test], ...]]
+"""What a value leads to: the bits of the filters that it decides, and the filters that have to be asked."""
+
+_NOTHING: Final[Found] = (0, ())
 _TRUE: Final = ("boolean", True)
 _FALSE: Final = ("boolean", False)
 
@@ -34,19 +39,28 @@ class Matcher(Generic[Key]):
         self._keys = [key for key, _ in entries]
         self._always = 0
         self._tests: list[tuple[int, Test]] = []
-        groups: dict[Path, dict[Any, int]] = {}
+        groups: dict[Path, dict[Any, Found]] = {}
         for place, (_, filter) in enumerate(entries):
             bit = 1 << place
             if filter is None or filter.spec is None:
                 self._always |= bit
-            elif filter.equality is not None:
-                path, constant = filter.equality
+            elif filter.guard is not None:
+                path, constant = filter.guard
                 table = groups.setdefault(path, {})
-                table[_table_key(constant)] = table.get(_table_key(constant), 0) | bit
+                sure, asked = table.get(_table_key(constant), _NOTHING)
+                if filter.equality is not None:
+                    sure |= bit
+                else:
+                    asked = (*asked, (bit, filter.test))
+                table[_table_key(constant)] = sure, asked
             else:
                 self._tests.append((bit, filter.test))
         self._groups = list(groups.items())
-        self._single = self._groups[0] if len(self._groups) == 1 and not self._tests else None
+        self._single: tuple[Path, dict[Any, int]] | None = None
+        if len(groups) == 1 and not self._tests:
+            (path, table) = self._groups[0]
+            if not any(asked for _, asked in table.values()):
+                self._single = path, {constant: sure for constant, (sure, _) in table.items()}
         self._targets: dict[int, tuple[Key, ...]] = {}
 
     @property
@@ -66,8 +80,12 @@ class Matcher(Generic[Key]):
                 value = _table_key(term(value))
             matched |= table.get(value, 0)
         else:
-            for path, table in self._groups:
-                matched |= table.get(_table_key(view.term(path)), 0)
+            for path, values in self._groups:
+                sure, asked = values.get(_table_key(view.term(path)), _NOTHING)
+                matched |= sure
+                for bit, test in asked:
+                    if test(view) is True:
+                        matched |= bit
             for bit, test in self._tests:
                 if test(view) is True:
                     matched |= bit

@@ -50,11 +50,16 @@ _BOOLEAN: Final[frozenset[type]] = frozenset((bool,))
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text."""
+    """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text.
+
+    `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
+    expression is true.
+    """
 
     test: Test
     paths: tuple[Path, ...]
     equality: Equality | None
+    guard: Equality | None
 
 
 def compile_expression(text: str) -> Expression:
@@ -62,7 +67,7 @@ def compile_expression(text: str) -> Expression:
     compiler = Compiler()
     node = Parser(text).parse()
     test = compiler.condition(node)
-    return Expression(test, tuple(dict.fromkeys(compiler.paths)), _equality(node))
+    return Expression(test, tuple(dict.fromkeys(compiler.paths)), _equality(node), _guard(node))
 
 
 def _equality(node: Node) -> Equality | None:
@@ -75,6 +80,13 @@ def _equality(node: Node) -> Equality | None:
     if not isinstance(field, Field) or not isinstance(literal, Literal) or field.reference.derive is not None:
         return None
     return field.reference.path, _constant(field.reference, literal.value)
+
+
+def _guard(node: Node) -> Equality | None:
+    """An equality without which the expression is not true."""
+    if isinstance(node, Every):
+        return next(filter(None, map(_guard, node.operands)), None)
+    return _equality(node)
 
 
 def _constant(reference: Reference, value: Any) -> Any:

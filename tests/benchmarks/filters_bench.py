@@ -69,6 +69,7 @@ def main() -> None:
         compile_filter({"properties": {"application-properties.colour": f"red-{n}"}}) for n in range(100)
     ]
     sql = [compile_filter({"sql": f"colour LIKE 'red-{n}%' AND weight > {n}"}) for n in range(100)]
+    guarded = [compile_filter({"sql": f"colour = 'red-{n}' AND weight > {n}"}) for n in range(100)]
     patterns = [compile_filter({"subject": f"orders.*.created.#.{n}"}) for n in range(100)]
     one = compile_filter({"sql": "colour = 'red-7' AND weight BETWEEN 10 AND 20"})
     action = compile_action({"set": {"subject": "copied", "application-properties.hops": 1}})
@@ -80,6 +81,7 @@ def main() -> None:
         "decode all properties, for comparison": lambda: decode_properties(MESSAGE),
         "decode all application properties, for comparison": lambda: decode_application_properties(MESSAGE),
         "targets of 100 equalities of one application property": matching(list(equal)),
+        "targets of 100 expressions with an equality and a comparison": matching(list(guarded)),
         "targets of 100 expressions with LIKE and a comparison": matching(list(sql)),
         "targets of 100 subject patterns": matching(list(patterns)),
         "one expression of two conditions": lambda: one.matches(MessageView(MESSAGE)),

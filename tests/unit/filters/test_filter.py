@@ -173,6 +173,25 @@ def test_a_filter_that_is_one_equality_says_so(spec: Any, equality: Any) -> None
     assert (found and (found[0].text, found[1])) == equality
 
 
+@pytest.mark.parametrize(
+    ("spec", "guard"),
+    [
+        ({"sql": "weight > 5 AND colour = 'red' AND a = 1"}, ("application-properties.colour", "red")),
+        ({"sql": "colour = 'red' OR a = 1"}, None),
+        ({"sql": "NOT (colour = 'red' AND a = 1)"}, None),
+        ({"properties": {"subject": None, "priority": 4}}, ("priority", 4)),
+        ({"subject": "a.#", "sql": "colour = 'red'"}, ("application-properties.colour", "red")),
+        ({"any": [{"subject": "*", "not": BLUE, "all": [RED]}]}, ("application-properties.colour", "red")),
+        ({"any": [RED, BLUE]}, None),
+        ({"not": RED}, None),
+        (RED, ("application-properties.colour", "red")),
+    ],
+)
+def test_a_guard_is_an_equality_that_every_match_fulfils(spec: Any, guard: Any) -> None:
+    found = compile_filter(spec).guard
+    assert (found and (found[0].text, found[1])) == guard
+
+
 def test_filters_are_shown_by_their_json() -> None:
     assert repr(compile_filter({"subject": "a"})) == "Filter({'subject': 'a'})"
 

@@ -30,6 +30,15 @@ specs: st.SearchStrategy[Any] = st.one_of(
             {"subject": "red"},
             {"subject": "*"},
             {"not": {"sql": "b = 1"}},
+            {"sql": "a = 'red' AND b = 1"},
+            {"sql": "NOT b = 1 AND a = 'red'"},
+            {"sql": "(a = 1 OR b = 2) AND (b = 2 AND a = 1)"},
+            {"properties": {"application-properties.a": "red", "application-properties.b": None}},
+            {"properties": {"application-properties.a": None, "application-properties.b": None}},
+            {"all": [{"subject": "*"}, {"sql": "a = TRUE"}]},
+            {"any": [{"sql": "a = 1"}, {"sql": "b = 1"}]},
+            {"any": [{"sql": "a = 1 AND b = 1"}]},
+            {"subject": "#", "sql": "a = 1"},
         ]
     ),
 )

@@ -105,3 +105,25 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router whose policy says nothing."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""
+
+# --- filters and actions -------------------------------------------------------------------------------
+FILTER_EXPRESSION_BYTES: Final = 8 * 1024
+"""Bytes of one SQL expression, JMS selector or subject pattern; Service Bus takes 1,024 characters."""
+FILTER_DEPTH_MAX: Final = 32
+"""Expressions inside one another: parentheses, NOT, chains of arithmetic; also all, any and not in JSON."""
+FILTER_NODES_MAX: Final = 1_000
+"""Operators, literals and fields of one filter."""
+SOURCE_FILTERS_MAX: Final = 16
+"""Filters of one receiving link; RabbitMQ takes as many fields."""
+FILTER_PATH_BYTES: Final = 512
+"""Bytes of the name of an application property or annotation in a filter or action."""
+FILTER_PATHS_KEPT: Final = 4_096
+"""Parsed paths per process that are kept to be given out again."""
+LIKE_TEXT_MAX: Final = 64 * 1024
+"""Characters of a value that LIKE looks at; a longer one gives UNKNOWN. It bounds the time of one match."""
+SUBJECT_WORDS_MAX: Final = 1_024
+"""Words of a subject that a pattern looks at; a subject of more matches no pattern."""
+ACTION_ENTRIES_MAX: Final = 64
+"""Fields that one action sets or removes."""
+TARGET_SETS_MAX: Final = 4_096
+"""Different sets of subscriptions that a matcher remembers; past it it begins anew."""

@@ -1,0 +1,29 @@
+"""The error of a filter, path or action that somebody wrote: what was expected, what was found, and where."""
+
+
+class FilterError(ValueError):
+    """A filter, path or action that cannot be used.
+
+    `expected` and `found` are words for people; `position` counts characters of an expression from 1 and is
+    None where there is no expression; `place` says which part of the JSON is meant, empty for the whole.
+    """
+
+    def __init__(self, expected: str, found: str, position: int | None = None, place: str = "") -> None:
+        where = "" if position is None else f", at character {position}"
+        prefix = f"{place}: " if place else ""
+        super().__init__(f"{prefix}expected {expected}, found {found}{where}")
+        self.expected = expected
+        self.found = found
+        self.position = position
+        self.place = place
+
+    def within(self, place: str) -> "FilterError":
+        """The same error, said of an enclosing part of the JSON."""
+        inner = f"{place}.{self.place}" if self.place else place
+        return FilterError(self.expected, self.found, self.position, inner)
+
+
+def shown(value: object) -> str:
+    """A value of a stranger, short and in ASCII."""
+    text = ascii(value)
+    return text if len(text) <= 80 else text[:80] + "..."

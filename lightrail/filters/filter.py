@@ -1,0 +1,222 @@
+"""Filters of subscriptions, compiled from JSON.
+
+    {"subject": "orders.*.created"}                      words of the subject, `*` one, `#` any number
+    {"properties": {"priority": 4, "application-properties.colour": "red"}}    all of them equal
+    {"sql": "colour = 'red' AND weight > 10"}            an expression (docs/filters.md)
+    {"selector": "JMSType = 'order'"}                    the same language under its JMS name
+    {"all": [...]}, {"any": [...]}, {"not": {...}}       filters of filters
+
+An object with several of these keys matches when all of them do. `not` matches whatever the filter inside it
+does not match, also what is unknown to it; NOT inside an expression stays unknown there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.message import MessageView
+from lightrail.filters.path import SUBJECT, Path, parse_path
+from lightrail.filters.sql import Equality, Test, compile_expression
+from lightrail.filters.subject import check_pattern, compile_pattern, has_wildcard
+from lightrail.model import limits
+
+KEYS: Final = ("subject", "properties", "sql", "selector", "all", "any", "not")
+
+
+class Filter:
+    """A compiled filter.
+
+    `spec` is the JSON it was made from (None: everything matches), `paths` are the fields it looks at,
+    `equality` is (path, term) when it is nothing but one field equal to one constant, None otherwise; the
+    term None means that the field is not there. `guard` is an equality that every message that matches
+    fulfils, None where none is known.
+    """
+
+    __slots__ = ("equality", "guard", "paths", "spec", "test")
+
+    def __init__(
+        self,
+        spec: Any,
+        test: Test,
+        paths: Sequence[Path],
+        equality: Equality | None = None,
+        guard: Equality | None = None,
+    ) -> None:
+        self.spec = spec
+        self.test = test
+        self.paths = tuple(dict.fromkeys(paths))
+        self.equality = equality
+        self.guard = guard or equality
+
+    def matches(self, view: MessageView) -> bool:
+        """Whether the message matches; what is unknown does not. Never raises."""
+        return self.test(view) is True
+
+    def __repr__(self) -> str:
+        return f"Filter({self.spec!r})"
+
+
+EVERYTHING: Final = Filter(None, lambda view: True, ())
+"""What no filter is compiled to."""
+
+
+def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
+    """Compile the JSON of a filter, None for one that everything matches.
+
+    Raises FilterError, which says what was expected and found, and where.
+    """
+    if spec is None:
+        return EVERYTHING
+    return _Compiler().object(spec, 1)
+
+
+class _Compiler:
+    """Compiles one filter; counts what is in it."""
+
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def object(self, spec: Any, depth: int) -> Filter:
+        if not isinstance(spec, Mapping):
+            raise FilterError(f"an object with {_listed(KEYS)}", shown(spec))
+        unknown = next((key for key in spec if key not in KEYS), None)
+        if unknown is not None:
+            raise FilterError(f"no other keys than {_listed(KEYS)}", shown(unknown))
+        if not spec:
+            raise FilterError(f"an object with at least one of {_listed(KEYS)}", "an empty object")
+        if depth > limits.FILTER_DEPTH_MAX:
+            raise FilterError(f"at most {limits.FILTER_DEPTH_MAX} filters inside one another", "more")
+        parts: list[Filter] = []
+        for key, value in spec.items():
+            self._count(1)
+            try:
+                parts.append(self._part(key, value, depth))
+            except FilterError as error:
+                raise error.within(key) from None
+        return parts[0] if len(parts) == 1 else _joined(_specs(parts), parts)
+
+    def _count(self, nodes: int) -> None:
+        self._nodes += nodes
+        if self._nodes > limits.FILTER_NODES_MAX:
+            raise FilterError(f"at most {limits.FILTER_NODES_MAX} filters and properties", "more")
+
+    def _part(self, key: str, value: Any, depth: int) -> Filter:
+        if key == "subject":
+            return subject_filter(_text(value))
+        if key == "properties":
+            return self._properties(value)
+        if key in ("sql", "selector"):
+            expression = compile_expression(_text(value))
+            test, paths = expression.test, expression.paths
+            return Filter({key: value}, test, paths, expression.equality, expression.guard)
+        if key == "not":
+            return _inverse(self.object(value, depth + 1))
+        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+            raise FilterError("a list of one or more filters", shown(value))
+        parts: list[Filter] = []
+        for place, item in enumerate(value):
+            try:
+                parts.append(self.object(item, depth + 1))
+            except FilterError as error:
+                raise error.within(str(place)) from None
+        spec = {key: [part.spec for part in parts]}
+        return _joined(spec, parts) if key == "all" or len(parts) == 1 else _either(spec, parts)
+
+    def _properties(self, value: Any) -> Filter:
+        if not isinstance(value, Mapping) or not value:
+            raise FilterError("an object of one or more paths and values", shown(value))
+        self._count(len(value))
+        equalities: list[Equality] = []
+        for text, constant in value.items():
+            if not isinstance(text, str):
+                raise FilterError("the path of a field", shown(text))
+            path = parse_path(text)
+            if not (constant is None or isinstance(constant, str | bool | int | float)):
+                raise FilterError("a string, a number, a boolean or null", shown(constant), place=text)
+            equalities.append((path, constant))
+        tests = [equality_test(path, constant) for path, constant in equalities]
+        only = equalities[0] if len(equalities) == 1 else None
+        test = tests[0] if only else _all_true(tests)
+        # A field that is not there guards little: most fields are not there.
+        guard = next((each for each in equalities if each[1] is not None), equalities[0])
+        return Filter({"properties": dict(value)}, test, [path for path, _ in equalities], only, guard)
+
+
+def subject_filter(pattern: str) -> Filter:
+    """The filter of a subject pattern. Raises FilterError."""
+    words = check_pattern(pattern)
+    matches = compile_pattern(pattern)
+    # A pattern of one plain word is equal to one subject only; `a.b` is equal to `a/b` too.
+    equality = (SUBJECT, pattern) if len(words) == 1 and not has_wildcard(words) else None
+    return Filter({"subject": pattern}, lambda view: matches(view.subject_words()), (SUBJECT,), equality)
+
+
+def equality_test(path: Path, constant: Any) -> Callable[[MessageView], bool]:
+    """A field is equal to a constant: numbers by their value, true and 1 differ, None is not there."""
+    if type(constant) is bool:
+        return lambda view: view.term(path) is constant
+
+    def test(view: MessageView) -> bool:
+        value = view.term(path)
+        return type(value) is not bool and bool(value == constant)
+
+    return test
+
+
+def joined(parts: Sequence[Filter]) -> Filter:
+    """The filter that matches when all of one or more do."""
+    if len(parts) == 1:
+        return parts[0]
+    return _joined({"all": [part.spec for part in parts]}, parts)
+
+
+def _joined(spec: Any, parts: Sequence[Filter]) -> Filter:
+    equality = parts[0].equality if len(parts) == 1 else None
+    guard = next((part.guard for part in parts if part.guard), None)
+    test = _all_true([part.test for part in parts])
+    return Filter(spec, test, [path for part in parts for path in part.paths], equality, guard)
+
+
+def _either(spec: Any, parts: Sequence[Filter]) -> Filter:
+    return Filter(spec, _some(parts), [path for part in parts for path in part.paths])
+
+
+def _specs(parts: Sequence[Filter]) -> dict[str, Any]:
+    return {key: value for part in parts for key, value in part.spec.items()}
+
+
+def _all_true(tests: Sequence[Test]) -> Test:
+    def test(view: MessageView) -> bool:
+        for each in tests:  # noqa: SIM110 -- all() with a generator takes twice as long
+            if each(view) is not True:
+                return False
+        return True
+
+    return test
+
+
+def _some(parts: Sequence[Filter]) -> Test:
+    tests = [part.test for part in parts]
+
+    def test(view: MessageView) -> bool:
+        for each in tests:  # noqa: SIM110 -- any() with a generator takes twice as long
+            if each(view) is True:
+                return True
+        return False
+
+    return test
+
+
+def _inverse(part: Filter) -> Filter:
+    inner = part.test
+    return Filter({"not": part.spec}, lambda view: inner(view) is not True, part.paths)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise FilterError("a string", shown(value))
+    return value
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return ", ".join(keys[:-1]) + " or " + keys[-1]

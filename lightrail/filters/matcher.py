@@ -1,0 +1,100 @@
+"""Many subscriptions over one message: those that compare a field with a constant are found by one look-up.
+
+Filters that are one equality are grouped by their path: the field is extracted once and its value looked up
+in a table, however many subscriptions compare it. Filters that ask for more beside an equality are in the
+tables too, and are asked only when it holds. The others are asked one by one. The set of those that
+match is a number with one bit for each entry, and the tuple of their keys is made once for each number.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from lightrail.filters.filter import Filter
+from lightrail.filters.message import MessageView, extract, term
+from lightrail.filters.path import Path
+from lightrail.filters.sql import Test
+from lightrail.model import limits
+
+Key = TypeVar("Key")
+
+Found = tuple[int, tuple[tuple[int, Test], ...]]
+"""What a value leads to: the bits of the filters that it decides, and the filters that have to be asked."""
+
+_NOTHING: Final[Found] = (0, ())
+_TRUE: Final = ("boolean", True)
+_FALSE: Final = ("boolean", False)
+
+
+def _table_key(value: Any) -> Any:
+    """True and 1 are one key of a dict, and must not be one value here."""
+    return value if type(value) is not bool else _TRUE if value else _FALSE
+
+
+class Matcher(Generic[Key]):
+    """The filters of all subscriptions of one name; it does not change, a changed set is a new matcher."""
+
+    def __init__(self, entries: Sequence[tuple[Key, Filter | None]]) -> None:
+        """`entries` are (key, filter); None matches everything. Keys may repeat and need not be hashable
+        together with anything: targets name each key once, in the order of the entries."""
+        self._keys = [key for key, _ in entries]
+        self._always = 0
+        self._tests: list[tuple[int, Test]] = []
+        groups: dict[Path, dict[Any, Found]] = {}
+        for place, (_, filter) in enumerate(entries):
+            bit = 1 << place
+            if filter is None or filter.spec is None:
+                self._always |= bit
+            elif filter.guard is not None:
+                path, constant = filter.guard
+                table = groups.setdefault(path, {})
+                sure, asked = table.get(_table_key(constant), _NOTHING)
+                if filter.equality is not None:
+                    sure |= bit
+                else:
+                    asked = (*asked, (bit, filter.test))
+                table[_table_key(constant)] = sure, asked
+            else:
+                self._tests.append((bit, filter.test))
+        self._groups = list(groups.items())
+        self._single: tuple[Path, dict[Any, int]] | None = None
+        if len(groups) == 1 and not self._tests:
+            (path, table) = self._groups[0]
+            if not any(asked for _, asked in table.values()):
+                self._single = path, {constant: sure for constant, (sure, _) in table.items()}
+        self._targets: dict[int, tuple[Key, ...]] = {}
+
+    @property
+    def looks_at_messages(self) -> bool:
+        """False when every message has the same targets, so that no view of it has to be made."""
+        return bool(self._groups or self._tests)
+
+    def targets(self, view: MessageView) -> tuple[Key, ...]:
+        """The keys of the entries that match, each once. Equal sets are the same tuple (`is`), as long as
+        there are no more than TARGET_SETS_MAX different ones."""
+        matched = self._always
+        if self._single is not None:
+            # The commonest case: one field decides, and nothing of the view is worth keeping.
+            path, table = self._single
+            value = extract(view.data, path)
+            if type(value) is not str:
+                value = _table_key(term(value))
+            matched |= table.get(value, 0)
+        else:
+            for path, values in self._groups:
+                sure, asked = values.get(_table_key(view.term(path)), _NOTHING)
+                matched |= sure
+                for bit, test in asked:
+                    if test(view) is True:
+                        matched |= bit
+            for bit, test in self._tests:
+                if test(view) is True:
+                    matched |= bit
+        targets = self._targets.get(matched)
+        return self._remember(matched) if targets is None else targets
+
+    def _remember(self, matched: int) -> tuple[Key, ...]:
+        if len(self._targets) >= limits.TARGET_SETS_MAX:
+            self._targets.clear()
+        keys = (key for place, key in enumerate(self._keys) if matched >> place & 1)
+        targets = self._targets[matched] = tuple(dict.fromkeys(keys))
+        return targets

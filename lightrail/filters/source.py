@@ -1,0 +1,204 @@
+"""Filters that a receiver asks for in its attach: the filter-set of its source (messaging 3.5.8).
+
+| descriptor | code | value |
+|---|---|---|
+| apache.org:selector-filter:string | 0x0000468C00000004 | a JMS selector |
+| apache.org:jms-selector-filter:string | | the same under its older name |
+| amqp:sql-filter | 0x120 | an expression (AMQP Filter Expressions 1.0 CSD01, 6) |
+| amqp:properties-filter | 0x173 | a map of property names and values (the same, 4.2.4) |
+| amqp:application-properties-filter | 0x174 | a map of keys and values (the same, 4.2.5) |
+| apache.org:legacy-amqp-topic-binding:string | 0x0000468C00000001 | a pattern of the subject |
+| apache.org:legacy-amqp-direct-binding:string | 0x0000468C00000000 | the subject itself |
+| apache.org:legacy-amqp-headers-binding:map | 0x0000468C00000002 | a map of application properties, x-match |
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lightrail.amqp.values import Described, Symbol
+from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.filter import EVERYTHING, Filter, compile_filter, joined
+from lightrail.filters.message import OPAQUE, term
+from lightrail.filters.path import APPLICATION_PROPERTIES, PROPERTIES, Path, entry, parse_path
+from lightrail.model import limits
+
+
+class SourceFilter(NamedTuple):
+    """What `from_amqp` gives.
+
+    `filter` is None when nothing is left to filter by; `accepted` is what the attach answer echoes as the
+    filters in effect, as they came; `refused` are the names of those that are left out, each with the reason.
+    """
+
+    filter: Filter | None
+    accepted: dict[Any, Described]
+    refused: dict[Any, str]
+
+
+def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
+    """The filter of a source's filter-set; a message passes when it passes each one (messaging 3.5.8).
+
+    What is not supported is refused and has no effect. Raises FilterError for a filter that is supported and
+    whose value is none (a selector with an error in it): the link has to be refused with amqp:invalid-field,
+    since no client expects to get what it did not select.
+    """
+    parts: list[Filter] = []
+    accepted: dict[Any, Described] = {}
+    refused: dict[Any, str] = {}
+    if filter_set is not None and len(filter_set) > limits.SOURCE_FILTERS_MAX:
+        raise FilterError(f"at most {limits.SOURCE_FILTERS_MAX} filters of one source", str(len(filter_set)))
+    for name, value in (filter_set or {}).items():
+        if value is None:
+            continue
+        if not isinstance(value, Described):
+            refused[name] = f"expected a described value, found {shown(value)}"
+            continue
+        make = _MAKERS.get(value.descriptor) if isinstance(value.descriptor, str | int) else None
+        if make is None:
+            refused[name] = f"a filter of descriptor {shown(value.descriptor)} is not supported"
+            continue
+        try:
+            made = make(value.value)
+        except FilterError as error:
+            raise error.within(f"the filter {shown(str(name))}") from None
+        accepted[name] = value
+        if made is not EVERYTHING:
+            parts.append(made)
+    return SourceFilter(joined(parts) if parts else None, accepted, refused)
+
+
+def _text(value: Any) -> str:
+    if type(value) not in (str, Symbol):
+        raise FilterError("a string", shown(value))
+    return str(value)
+
+
+def _selector(value: Any) -> Filter:
+    return compile_filter({"selector": _text(value)})
+
+
+def _sql(value: Any) -> Filter:
+    return compile_filter({"sql": _text(value)})
+
+
+def _topic(value: Any) -> Filter:
+    return compile_filter({"subject": _text(value)})
+
+
+def _direct(value: Any) -> Filter:
+    return compile_filter({"properties": {"subject": _text(value)}})
+
+
+def _headers(value: Any) -> Filter:
+    """Equal application properties, all of them or any by `x-match`; null asks only that one is there."""
+    if not isinstance(value, Mapping):
+        raise FilterError("a map of application properties", shown(value))
+    how = value.get("x-match", "all")
+    if how not in ("all", "any"):
+        raise FilterError("all or any", shown(how), place="x-match")
+    conditions: list[dict[str, Any]] = []
+    for name, reference in value.items():
+        if isinstance(name, str) and name.startswith("x-"):
+            continue
+        path = _application_property(name)
+        constant = _reference(path, reference)
+        if constant is None:
+            conditions.append({"sql": f"{_identifier(path)} IS NOT NULL"})
+        else:
+            conditions.append({"properties": {path.text: constant}})
+    return compile_filter({how: conditions}) if conditions else EVERYTHING
+
+
+# --- filters by properties ------------------------------------------------------------------------------
+
+
+def _properties(value: Any) -> Filter:
+    return _fields(value, _property)
+
+
+def _application_properties(value: Any) -> Filter:
+    return _fields(value, _application_property)
+
+
+def _property(name: Any) -> Path:
+    path = parse_path(f"properties.{name}" if isinstance(name, str) else "")
+    assert path.section == PROPERTIES
+    return path
+
+
+def _application_property(name: Any) -> Path:
+    if not isinstance(name, str):
+        raise FilterError("a string as the key of an application property", shown(name))
+    return entry(APPLICATION_PROPERTIES, str(name))
+
+
+def _fields(value: Any, path_of: Callable[[Any], Path]) -> Filter:
+    if not isinstance(value, Mapping) or not value:
+        raise FilterError("a map of one or more fields", shown(value))
+    equal: dict[str, Any] = {}
+    conditions: list[dict[str, Any]] = []
+    for name, reference in value.items():
+        path = path_of(name)
+        constant = _reference(path, reference)
+        if constant is None:
+            # A null reference matches any value (4.1.1); an application property has to be there.
+            if path.section == APPLICATION_PROPERTIES:
+                conditions.append({"sql": f"{_identifier(path)} IS NOT NULL"})
+        elif isinstance(constant, str) and constant.startswith("&"):
+            _modified(path, constant, equal, conditions)
+        else:
+            equal[path.text] = constant
+    if equal:
+        conditions.insert(0, {"properties": equal})
+    if not conditions:
+        return EVERYTHING
+    return compile_filter(conditions[0] if len(conditions) == 1 else {"all": conditions})
+
+
+def _reference(path: Path, value: Any) -> Any:
+    """The term that a field is compared with."""
+    constant = term(value)
+    if constant is OPAQUE or isinstance(constant, bytes):
+        expected = "a string, a number, a boolean, a uuid or null"
+        raise FilterError(expected, shown(value), place=path.text)
+    return constant
+
+
+def _modified(path: Path, text: str, equal: dict[str, Any], conditions: list[dict[str, Any]]) -> None:
+    """`&p:` a prefix, `&s:` a suffix, `&&` an ampersand that is meant as one (4.1.1)."""
+    if text.startswith("&&"):
+        equal[path.text] = text[1:]
+        return
+    kind, rest = text[:3], text[3:]
+    if kind not in ("&p:", "&s:"):
+        raise FilterError("&p:, &s: or && at the beginning", shown(text), place=path.text)
+    literal = rest.replace("!", "!!").replace("%", "!%").replace("_", "!_").replace("'", "''")
+    pattern = f"{literal}%" if kind == "&p:" else f"%{literal}"
+    conditions.append({"sql": f"{_identifier(path)} LIKE '{pattern}' ESCAPE '!'"})
+
+
+def _identifier(path: Path) -> str:
+    """How an expression names a field."""
+    if path.section == PROPERTIES:
+        return f"properties.{path.name}"
+    quoted = path.name.replace('"', '""')
+    return f'application_properties."{quoted}"'
+
+
+_MAKERS: Final[dict[Any, Callable[[Any], Filter]]] = {
+    "apache.org:selector-filter:string": _selector,
+    "apache.org:jms-selector-filter:string": _selector,
+    0x0000468C00000004: _selector,
+    "apache.org:legacy-amqp-direct-binding:string": _direct,
+    0x0000468C00000000: _direct,
+    "apache.org:legacy-amqp-topic-binding:string": _topic,
+    0x0000468C00000001: _topic,
+    "apache.org:legacy-amqp-headers-binding:map": _headers,
+    0x0000468C00000002: _headers,
+    "amqp:sql-filter": _sql,
+    0x120: _sql,
+    "amqp:properties-filter": _properties,
+    0x173: _properties,
+    "amqp:application-properties-filter": _application_properties,
+    0x174: _application_properties,
+}

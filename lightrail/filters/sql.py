@@ -1,0 +1,326 @@
+"""Expressions compiled to closures: JMS selectors, AMQP's SQL filter and SQL rules are one language here.
+
+Every closure takes a MessageView. That of a value gives a term (see message.py), None for NULL; that of a
+condition gives True, False or None for UNKNOWN (JMS 2.0, 3.8.1.2). A message matches when the whole is True.
+
+Comparisons of values of different kinds are false, `<>` too (JMS 2.0, 3.8.1.1); with NULL they are unknown.
+Whole numbers compute as whole numbers (7 / 2 is 3, as in Java); a result beyond 64 bits, a division by zero
+and arithmetic with what is no number are NULL.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lightrail.filters.identifiers import Reference, identifier_literal
+from lightrail.filters.lexer import INTEGER_MAX
+from lightrail.filters.like import compile_like
+from lightrail.filters.message import MessageView
+from lightrail.filters.nodes import (
+    Arithmetic,
+    Compare,
+    Condition,
+    Every,
+    Field,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Node,
+    Not,
+    Some,
+)
+from lightrail.filters.parser import Parser
+from lightrail.filters.path import Path
+
+Value = Callable[[MessageView], Any]
+Test = Callable[[MessageView], bool | None]
+Equality = tuple[Path, Any]
+"""(path, term): a field is equal to a constant."""
+
+INTEGER_MIN: Final = -(1 << 63)
+_NUMBERS: Final[frozenset[type]] = frozenset((int, float))
+_ORDERED: Final[frozenset[type]] = frozenset((int, float, str))
+_TEXT: Final[frozenset[type]] = frozenset((str,))
+_BOOLEAN: Final[frozenset[type]] = frozenset((bool,))
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text.
+
+    `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
+    expression is true.
+    """
+
+    test: Test
+    paths: tuple[Path, ...]
+    equality: Equality | None
+    guard: Equality | None
+
+
+def compile_expression(text: str) -> Expression:
+    """Compile an expression; raises FilterError with the position, what was expected and what was found."""
+    compiler = Compiler()
+    node = Parser(text).parse()
+    test = compiler.condition(node)
+    return Expression(test, tuple(dict.fromkeys(compiler.paths)), _equality(node), _guard(node))
+
+
+def _equality(node: Node) -> Equality | None:
+    """The one equality that an expression is, if it is one."""
+    if not isinstance(node, Compare) or node.operator != "=":
+        return None
+    field, literal = node.left, node.right
+    if isinstance(field, Literal):
+        field, literal = literal, field
+    if not isinstance(field, Field) or not isinstance(literal, Literal) or field.reference.derive is not None:
+        return None
+    return field.reference.path, _constant(field.reference, literal.value)
+
+
+def _guard(node: Node) -> Equality | None:
+    """An equality without which the expression is not true."""
+    if isinstance(node, Every):
+        return next(filter(None, map(_guard, node.operands)), None)
+    return _equality(node)
+
+
+def _constant(reference: Reference, value: Any) -> Any:
+    return identifier_literal(value) if reference.is_identifier and type(value) is str else value
+
+
+class Compiler:
+    """Compiles one tree; gathers the paths on its way."""
+
+    def __init__(self) -> None:
+        self.paths: list[Path] = []
+
+    # --- conditions -----------------------------------------------------------------------------------
+
+    def condition(self, node: Node) -> Test:
+        if isinstance(node, Compare):
+            return self._compare(node)
+        if isinstance(node, Every):
+            return _every([self.condition(operand) for operand in node.operands])
+        if isinstance(node, Some):
+            return _some([self.condition(operand) for operand in node.operands])
+        if isinstance(node, Not):
+            return _negated(self.condition(node.operand))
+        if isinstance(node, IsNull):
+            operand = self.value(node.operand)
+            return lambda view: operand(view) is None
+        if isinstance(node, In):
+            return self._in(node)
+        if isinstance(node, Like):
+            return _like(self.value(node.operand), compile_like(node.pattern, node.escape))
+        return _truth(self.value(node))
+
+    def _compare(self, node: Compare) -> Test:
+        left, right, name = node.left, node.right, node.operator
+        if isinstance(left, Literal) and not isinstance(right, Literal):
+            left, right, name = right, left, _MIRRORED[name]
+        if not isinstance(right, Literal):
+            return _compared(_OPERATORS[name], name in ("=", "<>"), self.value(left), self.value(right))
+        constant = right.value
+        if isinstance(left, Field):
+            constant = _constant(left.reference, constant)
+        return _compared_with(_OPERATORS[name], name in ("=", "<>"), self.value(left), constant)
+
+    def _in(self, node: In) -> Test:
+        values: Sequence[Any] = node.values
+        if isinstance(node.operand, Field):
+            values = [_constant(node.operand.reference, value) for value in values]
+        # True and 1 are one key of a set, and must not be one value here.
+        booleans = frozenset(value for value in values if type(value) is bool)
+        others = frozenset(value for value in values if type(value) is not bool)
+        operand = self.value(node.operand)
+
+        def within(view: MessageView) -> bool | None:
+            value = operand(view)
+            if value is None:
+                return None
+            return value in (booleans if type(value) is bool else others)
+
+        return within
+
+    # --- values ---------------------------------------------------------------------------------------
+
+    def value(self, node: Node) -> Value:
+        if isinstance(node, Literal):
+            constant = node.value
+            return lambda view: constant
+        if isinstance(node, Field):
+            return self._field(node.reference)
+        if isinstance(node, Negate):
+            return _negative(self.value(node.operand))
+        if isinstance(node, Arithmetic):
+            return _computed(_COMPUTE[node.operator], self.value(node.left), self.value(node.right))
+        assert isinstance(node, Condition)
+        return self.condition(node)
+
+    def _field(self, reference: Reference) -> Value:
+        path, derive = reference.path, reference.derive
+        self.paths.append(path)
+        if derive is None:
+            return lambda view: view.term(path)
+        return lambda view: derive(view.term(path))
+
+
+# --- closures of conditions -----------------------------------------------------------------------------
+
+_OPERATORS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _compared_with(
+    compare: Callable[[Any, Any], bool], equality: bool, operand: Value, constant: Any
+) -> Test:
+    """A comparison with a constant, whose kind is looked at once."""
+    if type(constant) is bool:
+        if not equality:
+            return lambda view: None if operand(view) is None else False
+        kinds: frozenset[type] = _BOOLEAN
+    else:
+        kinds = _TEXT if type(constant) is str else _NUMBERS
+
+    def test(view: MessageView) -> bool | None:
+        value = operand(view)
+        if value is None:
+            return None
+        return type(value) in kinds and compare(value, constant)
+
+    return test
+
+
+def _compared(compare: Callable[[Any, Any], bool], equality: bool, left: Value, right: Value) -> Test:
+    def test(view: MessageView) -> bool | None:
+        one, other = left(view), right(view)
+        if one is None or other is None:
+            return None
+        kind, other_kind = type(one), type(other)
+        if kind in _NUMBERS:
+            return other_kind in _NUMBERS and compare(one, other)
+        if kind is not other_kind:
+            return False
+        return (kind in _ORDERED or (equality and kind in (bool, bytes))) and compare(one, other)
+
+    return test
+
+
+def _every(tests: Sequence[Test]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        result: bool | None = True
+        for each in tests:
+            one = each(view)
+            if one is False:
+                return False
+            if one is None:
+                result = None
+        return result
+
+    return test
+
+
+def _some(tests: Sequence[Test]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        result: bool | None = False
+        for each in tests:
+            one = each(view)
+            if one is True:
+                return True
+            if one is None:
+                result = None
+        return result
+
+    return test
+
+
+def _negated(operand: Test) -> Test:
+    def test(view: MessageView) -> bool | None:
+        value = operand(view)
+        return None if value is None else not value
+
+    return test
+
+
+def _truth(operand: Value) -> Test:
+    """A value as a condition: what is no boolean is unknown."""
+
+    def test(view: MessageView) -> bool | None:
+        value = operand(view)
+        return value if type(value) is bool else None
+
+    return test
+
+
+def _like(operand: Value, matches: Callable[[str], bool | None]) -> Test:
+    def test(view: MessageView) -> bool | None:
+        value = operand(view)
+        if value is None:
+            return None
+        return type(value) is str and matches(value)
+
+    return test
+
+
+# --- closures of arithmetic -----------------------------------------------------------------------------
+
+
+def _quotient(left: Any, right: Any) -> Any:
+    if type(left) is float or type(right) is float:
+        return left / right
+    whole = abs(left) // abs(right)
+    return whole if (left < 0) == (right < 0) else -whole
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    if type(left) is float or type(right) is float:
+        return math.fmod(left, right)
+    rest = abs(left) % abs(right)
+    return rest if left >= 0 else -rest
+
+
+_COMPUTE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": _remainder,
+}
+
+
+def _bounded(value: Any) -> Any:
+    """A number that AMQP could carry, else NULL; keeps products of products from growing."""
+    return value if type(value) is float or INTEGER_MIN <= value <= INTEGER_MAX else None
+
+
+def _computed(compute: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
+    def value(view: MessageView) -> Any:
+        one, other = left(view), right(view)
+        if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
+            return None
+        try:
+            return _bounded(compute(one, other))
+        except (ArithmeticError, ValueError):
+            return None
+
+    return value
+
+
+def _negative(operand: Value) -> Value:
+    def value(view: MessageView) -> Any:
+        number = operand(view)
+        return _bounded(-number) if type(number) in _NUMBERS else None
+
+    return value

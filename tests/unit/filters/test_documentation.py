@@ -1,0 +1,65 @@
+"""Every example of docs/filters.md is one that works, and its limits are the limits."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightrail.filters.action import compile_action
+from lightrail.filters.filter import compile_filter
+from lightrail.filters.identifiers import JMS_NAMES
+from lightrail.filters.path import FIELD_NAMES
+from lightrail.filters.subject import compile_pattern, split_words
+from lightrail.model import limits
+
+PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
+
+
+def lines_of(language: str) -> list[str]:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("line", lines_of("json"))
+def test_every_filter_and_action_of_the_page_compiles(line: str) -> None:
+    spec: dict[str, Any] = json.loads(line)
+    made = compile_action(spec) if {"set", "remove"} & set(spec) else compile_filter(spec)
+    assert made.spec == spec
+
+
+@pytest.mark.parametrize("line", lines_of("sql"))
+def test_every_expression_of_the_page_compiles(line: str) -> None:
+    assert compile_filter({"sql": line}).paths
+
+
+def test_the_patterns_of_the_page_match_what_it_says() -> None:
+    rows = re.findall(r"^\| `([^`]*[*#][^`]*)` \|([^|]*)\|([^|]*)\|$", PAGE, re.MULTILINE)
+    assert len(rows) == 4
+    for pattern, matching, others in rows:
+        test = compile_pattern(pattern)
+        assert all(test(split_words(subject)) for subject in re.findall("`([^`]+)`", matching))
+        assert not any(test(split_words(subject)) for subject in re.findall("`([^`]+)`", others))
+
+
+@pytest.mark.parametrize("name", [*FIELD_NAMES, *JMS_NAMES])
+def test_the_page_names_every_field(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        limits.FILTER_EXPRESSION_BYTES,
+        limits.FILTER_NODES_MAX,
+        limits.FILTER_DEPTH_MAX,
+        limits.FILTER_PATH_BYTES,
+        limits.LIKE_TEXT_MAX,
+        limits.SUBJECT_WORDS_MAX,
+        limits.SOURCE_FILTERS_MAX,
+        limits.ACTION_ENTRIES_MAX,
+    ],
+)
+def test_the_page_gives_the_limits(limit: int) -> None:
+    assert f"| {limit:,} |" in PAGE

@@ -2,7 +2,7 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests, node and the JavaScript client
+#   scripts/setup.sh test    the same with the tools of the tests, node, the JavaScript client, a browser
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
 # with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
@@ -72,6 +72,10 @@ missing_packages() {
     fi
     # Without pkg-config the client library would be built without TLS, and say nothing.
     command -v pkg-config >/dev/null || missing="$missing pkg-config"
+    if [ "$goal" = test ]; then
+        command -v chromium >/dev/null || missing="$missing chromium"
+        command -v chromedriver >/dev/null || missing="$missing chromium-driver"
+    fi
     if [ "$goal" = test ] && [ -f $interop/package.json ]; then
         command -v node >/dev/null || missing="$missing nodejs"
         command -v npm >/dev/null || missing="$missing npm"

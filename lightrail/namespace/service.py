@@ -11,6 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import Conflict, Coordinator, Write
+from lightrail.filters.action import compile_action
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.policy import InvalidPolicy, Policy, Role
@@ -162,6 +165,12 @@ class Service:
             most = limits.SUBSCRIPTIONS_MAX
         if existing is None and len(directory.subscriptions(router)) >= most:
             raise Refused(f"{router} has {most} subscriptions, which is its max_subscribers")
+        try:
+            compile_filter(filter)
+            if action is not None:
+                compile_action(action)
+        except FilterError as error:
+            raise Refused(str(error)) from None
         if expires_at is not None:
             try:
                 Policy.parse({"role": "none", "expires_at": expires_at})

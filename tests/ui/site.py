@@ -9,7 +9,7 @@ from typing import Self
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.pages.pages import Pages
+from lightrail.gateway.pages.pages import CALLER, Pages
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY, Caller
@@ -17,13 +17,12 @@ from lightrail.namespace.service import Service
 from lightrail.telemetry import exposition
 from tests.support.fake_views import FakeViews
 
-
-CALLER = web.AppKey("caller", Caller)
+SITE_CALLER = web.AppKey("site-caller", Caller)
 
 
 @web.middleware
 async def _caller(request: web.Request, handler: object) -> web.StreamResponse:
-    request["caller"] = request.app[CALLER]
+    request[CALLER] = request.app[SITE_CALLER]
     return await handler(request)  # type: ignore[operator,no-any-return]
 
 
@@ -78,7 +77,7 @@ class Site:
         await service.subscribe(ANYBODY, "jobs/workers", "jobs/q/1")
         await service.subscribe(ANYBODY, "jobs/workers", "jobs/q/2")
         app = web.Application(middlewares=[_caller])
-        app[CALLER] = self._caller
+        app[SITE_CALLER] = self._caller
         Pages(service, self.views, time.time).add_routes(app)
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{port}"

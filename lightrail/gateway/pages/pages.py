@@ -38,7 +38,8 @@ HEADERS: Final = {
         "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With no-referrer a browser would not even say to ourselves where a form came from.
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 STATIC: Final = {
@@ -47,6 +48,8 @@ STATIC: Final = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain",
 }
+CALLER: Final = web.RequestKey("caller", Caller)
+"""Who asks, as the gateway found out before a page is asked for."""
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -337,8 +340,7 @@ class Pages:
 
 
 def _caller(request: web.Request) -> Caller:
-    caller: Caller = request["caller"]
-    return caller
+    return request[CALLER]
 
 
 def _policy(record: Name) -> list[tuple[str, Any, bool]]:

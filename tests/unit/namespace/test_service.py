@@ -168,6 +168,10 @@ def test_a_subscription_needs_a_router_a_target_and_room() -> None:
             await scene.one.subscribe(ANYBODY, "q", "r")
         with pytest.raises(Missing, match="expected a queue, a router or a URL"):
             await scene.one.subscribe(ANYBODY, "r", "nothing")
+        with pytest.raises(Refused, match="colour"):
+            await scene.one.subscribe(ANYBODY, "r", "q", filter={"colour": "red"})
+        with pytest.raises(Refused, match="expected"):
+            await scene.one.subscribe(ANYBODY, "r", "q", action={"set": {"body": 1}})
         made = await scene.one.subscribe(ANYBODY, "r", "q", id="s")
         with pytest.raises(Taken):
             await scene.one.subscribe(ANYBODY, "r", "q", id="s")

@@ -6,10 +6,13 @@ A queue is dispatched once per step, after everything that came has been applied
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.namespace.records import Name
+from lightrail.shard.declarations import EveryName, Names
+from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
@@ -56,16 +59,20 @@ class Engine:
         memory_mark: int,
         max_delivery_count: int,
         now_ms: int,
+        names: Names | None = None,
+        wish_dropped: Callable[[Name], None] = lambda _: None,
     ) -> None:
         self.shard = shard
         self.boot = boot
-        self.deadline_ms: int | None = None
         self._store = store
         self._counts = counts
-        self._queues = Queues(store, max_delivery_count)
+        self._queues = Queues(store, EveryName() if names is None else names, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._links = Links(self._queues, self._performer, dict(recovered.producers))
+        self._follower = Follower(
+            self._queues, self._performer, store, self._house, self._links, wish_dropped
+        )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
         """What to tell those that are no peers, by identity."""
@@ -74,8 +81,7 @@ class Engine:
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
-        for found in recovered.queues:
-            self._performer.touched[self._queues.restore(found, now_ms)] = None
+        self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
         counts.store_usage = self._usage
 
@@ -125,9 +131,7 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                deadline = queue.machine.next_deadline_ms
-                if deadline is not None and (self.deadline_ms is None or deadline < self.deadline_ms):
-                    self.deadline_ms = deadline
+                self._queues.deadlines.note(queue)
                 self._house.memory.update(queue)
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
@@ -190,7 +194,7 @@ class Engine:
         if not reading[read.segment]:
             del reading[read.segment]
         queue = self._queues.find(read.queue)
-        if queue is None:
+        if queue is None or queue.id != read.queue_id:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
@@ -210,23 +214,31 @@ class Engine:
             elif now_ms - peer.heard_ms > limits.PEER_SILENCE_MS:
                 log.warning("frontend %s has said nothing for %d ms", peer.frontend, now_ms - peer.heard_ms)
                 self._forget(peer, now_ms)
-        if self.deadline_ms is not None and now_ms >= self.deadline_ms:
-            self.deadline_ms = None
-            for queue in list(self._queues):
-                # A copy: what expires may be the first for its dead-letter queue.
-                due = queue.machine.next_deadline_ms
-                if due is None:
-                    continue
-                if due <= now_ms:
-                    self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
-                    self._performer.touched[queue] = None
-                elif self.deadline_ms is None or due < self.deadline_ms:
-                    self.deadline_ms = due
+        for queue in self._queues.deadlines.due(now_ms):
+            self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
+            self._performer.touched[queue] = None
+        self._follower.tick(now_ms)
         if self._performer.unwritten:
             self._performer.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._house.memory.resident
         self._counts.frontends_connected = len(self._peers)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the next queue wants a tick, or None."""
+        return self._queues.deadlines.next_ms
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something happened that a turn would go on with."""
+        return (
+            bool(self._performer.touched) or self._store.pending or any(p.out for p in self._peers.values())
+        )
+
+    def refresh(self, now_ms: int) -> None:
+        """Asks the directory what changed; a turn should follow."""
+        self._follower.refresh(now_ms)
 
     def lost(self, identity: bytes) -> None:
         """ZeroMQ has no way to this frontend any more; its silence will end it, or its greeting renew it."""
@@ -279,8 +291,10 @@ class Engine:
         if kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
+            self._follower.refresh(now_ms)
             self._links.open_producer(peer, link, ProducerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.CONSUMER_OPEN:
+            self._follower.refresh(now_ms)
             self._links.open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
             producer = peer.producers.get(link)

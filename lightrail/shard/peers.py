@@ -46,13 +46,18 @@ class Producer:
 class Consumer:
     """A receiving link of a frontend; `id` is its number in the queue machine, never used twice."""
 
-    __slots__ = ("id", "link", "peer", "queue")
+    __slots__ = ("id", "label", "link", "peer", "queue", "since_ms")
 
-    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int) -> None:
+    def __init__(
+        self, peer: "Peer", link: int, queue: "Queue", id: int, label: str = "", since_ms: int = 0
+    ) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
         self.id = id
+        self.label = label
+        """Who it is, for people."""
+        self.since_ms = since_ms
 
 
 class Peer:

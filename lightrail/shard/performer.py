@@ -247,6 +247,16 @@ class Performer:
         for queue, effect in unwritten:
             self._dead_letter(queue, effect, now_ms)
 
+    def forget(self, queue: Queue) -> None:
+        """The queue was deleted: nothing more is done for it, and what waits here to be written is freed."""
+        self.touched.pop(queue, None)
+        queue.removed.clear()
+        for source, effect in self.unwritten:
+            place = effect.run.batch.place
+            if source is queue and place is not None:
+                self._store.release(place.segment, effect.run.size)
+        self.unwritten = [each for each in self.unwritten if each[0] is not queue]
+
     def _fetch(self, queue: Queue, run: Run) -> None:
         place = run.batch.place
         assert place is not None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record, Settle
@@ -81,10 +82,14 @@ class Scene:
         max_delivery_count: int = 10,
         boot: int = 1,
         now_ms: int = 1_000_000,
+        names: Names | None = None,
     ) -> None:
         self.store: Store = store if store is not None else SmallStore()
         self.counts = ShardCounts(memory_mark)
         self.now_ms = now_ms
+        self.names: Names = EveryName() if names is None else names
+        self.wishes: list[str] = []
+        """Names that the shard would like to be dropped."""
         self.engine = Engine(
             shard=0,
             boot=boot,
@@ -94,6 +99,8 @@ class Scene:
             memory_mark=memory_mark,
             max_delivery_count=max_delivery_count,
             now_ms=now_ms,
+            names=self.names,
+            wish_dropped=lambda record: self.wishes.append(record.name),
         )
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
@@ -150,6 +157,11 @@ class Scene:
         self.engine.tick(self.now_ms)
         self.turn()
 
+    def refresh(self) -> None:
+        """The shard looks into the directory."""
+        self.engine.refresh(self.now_ms)
+        self.turn()
+
     def queue(self, name: str) -> dict[str, int]:
         """Ready, in flight and bytes of a queue."""
         figures = dict(self.engine._queues.figures())[name]
@@ -200,6 +212,12 @@ class Peer:
         self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
+
+    def close_consumer(self, link: int) -> None:
+        self.say(frame(Kind.CONSUMER_CLOSE, link=link))
+
+    def ping(self) -> None:
+        self.say(frame(Kind.PING))
 
     def credit(self, link: int, limit: int, *, drain: bool = False) -> None:
         self.say(frame(Kind.CREDIT, link=link, number=limit, flags=DRAIN if drain else 0))

@@ -105,3 +105,13 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router whose policy says nothing."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""
+PEEK_MESSAGES_MAX: Final = 1_000
+PEEK_BYTES_DEFAULT: Final = 1024 * 1024
+PEEK_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Most messages, and bytes of them, that one look into a queue gives; one message at least."""
+PEEKS_MAX: Final = 64
+"""Looks into queues of a shard that wait for the disk."""
+QUEUES_SHOWN_MAX: Final = 1_000
+"""Queues in one answer of figures."""
+CONSUMERS_SHOWN_MAX: Final = 1_000
+"""Consumers in the figures of one queue."""

@@ -17,12 +17,13 @@ from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
 from lightrail.shard.links import Links, outcome_of
-from lightrail.shard.peers import Peer, Producer
+from lightrail.shard.peers import Peer, Producer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.requests import Requests
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
@@ -70,14 +71,15 @@ class Engine:
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._links = Links(self._queues, self._performer, dict(recovered.producers))
+        self._requests = Requests(self._queues, self._performer, self._when_synced)
         self._follower = Follower(
             self._queues, self._performer, store, self._house, self._links, wish_dropped
         )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
         """What to tell those that are no peers, by identity."""
-        self._unsynced: list[tuple[Producer, int]] = []
-        self._committing: list[tuple[Producer, int]] = []
+        self._unsynced: list[tuple[Waiter, int]] = []
+        self._committing: list[tuple[Waiter, int]] = []
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
@@ -158,8 +160,8 @@ class Engine:
 
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
-        for producer, number in self._committing:
-            producer.accept(number)
+        for waiter, number in self._committing:
+            waiter.accept(number)
         self._committing = []
         self._house.clean(now_ms)
         return self._messages_committing
@@ -193,6 +195,9 @@ class Engine:
         reading[read.segment] -= 1
         if not reading[read.segment]:
             del reading[read.segment]
+        if read.then is not None:
+            read.then(read)
+            return
         queue = self._queues.find(read.queue)
         if queue is None or queue.id != read.queue_id:
             return
@@ -287,7 +292,7 @@ class Engine:
         self._links.forget(peer, now_ms)
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        kind, _flags, _reserved, _epoch, link, _count, _number = HEADER.unpack_from(part)
+        kind, _flags, _reserved, _epoch, link, _count, number = HEADER.unpack_from(part)
         if kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
@@ -304,6 +309,9 @@ class Engine:
             consumer = peer.consumers.get(link)
             if consumer is not None:
                 self._links.close_consumer(consumer, now_ms)
+        elif kind == Kind.REQUEST:
+            self._follower.refresh(now_ms)
+            self._requests.receive(peer, number, part, now_ms, self._failed)
         elif kind == Kind.HELLO:
             # It lost what we said (or thinks so) and begins anew; its producers keep their numbers.
             self._forget(peer, now_ms)
@@ -312,6 +320,10 @@ class Engine:
             self._forget(peer, now_ms)
         else:
             log.error("a frame of kind %d from frontend %s is not known here", kind, peer.frontend)
+
+    def _when_synced(self, waiter: Waiter, number: int) -> None:
+        """Told when everything so far is on disk; at once where nothing has to be."""
+        self._unsynced.append((waiter, number))
 
     # --- the hot frames ----------------------------------------------------------------------------------
 

@@ -1,11 +1,18 @@
 """A frontend as the shard sees it: its producers, its consumers, and what waits to be sent to it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lightrail.wire.frames import Kind, frame
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
+
+
+class Waiter(Protocol):
+    """Who is told when what it asked for is on disk."""
+
+    def accept(self, number: int) -> None:
+        """It is there: the batch of this number, of a producer."""
 
 
 class Producer:

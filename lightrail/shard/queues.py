@@ -129,10 +129,7 @@ class Queues:
             return queue
         found = self.names.get(name)
         if found.role is not Role.QUEUE:
-            what = "nobody has given it a role" if found.role is Role.NONE else f"it has role {found.role}"
-            return Refusal(
-                conditions.NOT_FOUND, f"{name} is no queue: {what}; give it a policy of role queue first"
-            )
+            return _no_queue(found)
         queue = self.get(name, now_ms)
         if queue is None:
             return Refusal(
@@ -140,6 +137,14 @@ class Queues:
                 f"this shard has no room for one more queue: it has {limits.QUEUES_MAX}, or its disk is full",
             )
         return queue
+
+    def look(self, name: str) -> Queue | Refusal:
+        """The queue that somebody asks about; an empty one, kept nowhere, where it has yet to be made."""
+        queue = self._by_name.get(name)
+        if queue is not None and queue.served:
+            return queue
+        found = self.names.get(name)
+        return self._new(0, found) if found.role is Role.QUEUE else _no_queue(found)
 
     def get(self, name: str, now_ms: int) -> Queue | None:
         """The queue of this name; made, and written down, where it is not there yet.
@@ -206,3 +211,10 @@ class Queues:
     def _new(self, number: int, found: Name) -> Queue:
         policy = shard_policy(found, self._max_delivery_count)
         return Queue(number, found, Machine(found.name, policy, merge_annotations))
+
+
+def _no_queue(found: Name) -> Refusal:
+    what = "nobody has given it a role" if found.role is Role.NONE else f"it has role {found.role}"
+    return Refusal(
+        conditions.NOT_FOUND, f"{found.name} is no queue: {what}; give it a policy of role queue first"
+    )

@@ -6,7 +6,7 @@
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.engine import Engine
@@ -27,7 +27,16 @@ from lightrail.wire.frames import (
     enqueue,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Welcome
+from lightrail.wire.messages import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Welcome,
+    decode_request,
+    encode_request,
+)
 
 
 class Answer(NamedTuple):
@@ -188,6 +197,9 @@ class Peer:
         """(link, number of the batch, why)."""
         self.welcome: Welcome | None = None
         self.delivered: dict[int, list[Delivered]] = {}
+        self.requests = 0
+        self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
+        """(fields, blob) of each request that was answered."""
         scene.peers[self.identity] = self
 
     # --- saying ----------------------------------------------------------------------------------------
@@ -233,6 +245,13 @@ class Peer:
         body = b"" if detail is None else detail.encode()
         self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body))
 
+    def ask(self, op: str, blob: bytes = b"", **fields: Any) -> int:
+        """A request; returns its number."""
+        self.requests += 1
+        body = encode_request({"op": op, **fields}, blob)
+        self.say(frame(Kind.REQUEST, number=self.requests, body=body))
+        return self.requests
+
     # --- hearing ---------------------------------------------------------------------------------------
 
     def hear(self, parts: Sequence[bytes]) -> None:
@@ -243,6 +262,9 @@ class Peer:
                 self.delivered.setdefault(link, []).extend(delivered(part))
             elif kind in (Kind.REFUSED, Kind.GONE):
                 self.refusals.append((link, number, Refusal.decode(part[HEADER_SIZE:])))
+            elif kind == Kind.RESPONSE:
+                fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
+                self.answers[number] = (fields, bytes(blob))
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])
             self.heard.append(Answer(kind, link, number, count))

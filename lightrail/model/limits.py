@@ -115,3 +115,11 @@ QUEUES_SHOWN_MAX: Final = 1_000
 """Queues in one answer of figures."""
 CONSUMERS_SHOWN_MAX: Final = 1_000
 """Consumers in the figures of one queue."""
+SEQUENCES_KEPT: Final = 4_096
+"""Batches of a producer that asked for sequences whose first one is remembered, for repeats."""
+SEQUENCE_PRODUCERS_KEPT: Final = 1_024
+"""Such producers that are not open now, which are remembered."""
+ROUTE_TARGETS_MAX: Final = 10_000
+"""Queues of a shard in one set of a router's link; the journal would take 65,535."""
+ROUTE_SETS_MAX: Final = 10_000
+"""Sets of one link; the one declared first is forgotten for the next."""

@@ -17,13 +17,14 @@ from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
 from lightrail.shard.links import Links, outcome_of
-from lightrail.shard.peers import Peer, Producer, Waiter
+from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.requests import Requests
+from lightrail.shard.routes import Routes
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
@@ -37,7 +38,7 @@ from lightrail.wire.frames import (
     Kind,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Welcome
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Targets, Welcome
 
 log = logging.getLogger("lightrail.shard.engine")
 
@@ -71,6 +72,7 @@ class Engine:
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._links = Links(self._queues, self._performer, dict(recovered.producers))
+        self._routes = Routes(self._queues, self._performer, store, counts, self._answer, self._refuse)
         self._requests = Requests(self._queues, self._performer, self._when_synced)
         self._follower = Follower(
             self._queues, self._performer, store, self._house, self._links, wish_dropped
@@ -297,18 +299,26 @@ class Engine:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
             self._follower.refresh(now_ms)
-            self._links.open_producer(peer, link, ProducerOpen.decode(part[HEADER_SIZE:]), now_ms)
+            opening = ProducerOpen.decode(part[HEADER_SIZE:])
+            if opening.queue:
+                self._links.open_producer(peer, link, opening, now_ms)
+            else:
+                self._links.open_router(peer, link)
         elif kind == Kind.CONSUMER_OPEN:
             self._follower.refresh(now_ms)
             self._links.open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
-            producer = peer.producers.get(link)
-            if producer is not None:
-                self._links.close_producer(producer)
+            self._links.close_producer(peer, link)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:
                 self._links.close_consumer(consumer, now_ms)
+        elif kind == Kind.ROUTE:
+            if self._failed is None:
+                self._routes.route(peer, part, now_ms)
+        elif kind == Kind.TARGETS:
+            self._follower.refresh(now_ms)
+            self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.REQUEST:
             self._follower.refresh(now_ms)
             self._requests.receive(peer, number, part, now_ms, self._failed)
@@ -374,6 +384,8 @@ class Engine:
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
+        if producer.stored is not None:
+            producer.note(number, machine.next_sequence)
         self._answer(producer, number, durable)
         effects_ = machine.apply(commands.Enqueue(batch), now_ms)
         if effects_:
@@ -381,12 +393,14 @@ class Engine:
         self._performer.touched[queue] = None
 
     def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
-        refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description))
+
+    def _refuse(self, producer: Numbered, number: int, refusal: Refusal) -> None:
         producer.peer.out.append(
             frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
         )
 
-    def _answer(self, producer: Producer, number: int, durable: bool) -> None:
+    def _answer(self, producer: Numbered, number: int, durable: bool) -> None:
         """Accepted: now, or with the commit that holds the record.
 
         Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a

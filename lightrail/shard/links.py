@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.model import limits
-from lightrail.shard.peers import Consumer, Peer, Producer
+from lightrail.shard.peers import Consumer, Numbered, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
@@ -18,13 +18,15 @@ EVERYTHING: Final = 1 << 62
 class Links:
     """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
 
-    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues", "consumer_left")
+    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues", "_sequences", "consumer_left")
 
     def __init__(self, queues: Queues, performer: Performer, numbers: dict[int, int]) -> None:
         self._queues = queues
         self._performer = performer
         self._numbers = numbers
         """Last batch number of producers that are not open now, the longest silent first."""
+        self._sequences: dict[int, dict[int, int]] = {}
+        """What those of them knew that asked for sequences."""
         self._next_consumer = 1
         self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
         """Told of each consumer that goes, and whether only its frontend lost its way."""
@@ -40,13 +42,26 @@ class Links:
             self._leave(earlier)
         id = peer.boot << 32 | link
         producer = peer.producers[link] = Producer(peer, link, queue, id, self._numbers.pop(id, 0))
+        if body.sequences:
+            producer.stored = self._sequences.pop(id, {})
         queue.producers[producer] = None
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
-    def close_producer(self, producer: Producer) -> None:
+    def open_router(self, peer: Peer, link: int) -> None:
+        """A frontend's link wants to send to sets of queues."""
+        earlier = peer.routers.get(link)
+        if earlier is not None:
+            self._keep_number(earlier)
+        id = peer.boot << 32 | link
+        peer.routers[link] = RouteProducer(peer, link, id, self._numbers.pop(id, 0))
+        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def close_producer(self, peer: Peer, link: int) -> None:
         """Its frontend has all answers and will not use the number of this link again."""
-        del producer.peer.producers[producer.link]
-        producer.queue.producers.pop(producer, None)
+        producer = peer.producers.pop(link, None)
+        if producer is not None:
+            producer.queue.producers.pop(producer, None)
+        peer.routers.pop(link, None)
 
     def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
@@ -108,15 +123,26 @@ class Links:
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)
+        for router in peer.routers.values():
+            self._keep_number(router)
         peer.producers.clear()
+        peer.routers.clear()
         peer.acking.clear()
         numbers = self._numbers
         while len(numbers) > limits.PRODUCERS_MAX:
             del numbers[next(iter(numbers))]
 
     def _leave(self, producer: Producer) -> None:
-        """It may come back under the same number after a greeting."""
+        """It has left its queue, and may come back after a greeting."""
         producer.queue.producers.pop(producer, None)
+        self._keep_number(producer)
+        if producer.stored:
+            self._sequences[producer.id] = producer.stored
+            if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+                del self._sequences[next(iter(self._sequences))]
+
+    def _keep_number(self, producer: Numbered) -> None:
+        """It may come back under the same number after a greeting."""
         if producer.last_number:
             self._numbers[producer.id] = producer.last_number
 

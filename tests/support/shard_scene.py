@@ -21,6 +21,7 @@ from lightrail.wire.frames import (
     DRAIN,
     HEADER,
     HEADER_SIZE,
+    SEQUENCE,
     VERSION,
     Kind,
     OutcomeCode,
@@ -33,6 +34,7 @@ from lightrail.wire.messages import (
     ProducerOpen,
     Refusal,
     SettleDetail,
+    Targets,
     Welcome,
     decode_request,
     encode_request,
@@ -197,6 +199,8 @@ class Peer:
         """(link, number of the batch, why)."""
         self.welcome: Welcome | None = None
         self.delivered: dict[int, list[Delivered]] = {}
+        self.stored: list[tuple[int, int, int]] = []
+        """(link, number of the batch, first sequence)."""
         self.requests = 0
         self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         """(fields, blob) of each request that was answered."""
@@ -213,8 +217,16 @@ class Peer:
         self.attempt += 1
         self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
 
-    def produce(self, link: int, queue: str) -> None:
-        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue).encode()))
+    def produce(self, link: int, queue: str = "", **options: bool) -> None:
+        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue, **options).encode()))
+
+    def route(
+        self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: int | bool
+    ) -> None:
+        self.say(batch(link, number, messages, set_=set_, **options))
+
+    def targets(self, link: int, number: int, *queues: str) -> None:
+        self.say(frame(Kind.TARGETS, link=link, number=number, body=Targets(list(queues)).encode()))
 
     def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
         self.say(batch(link, number, messages, **options))
@@ -224,6 +236,9 @@ class Peer:
         self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
+
+    def close_producer(self, link: int) -> None:
+        self.say(frame(Kind.PRODUCER_CLOSE, link=link))
 
     def close_consumer(self, link: int) -> None:
         self.say(frame(Kind.CONSUMER_CLOSE, link=link))
@@ -265,6 +280,8 @@ class Peer:
             elif kind == Kind.RESPONSE:
                 fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
                 self.answers[number] = (fields, bytes(blob))
+            elif kind == Kind.STORED:
+                self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])
             self.heard.append(Answer(kind, link, number, count))
@@ -298,12 +315,13 @@ def batch(
     priority: int = 4,
     expires_at_ms: int = 0,
     message_format: int = 0,
+    set_: int | None = None,
 ) -> bytes:
-    """An ENQUEUE frame."""
+    """An ENQUEUE frame, or a ROUTE to a set."""
     ends = array("I", accumulate(map(len, messages)))
     return enqueue(
         link,
-        1,
+        1 if set_ is None else set_,
         number,
         ends.tobytes(),
         list(messages),
@@ -313,6 +331,7 @@ def batch(
         expires_at_ms=expires_at_ms,
         message_format=message_format,
         size=ends[-1],
+        kind=Kind.ENQUEUE if set_ is None else Kind.ROUTE,
     )
 
 

@@ -21,6 +21,8 @@ from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.intake import Intake
 from lightrail.model import conditions, limits
 from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.shards import ShardPeer, State
 
@@ -51,6 +53,7 @@ class Frontend:
         self.half_open = 0
         self.shards: dict[int, ShardPeer] = {}
         self._coordinator = coordinator
+        self._service = Service(coordinator, Directory(coordinator))
         self._authenticator = authenticator
         self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -111,7 +114,8 @@ class Frontend:
         return self.shards[known[0]], known[1]
 
     async def _ask(self, queue: str) -> tuple[int, int]:
-        placement = await self._coordinator.place(queue)
+        await self._service.first_use(queue)
+        placement = await self._coordinator.placement(queue) or await self._coordinator.place(queue)
         return placement.shard, placement.epoch
 
     # --- connections -----------------------------------------------------------------------------------

@@ -6,20 +6,25 @@ A queue is dispatched once per step, after everything that came has been applied
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.namespace.records import Name
+from lightrail.shard.declarations import EveryName, Names
+from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
 from lightrail.shard.links import Links, outcome_of
-from lightrail.shard.peers import Peer, Producer
+from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.requests import Requests
+from lightrail.shard.routes import Routes
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
@@ -33,7 +38,7 @@ from lightrail.wire.frames import (
     Kind,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Welcome
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Targets, Welcome
 
 log = logging.getLogger("lightrail.shard.engine")
 
@@ -56,26 +61,31 @@ class Engine:
         memory_mark: int,
         max_delivery_count: int,
         now_ms: int,
+        names: Names | None = None,
+        wish_dropped: Callable[[Name], None] = lambda _: None,
     ) -> None:
         self.shard = shard
         self.boot = boot
-        self.deadline_ms: int | None = None
         self._store = store
         self._counts = counts
-        self._queues = Queues(store, max_delivery_count)
+        self._queues = Queues(store, EveryName() if names is None else names, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._links = Links(self._queues, self._performer, dict(recovered.producers))
+        self._routes = Routes(self._queues, self._performer, store, counts, self._answer, self._refuse)
+        self._requests = Requests(self._queues, self._performer, self._when_synced)
+        self._follower = Follower(
+            self._queues, self._performer, store, self._house, self._links, wish_dropped
+        )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
         """What to tell those that are no peers, by identity."""
-        self._unsynced: list[tuple[Producer, int]] = []
-        self._committing: list[tuple[Producer, int]] = []
+        self._unsynced: list[tuple[Waiter, int]] = []
+        self._committing: list[tuple[Waiter, int]] = []
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
-        for found in recovered.queues:
-            self._performer.touched[self._queues.restore(found, now_ms)] = None
+        self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
         counts.store_usage = self._usage
 
@@ -125,9 +135,7 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                deadline = queue.machine.next_deadline_ms
-                if deadline is not None and (self.deadline_ms is None or deadline < self.deadline_ms):
-                    self.deadline_ms = deadline
+                self._queues.deadlines.note(queue)
                 self._house.memory.update(queue)
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
@@ -154,8 +162,8 @@ class Engine:
 
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
-        for producer, number in self._committing:
-            producer.accept(number)
+        for waiter, number in self._committing:
+            waiter.accept(number)
         self._committing = []
         self._house.clean(now_ms)
         return self._messages_committing
@@ -189,8 +197,11 @@ class Engine:
         reading[read.segment] -= 1
         if not reading[read.segment]:
             del reading[read.segment]
+        if read.then is not None:
+            read.then(read)
+            return
         queue = self._queues.find(read.queue)
-        if queue is None:
+        if queue is None or queue.id != read.queue_id:
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
@@ -210,23 +221,31 @@ class Engine:
             elif now_ms - peer.heard_ms > limits.PEER_SILENCE_MS:
                 log.warning("frontend %s has said nothing for %d ms", peer.frontend, now_ms - peer.heard_ms)
                 self._forget(peer, now_ms)
-        if self.deadline_ms is not None and now_ms >= self.deadline_ms:
-            self.deadline_ms = None
-            for queue in list(self._queues):
-                # A copy: what expires may be the first for its dead-letter queue.
-                due = queue.machine.next_deadline_ms
-                if due is None:
-                    continue
-                if due <= now_ms:
-                    self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
-                    self._performer.touched[queue] = None
-                elif self.deadline_ms is None or due < self.deadline_ms:
-                    self.deadline_ms = due
+        for queue in self._queues.deadlines.due(now_ms):
+            self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
+            self._performer.touched[queue] = None
+        self._follower.tick(now_ms)
         if self._performer.unwritten:
             self._performer.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._house.memory.resident
         self._counts.frontends_connected = len(self._peers)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the next queue wants a tick, or None."""
+        return self._queues.deadlines.next_ms
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something happened that a turn would go on with."""
+        return (
+            bool(self._performer.touched) or self._store.pending or any(p.out for p in self._peers.values())
+        )
+
+    def refresh(self, now_ms: int) -> None:
+        """Asks the directory what changed; a turn should follow."""
+        self._follower.refresh(now_ms)
 
     def lost(self, identity: bytes) -> None:
         """ZeroMQ has no way to this frontend any more; its silence will end it, or its greeting renew it."""
@@ -275,21 +294,34 @@ class Engine:
         self._links.forget(peer, now_ms)
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        kind, _flags, _reserved, _epoch, link, _count, _number = HEADER.unpack_from(part)
+        kind, _flags, _reserved, _epoch, link, _count, number = HEADER.unpack_from(part)
         if kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
-            self._links.open_producer(peer, link, ProducerOpen.decode(part[HEADER_SIZE:]), now_ms)
+            self._follower.refresh(now_ms)
+            opening = ProducerOpen.decode(part[HEADER_SIZE:])
+            if opening.queue:
+                self._links.open_producer(peer, link, opening, now_ms)
+            else:
+                self._links.open_router(peer, link)
         elif kind == Kind.CONSUMER_OPEN:
+            self._follower.refresh(now_ms)
             self._links.open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
-            producer = peer.producers.get(link)
-            if producer is not None:
-                self._links.close_producer(producer)
+            self._links.close_producer(peer, link)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:
                 self._links.close_consumer(consumer, now_ms)
+        elif kind == Kind.ROUTE:
+            if self._failed is None:
+                self._routes.route(peer, part, now_ms)
+        elif kind == Kind.TARGETS:
+            self._follower.refresh(now_ms)
+            self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)
+        elif kind == Kind.REQUEST:
+            self._follower.refresh(now_ms)
+            self._requests.receive(peer, number, part, now_ms, self._failed)
         elif kind == Kind.HELLO:
             # It lost what we said (or thinks so) and begins anew; its producers keep their numbers.
             self._forget(peer, now_ms)
@@ -298,6 +330,10 @@ class Engine:
             self._forget(peer, now_ms)
         else:
             log.error("a frame of kind %d from frontend %s is not known here", kind, peer.frontend)
+
+    def _when_synced(self, waiter: Waiter, number: int) -> None:
+        """Told when everything so far is on disk; at once where nothing has to be."""
+        self._unsynced.append((waiter, number))
 
     # --- the hot frames ----------------------------------------------------------------------------------
 
@@ -348,6 +384,8 @@ class Engine:
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
+        if producer.stored is not None:
+            producer.note(number, machine.next_sequence)
         self._answer(producer, number, durable)
         effects_ = machine.apply(commands.Enqueue(batch), now_ms)
         if effects_:
@@ -355,12 +393,14 @@ class Engine:
         self._performer.touched[queue] = None
 
     def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
-        refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description))
+
+    def _refuse(self, producer: Numbered, number: int, refusal: Refusal) -> None:
         producer.peer.out.append(
             frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
         )
 
-    def _answer(self, producer: Producer, number: int, durable: bool) -> None:
+    def _answer(self, producer: Numbered, number: int, durable: bool) -> None:
         """Accepted: now, or with the commit that holds the record.
 
         Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a

@@ -1,12 +1,13 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
+from collections.abc import Callable
 from typing import Final
 
-from lightrail.model import conditions, limits
-from lightrail.shard.peers import Consumer, Peer, Producer
+from lightrail.model import limits
+from lightrail.shard.peers import Consumer, Numbered, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queues
+from lightrail.shard.queues import Queue, Queues
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
 
@@ -17,44 +18,63 @@ EVERYTHING: Final = 1 << 62
 class Links:
     """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
 
-    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues")
+    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues", "_sequences", "consumer_left")
 
     def __init__(self, queues: Queues, performer: Performer, numbers: dict[int, int]) -> None:
         self._queues = queues
         self._performer = performer
         self._numbers = numbers
         """Last batch number of producers that are not open now, the longest silent first."""
+        self._sequences: dict[int, dict[int, int]] = {}
+        """What those of them knew that asked for sequences."""
         self._next_consumer = 1
+        self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
+        """Told of each consumer that goes, and whether only its frontend lost its way."""
 
     def open_producer(self, peer: Peer, link: int, body: ProducerOpen, now_ms: int) -> None:
         """A frontend's link wants to enqueue."""
-        queue = self._queues.get(body.queue, now_ms)
-        if queue is None:
-            _refuse(peer, link)
+        queue = self._queues.open(body.queue, now_ms)
+        if isinstance(queue, Refusal):
+            _gone(peer, link, queue)
             return
         earlier = peer.producers.get(link)
         if earlier is not None:
-            self._keep_number(earlier)
+            self._leave(earlier)
         id = peer.boot << 32 | link
-        peer.producers[link] = Producer(peer, link, queue, id, self._numbers.pop(id, 0))
+        producer = peer.producers[link] = Producer(peer, link, queue, id, self._numbers.pop(id, 0))
+        if body.sequences:
+            producer.stored = self._sequences.pop(id, {})
+        queue.producers[producer] = None
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
-    def close_producer(self, producer: Producer) -> None:
+    def open_router(self, peer: Peer, link: int) -> None:
+        """A frontend's link wants to send to sets of queues."""
+        earlier = peer.routers.get(link)
+        if earlier is not None:
+            self._keep_number(earlier)
+        id = peer.boot << 32 | link
+        peer.routers[link] = RouteProducer(peer, link, id, self._numbers.pop(id, 0))
+        peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def close_producer(self, peer: Peer, link: int) -> None:
         """Its frontend has all answers and will not use the number of this link again."""
-        del producer.peer.producers[producer.link]
+        producer = peer.producers.pop(link, None)
+        if producer is not None:
+            producer.queue.producers.pop(producer, None)
+        peer.routers.pop(link, None)
 
     def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
-        queue = self._queues.get(body.queue, now_ms)
-        if queue is None:
-            _refuse(peer, link)
+        queue = self._queues.open(body.queue, now_ms)
+        if isinstance(queue, Refusal):
+            _gone(peer, link, queue)
             return
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
         id = self._next_consumer
         self._next_consumer += 1
-        consumer = Consumer(peer, link, queue, id)
+        consumer = Consumer(peer, link, queue, id, body.label, now_ms)
         options = commands.ConsumerOptions(
             browse=body.browse,
             presettled=body.presettled,
@@ -72,13 +92,26 @@ class Links:
             # The machine did not refuse it.
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
 
-    def close_consumer(self, consumer: Consumer, now_ms: int) -> None:
-        """What it holds gets its default outcome."""
+    def close_consumer(self, consumer: Consumer, now_ms: int, *, lost: bool = False) -> None:
+        """What it holds gets its default outcome; `lost` says that its frontend may come back with it."""
         consumer.peer.consumers.pop(consumer.link, None)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
             self._performer.perform(queue, queue.machine.apply(commands.Detach(consumer.id), now_ms), now_ms)
             self._performer.touched[queue] = None
+            self.consumer_left(queue, lost)
+
+    def end(self, queue: Queue, refusal: Refusal) -> None:
+        """The queue is deleted: its links are told, and what they hold goes with it."""
+        for producer in list(queue.producers):
+            del producer.peer.producers[producer.link]
+            _gone(producer.peer, producer.link, refusal)
+        queue.producers.clear()
+        for id in list(queue.machine.consumers.by_id):
+            consumer = self._performer.consumers.pop(id, None)
+            if consumer is not None:
+                consumer.peer.consumers.pop(consumer.link, None)
+                _gone(consumer.peer, consumer.link, refusal)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
         """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
@@ -87,16 +120,28 @@ class Links:
             everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
             queue = consumer.queue
             self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
-            self.close_consumer(consumer, now_ms)
+            self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
-            self._keep_number(producer)
+            self._leave(producer)
+        for router in peer.routers.values():
+            self._keep_number(router)
         peer.producers.clear()
+        peer.routers.clear()
         peer.acking.clear()
         numbers = self._numbers
         while len(numbers) > limits.PRODUCERS_MAX:
             del numbers[next(iter(numbers))]
 
-    def _keep_number(self, producer: Producer) -> None:
+    def _leave(self, producer: Producer) -> None:
+        """It has left its queue, and may come back after a greeting."""
+        producer.queue.producers.pop(producer, None)
+        self._keep_number(producer)
+        if producer.stored:
+            self._sequences[producer.id] = producer.stored
+            if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+                del self._sequences[next(iter(self._sequences))]
+
+    def _keep_number(self, producer: Numbered) -> None:
         """It may come back under the same number after a greeting."""
         if producer.last_number:
             self._numbers[producer.id] = producer.last_number
@@ -114,9 +159,5 @@ def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
     )
 
 
-def _refuse(peer: Peer, link: int) -> None:
-    refusal = Refusal(
-        conditions.RESOURCE_LIMIT_EXCEEDED,
-        f"this shard has no room for one more queue: it has {limits.QUEUES_MAX}, or its disk is full",
-    )
+def _gone(peer: Peer, link: int, refusal: Refusal) -> None:
     peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))

@@ -8,8 +8,12 @@ import secrets
 import sys
 import time
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
+from lightrail.namespace.service import Service
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
@@ -58,7 +62,16 @@ async def serve(process: Process) -> None:
     loop = asyncio.get_running_loop()
     coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     cluster = await coordinator.cluster_id()
-    await coordinator.close()
+    directory = Directory(coordinator)
+    directory.refresh()
+    service = Service(coordinator, directory)
+    dropping: set[asyncio.Task[None]] = set()
+
+    def wish_dropped(record: Name) -> None:
+        task = loop.create_task(_drop(service, record))
+        dropping.add(task)
+        task.add_done_callback(dropping.discard)
+
     counts = ShardCounts(settings.memory_mark)
     started = time.perf_counter()
     now_ms = Server.now_ms()
@@ -76,6 +89,8 @@ async def serve(process: Process) -> None:
         memory_mark=settings.memory_mark,
         max_delivery_count=settings.max_delivery_count,
         now_ms=now_ms,
+        names=directory,
+        wish_dropped=wish_dropped,
     )
     log.info(
         "recovered %d messages of %d queues in %.2f s",
@@ -104,6 +119,16 @@ async def serve(process: Process) -> None:
     failed.cancel()
     await server.close()
     await runner.cleanup()
+    await asyncio.gather(*dropping)
+    await coordinator.close()
+
+
+async def _drop(service: Service, record: Name) -> None:
+    """A queue whose last consumer has gone goes; the shard asks again where that fails."""
+    try:
+        await service.expire(record)
+    except CoordinatorError as error:
+        log.warning("%s should go with its last consumer, and could not be dropped: %s", record.name, error)
 
 
 if __name__ == "__main__":

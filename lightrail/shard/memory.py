@@ -55,6 +55,12 @@ class Memory:
         else:
             self._queues.pop(queue, None)
 
+    def remove(self, queue: "Queue") -> None:
+        """The queue is gone, with all it held."""
+        self.resident -= queue.resident
+        queue.resident = 0
+        self._queues.pop(queue, None)
+
     def plan(self) -> list[tuple["Queue", int]]:
         """(queue, bytes that it should give up), the largest queue first."""
         surplus = self.resident - int(self.mark * LOW_WATER)

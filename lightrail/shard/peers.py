@@ -1,22 +1,30 @@
 """A frontend as the shard sees it: its producers, its consumers, and what waits to be sent to it."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from lightrail.wire.frames import Kind, frame
+from lightrail.model import limits
+from lightrail.wire.frames import SEQUENCE, UNKNOWN_SEQUENCE, Kind, frame
+from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
 
 
-class Producer:
+class Waiter(Protocol):
+    """Who is told when what it asked for is on disk."""
+
+    def accept(self, number: int) -> None:
+        """It is there: the batch of this number, of a producer."""
+
+
+class Numbered:
     """A sending link of a frontend: the batches it sent are numbered, the last number is known."""
 
-    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "peer", "queue", "refusing")
+    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "peer", "refusing")
 
-    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int) -> None:
+    def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
         self.peer = peer
         self.link = link
-        self.queue = queue
         self.id = id
         self.last_number = last_number
         self.refusing = False
@@ -43,16 +51,58 @@ class Producer:
             self.ack_count = 0
 
 
+class Producer(Numbered):
+    """A sending link to one queue."""
+
+    __slots__ = ("queue", "stored")
+
+    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int) -> None:
+        super().__init__(peer, link, id, last_number)
+        self.queue = queue
+        self.stored: dict[int, int] | None = None
+        """First sequence by batch, of the latest ones, where the link asked for sequences."""
+
+    def note(self, number: int, sequence: int) -> None:
+        """The batch begins at this sequence."""
+        if self.stored is not None:
+            self.stored[number] = sequence
+            if len(self.stored) > limits.SEQUENCES_KEPT:
+                del self.stored[next(iter(self.stored))]
+
+    def accept(self, number: int) -> None:
+        """See `Numbered.accept`; who asked for sequences is told each by itself."""
+        if self.stored is None:
+            super().accept(number)
+            return
+        body = SEQUENCE.pack(self.stored.get(number, UNKNOWN_SEQUENCE))
+        self.peer.out.append(frame(Kind.STORED, link=self.link, number=number, body=body))
+
+
+class RouteProducer(Numbered):
+    """A sending link to sets of queues, each under the number that its frontend gave it."""
+
+    __slots__ = ("sets",)
+
+    def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
+        super().__init__(peer, link, id, last_number)
+        self.sets: dict[int, list[Queue] | Refusal] = {}
+
+
 class Consumer:
     """A receiving link of a frontend; `id` is its number in the queue machine, never used twice."""
 
-    __slots__ = ("id", "link", "peer", "queue")
+    __slots__ = ("id", "label", "link", "peer", "queue", "since_ms")
 
-    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int) -> None:
+    def __init__(
+        self, peer: "Peer", link: int, queue: "Queue", id: int, label: str = "", since_ms: int = 0
+    ) -> None:
         self.peer = peer
         self.link = link
         self.queue = queue
         self.id = id
+        self.label = label
+        """Who it is, for people."""
+        self.since_ms = since_ms
 
 
 class Peer:
@@ -68,6 +118,7 @@ class Peer:
         "identity",
         "out",
         "producers",
+        "routers",
     )
 
     def __init__(self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int) -> None:
@@ -77,9 +128,10 @@ class Peer:
         self.attempt = attempt
         self.heard_ms = now_ms
         self.producers: dict[int, Producer] = {}
+        self.routers: dict[int, RouteProducer] = {}
         self.consumers: dict[int, Consumer] = {}
         self.out: list[bytes] = []
-        self.acking: list[Producer] = []
+        self.acking: list[Numbered] = []
 
     def take(self) -> list[bytes]:
         """What has to be sent now, in order."""

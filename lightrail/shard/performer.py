@@ -1,6 +1,7 @@
 """What queue machines want done, done: effects become frames for frontends and records for the store."""
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from lightrail.model.names import dead_letter_name
@@ -247,11 +248,25 @@ class Performer:
         for queue, effect in unwritten:
             self._dead_letter(queue, effect, now_ms)
 
+    def forget(self, queue: Queue) -> None:
+        """The queue was deleted: nothing more is done for it, and what waits here to be written is freed."""
+        self.touched.pop(queue, None)
+        queue.removed.clear()
+        for source, effect in self.unwritten:
+            place = effect.run.batch.place
+            if source is queue and place is not None:
+                self._store.release(place.segment, effect.run.size)
+        self.unwritten = [each for each in self.unwritten if each[0] is not queue]
+
     def _fetch(self, queue: Queue, run: Run) -> None:
+        self.read(queue, run)
+
+    def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
+        """Has messages read from their place, for the queue itself or for somebody else (`then`)."""
         place = run.batch.place
         assert place is not None
         self.reading[place.segment] = self.reading.get(place.segment, 0) + 1
-        self.reads.append(Read(queue.name, queue.id, run, place))
+        self.reads.append(Read(queue.name, queue.id, run, place, then))
 
     def _refused(self, effect: effects.Refused) -> None:
         consumer = self.consumers.pop(effect.consumer or 0, None)

@@ -2,18 +2,27 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
 
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
+from lightrail.shard.declarations import Names, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Reason
-from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.machine import Machine
 from lightrail.telemetry.families import QueueFigures
+from lightrail.wire.messages import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.shard.peers import Producer
 
 log = logging.getLogger("lightrail.shard.queues")
 
@@ -21,35 +30,121 @@ log = logging.getLogger("lightrail.shard.queues")
 class Queue:
     """One queue of this shard: its machine, its number in the journal, and what gathered in this step."""
 
-    __slots__ = ("epoch", "id", "machine", "name", "removed", "resident")
+    __slots__ = (
+        "due_ms",
+        "epoch",
+        "id",
+        "machine",
+        "name",
+        "producers",
+        "record",
+        "removed",
+        "resident",
+        "served",
+    )
 
-    def __init__(self, id: int, name: str, machine: Machine) -> None:
+    def __init__(self, id: int, record: Name, machine: Machine) -> None:
         self.id = id
-        self.name = name
+        self.name = record.name
+        self.record = record
+        """What the directory said of the name when it was last asked."""
         self.machine = machine
         self.epoch = 1
         self.resident = 0
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
+        self.producers: dict[Producer, None] = {}
+        self.due_ms: int | None = None
+        """When it stands among the deadlines."""
+        self.served = True
+        """False: its name is not a queue's (any more, or as far as the directory knows)."""
+
+
+class Deadlines:
+    """When which queue wants a Tick, so that nobody has to ask all of them; entries may be stale."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Queue]] = []
+        self._order = 0
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest, or None."""
+        return self._heap[0][0] if self._heap else None
+
+    def note(self, queue: Queue) -> None:
+        """The queue changed: its next deadline may be earlier."""
+        due_ms = queue.machine.next_deadline_ms
+        if due_ms is not None and queue.served and (queue.due_ms is None or due_ms < queue.due_ms):
+            queue.due_ms = due_ms
+            self._order += 1
+            heappush(self._heap, (due_ms, self._order, queue))
+
+    def due(self, now_ms: int) -> list[Queue]:
+        """Takes out the queues that want a Tick now; the others are asked when their time has come."""
+        found: list[Queue] = []
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms:
+            due_ms, _, queue = heappop(heap)
+            if due_ms != queue.due_ms or not queue.served:
+                continue
+            queue.due_ms = None
+            later_ms = queue.machine.next_deadline_ms
+            if later_ms is not None and later_ms <= now_ms:
+                found.append(queue)
+            else:
+                self.note(queue)
+        return found
 
 
 class Queues:
     """Every queue of the shard, by name; its numbers are those of the journal."""
 
-    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store")
+    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "deadlines", "names")
 
-    def __init__(self, store: Store, max_delivery_count: int) -> None:
+    def __init__(self, store: Store, names: Names, max_delivery_count: int) -> None:
         self._store = store
+        self.names = names
         self._max_delivery_count = max_delivery_count
         self._by_name: dict[str, Queue] = {}
         self._next = 1
+        self.deadlines = Deadlines()
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_name.values())
 
+    def __len__(self) -> int:
+        return len(self._by_name)
+
     def find(self, name: str) -> Queue | None:
-        """The queue of this name, if it is there."""
+        """The queue of this name, if it is there; it may be one that is not served."""
         return self._by_name.get(name)
+
+    def open(self, name: str, now_ms: int) -> Queue | Refusal:
+        """The queue that a link or request asks for, made where the directory says that it is one."""
+        queue = self._by_name.get(name)
+        if queue is not None and queue.served:
+            return queue
+        found = self.names.get(name)
+        if found.role is not Role.QUEUE:
+            return _no_queue(found)
+        queue = self.get(name, now_ms)
+        if queue is None:
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"this shard has no room for one more queue: it has {limits.QUEUES_MAX}, or its disk is full",
+            )
+        return queue
+
+    def look(self, name: str) -> Queue | Refusal:
+        """The queue that somebody asks about; an empty one, kept nowhere, where it has yet to be made."""
+        queue = self._by_name.get(name)
+        if queue is not None and queue.served:
+            return queue
+        found = self.names.get(name)
+        return self._new(0, found) if found.role is Role.QUEUE else _no_queue(found)
 
     def get(self, name: str, now_ms: int) -> Queue | None:
         """The queue of this name; made, and written down, where it is not there yet.
@@ -63,27 +158,63 @@ class Queues:
         if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
         number = self._next
+        found = self.names.get(name)
         try:
-            self._store.append(record.Queue(QueueEvent.DECLARED, number, name), now_ms)
+            declared = record.Queue(QueueEvent.DECLARED, number, name, encode_declared(found))
+            self._store.append(declared, now_ms)
         except StoreError as error:
             log.error("queue %s could not be written down: %s", name, error)
             return None
-        return self._make(number, name)
+        return self._make(number, found)
 
-    def restore(self, found: RecoveredQueue, now_ms: int) -> Queue:
-        """A queue as recovery found it."""
-        queue = self._make(found.queue, found.name)
+    def restore(self, found: RecoveredQueue, now_ms: int, *, known: bool = True) -> Queue:
+        """A queue as recovery found it, with the policy that its name has now.
+
+        One that is not `known` here is nobody's any more: it only says what it still holds.
+        """
+        named = self.names.get(found.name)
+        queue = self._make(found.queue, named) if known else self._new(found.queue, named)
         queue.machine.apply(commands.Restore(found.runs, found.next_sequence), now_ms)
         return queue
+
+    def remember(self, number: int) -> None:
+        """A number that the journal knows is not given again, not even after its queue has gone."""
+        self._next = max(self._next, number + 1)
+
+    def remove(self, queue: Queue) -> None:
+        """The queue is no longer here."""
+        if self._by_name.get(queue.name) is queue:
+            del self._by_name[queue.name]
+
+    def change(self, queue: Queue, found: Name, now_ms: int) -> None:
+        """The name has another policy; the journal is told, too."""
+        queue.record = found
+        policy = shard_policy(found, self._max_delivery_count)
+        if policy != queue.machine.policy:
+            queue.machine.policy = policy
+        try:
+            changed = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
+            self._store.append(changed, now_ms)
+        except StoreError as error:
+            # It is read from the directory again after a restart.
+            log.error("the policy of queue %s could not be written down: %s", queue.name, error)
 
     def figures(self) -> Iterable[tuple[str, QueueFigures]]:
         """(name, figures) of every queue, for a scrape."""
         return [(name, Figures(queue.machine)) for name, queue in self._by_name.items()]
 
-    def _make(self, number: int, name: str) -> Queue:
-        dead = is_dead_letter(name)
-        policy = Policy(max_delivery_count=0 if dead else self._max_delivery_count, dead_letter=not dead)
-        queue = Queue(number, name, Machine(name, policy, merge_annotations))
-        self._by_name[name] = queue
-        self._next = max(self._next, number + 1)
+    def _make(self, number: int, found: Name) -> Queue:
+        queue = self._by_name[found.name] = self._new(number, found)
+        self.remember(number)
         return queue
+
+    def _new(self, number: int, found: Name) -> Queue:
+        policy = shard_policy(found, self._max_delivery_count)
+        return Queue(number, found, Machine(found.name, policy, merge_annotations))
+
+
+def _no_queue(found: Name) -> Refusal:
+    what = "nobody has given it a role" if found.role is Role.NONE else f"it has role {found.role}"
+    return Refusal(
+        conditions.NOT_FOUND, f"{found.name} is no queue: {what}; give it a policy of role queue first"
+    )

@@ -1,5 +1,7 @@
 """One read of messages that had flowed to disk: performed in the reader thread, ended on the loop."""
 
+from collections.abc import Callable
+
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.runs import Place, Run
 
@@ -7,14 +9,18 @@ from lightrail.shard.queue.runs import Place, Run
 class Read:
     """What to read for which queue; `runs` after `perform`."""
 
-    __slots__ = ("place", "queue", "queue_id", "run", "runs")
+    __slots__ = ("place", "queue", "queue_id", "run", "runs", "then")
 
-    def __init__(self, queue: str, queue_id: int, run: Run, place: Place) -> None:
+    def __init__(
+        self, queue: str, queue_id: int, run: Run, place: Place, then: "Callable[[Read], None] | None" = None
+    ) -> None:
         self.queue = queue
         self.queue_id = queue_id
         self.run = run
         self.place = place
         self.runs: list[Run] = []
+        self.then = then
+        """Who wants them; None for the queue itself, which asked with Fetch."""
 
     @property
     def segment(self) -> int:

@@ -56,7 +56,9 @@ class Server:
                 os.unlink(address.removeprefix("ipc://"))
         socket.bind(address)
         self._socket = LoopSocket(loop, socket, self._receive, self._turn)
+        self._poll: asyncio.TimerHandle | None = None
         self._beat()
+        self._look()
 
     @staticmethod
     def now_ms() -> int:
@@ -165,6 +167,17 @@ class Server:
         self._beat_ms = now_ms + wait_ms
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 
+    def _look(self) -> None:
+        """Asks the directory what changed."""
+        if self._closing:
+            return
+        try:
+            self._engine.refresh(self.now_ms())
+            if self._engine.has_work:
+                self._turn()
+        finally:
+            self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._look)
+
     # --- the end ---------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -172,6 +185,8 @@ class Server:
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._poll is not None:
+            self._poll.cancel()
         self._turn()
         await self._idle.wait()
         self._closed = True

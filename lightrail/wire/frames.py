@@ -26,6 +26,8 @@ DELIVER_COLUMNS: Final = Struct("<QqqIIII")
 DELIVER_ENDS: Final = HEADER_SIZE + DELIVER_COLUMNS.size
 SEQUENCE: Final = Struct("<Q")
 """Body of STORED: the sequence of the batch's first message."""
+UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
+"""In STORED: the batch is there, and the shard has forgotten where (it was started again meanwhile)."""
 
 Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 

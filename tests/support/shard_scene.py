@@ -6,8 +6,9 @@
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record, Settle
@@ -20,13 +21,24 @@ from lightrail.wire.frames import (
     DRAIN,
     HEADER,
     HEADER_SIZE,
+    SEQUENCE,
     VERSION,
     Kind,
     OutcomeCode,
     enqueue,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Welcome
+from lightrail.wire.messages import (
+    ConsumerOpen,
+    Hello,
+    ProducerOpen,
+    Refusal,
+    SettleDetail,
+    Targets,
+    Welcome,
+    decode_request,
+    encode_request,
+)
 
 
 class Answer(NamedTuple):
@@ -81,10 +93,14 @@ class Scene:
         max_delivery_count: int = 10,
         boot: int = 1,
         now_ms: int = 1_000_000,
+        names: Names | None = None,
     ) -> None:
         self.store: Store = store if store is not None else SmallStore()
         self.counts = ShardCounts(memory_mark)
         self.now_ms = now_ms
+        self.names: Names = EveryName() if names is None else names
+        self.wishes: list[str] = []
+        """Names that the shard would like to be dropped."""
         self.engine = Engine(
             shard=0,
             boot=boot,
@@ -94,6 +110,8 @@ class Scene:
             memory_mark=memory_mark,
             max_delivery_count=max_delivery_count,
             now_ms=now_ms,
+            names=self.names,
+            wish_dropped=lambda record: self.wishes.append(record.name),
         )
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
@@ -150,6 +168,11 @@ class Scene:
         self.engine.tick(self.now_ms)
         self.turn()
 
+    def refresh(self) -> None:
+        """The shard looks into the directory."""
+        self.engine.refresh(self.now_ms)
+        self.turn()
+
     def queue(self, name: str) -> dict[str, int]:
         """Ready, in flight and bytes of a queue."""
         figures = dict(self.engine._queues.figures())[name]
@@ -176,6 +199,11 @@ class Peer:
         """(link, number of the batch, why)."""
         self.welcome: Welcome | None = None
         self.delivered: dict[int, list[Delivered]] = {}
+        self.stored: list[tuple[int, int, int]] = []
+        """(link, number of the batch, first sequence)."""
+        self.requests = 0
+        self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
+        """(fields, blob) of each request that was answered."""
         scene.peers[self.identity] = self
 
     # --- saying ----------------------------------------------------------------------------------------
@@ -189,8 +217,16 @@ class Peer:
         self.attempt += 1
         self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
 
-    def produce(self, link: int, queue: str) -> None:
-        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue).encode()))
+    def produce(self, link: int, queue: str = "", **options: bool) -> None:
+        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue, **options).encode()))
+
+    def route(
+        self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: int | bool
+    ) -> None:
+        self.say(batch(link, number, messages, set_=set_, **options))
+
+    def targets(self, link: int, number: int, *queues: str) -> None:
+        self.say(frame(Kind.TARGETS, link=link, number=number, body=Targets(list(queues)).encode()))
 
     def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
         self.say(batch(link, number, messages, **options))
@@ -200,6 +236,15 @@ class Peer:
         self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
+
+    def close_producer(self, link: int) -> None:
+        self.say(frame(Kind.PRODUCER_CLOSE, link=link))
+
+    def close_consumer(self, link: int) -> None:
+        self.say(frame(Kind.CONSUMER_CLOSE, link=link))
+
+    def ping(self) -> None:
+        self.say(frame(Kind.PING))
 
     def credit(self, link: int, limit: int, *, drain: bool = False) -> None:
         self.say(frame(Kind.CREDIT, link=link, number=limit, flags=DRAIN if drain else 0))
@@ -215,6 +260,13 @@ class Peer:
         body = b"" if detail is None else detail.encode()
         self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body))
 
+    def ask(self, op: str, blob: bytes = b"", **fields: Any) -> int:
+        """A request; returns its number."""
+        self.requests += 1
+        body = encode_request({"op": op, **fields}, blob)
+        self.say(frame(Kind.REQUEST, number=self.requests, body=body))
+        return self.requests
+
     # --- hearing ---------------------------------------------------------------------------------------
 
     def hear(self, parts: Sequence[bytes]) -> None:
@@ -225,6 +277,11 @@ class Peer:
                 self.delivered.setdefault(link, []).extend(delivered(part))
             elif kind in (Kind.REFUSED, Kind.GONE):
                 self.refusals.append((link, number, Refusal.decode(part[HEADER_SIZE:])))
+            elif kind == Kind.RESPONSE:
+                fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
+                self.answers[number] = (fields, bytes(blob))
+            elif kind == Kind.STORED:
+                self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
             elif kind == Kind.WELCOME:
                 self.welcome = Welcome.decode(part[HEADER_SIZE:])
             self.heard.append(Answer(kind, link, number, count))
@@ -258,12 +315,13 @@ def batch(
     priority: int = 4,
     expires_at_ms: int = 0,
     message_format: int = 0,
+    set_: int | None = None,
 ) -> bytes:
-    """An ENQUEUE frame."""
+    """An ENQUEUE frame, or a ROUTE to a set."""
     ends = array("I", accumulate(map(len, messages)))
     return enqueue(
         link,
-        1,
+        1 if set_ is None else set_,
         number,
         ends.tobytes(),
         list(messages),
@@ -273,6 +331,7 @@ def batch(
         expires_at_ms=expires_at_ms,
         message_format=message_format,
         size=ends[-1],
+        kind=Kind.ENQUEUE if set_ is None else Kind.ROUTE,
     )
 
 

@@ -330,6 +330,10 @@ class Machine:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
         return self.eviction.spill_candidates(bytes_wanted)
 
+    def runs(self) -> list[Run]:
+        """Every run, ready or in flight."""
+        return list(self._all_runs())
+
     def runs_in(self, segment: int) -> list[Run]:
         """Every run, ready or in flight, whose place is in a segment of the journal."""
         return [

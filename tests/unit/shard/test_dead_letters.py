@@ -137,14 +137,14 @@ def test_dead_letters_wait_while_the_disk_is_full() -> None:
     scene.tick(1_000)
     assert peer.messages(3) == []
     # On disk they are still in their queue, and that segment must stay.
-    assert scene.engine._house._in_use(0)
+    assert scene.engine._house._cleaner._in_use(0)
     assert not [each for each in store.settles() if each.outcome == Outcome.DEAD_LETTERED]
     store.full = False
     scene.tick(1_000)
     assert [message[-1:] for message in peer.messages(3)] == [b"A", b"B"]
     assert [each.ranges for each in store.settles()][-1:] == [[(0, 2)]]
     assert scene.counts.dead_lettered["rejected"] == 2
-    assert not scene.engine._house._in_use(0)
+    assert not scene.engine._house._cleaner._in_use(0)
 
 
 def test_dead_letters_wait_for_their_queue_to_be_written_down() -> None:

@@ -262,11 +262,11 @@ def test_what_is_being_read_is_not_cleaned() -> None:
     reads = scene.engine.take_reads()
     assert reads
     busy = {read.segment for read in reads}
-    assert all(scene.engine._house._in_use(segment) for segment in busy)
+    assert all(scene.engine._house._cleaner._in_use(segment) for segment in busy)
     for read in reads:
         read.perform(journal)
         scene.engine.read_ended(read, None, scene.now_ms)
-    assert not any(scene.engine._house._in_use(segment) for segment in busy)
+    assert not any(scene.engine._house._cleaner._in_use(segment) for segment in busy)
 
 
 def test_a_full_disk_comes_back_by_itself() -> None:

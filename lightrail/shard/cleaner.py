@@ -1,0 +1,157 @@
+"""The cleaner: what lives in the oldest segment is written again at the tail, piece by piece.
+
+It works through the segment from its beginning, so that what lies in several queues comes together: such
+messages are written once again, with all their queues, and not once for each.
+"""
+
+import logging
+
+from lightrail.model import limits
+from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue.runs import Run, ends_of
+from lightrail.shard.queues import Queue, Queues
+from lightrail.telemetry.families import ShardCounts
+
+log = logging.getLogger("lightrail.shard.cleaner")
+
+
+class _Copy:
+    """Messages to be written once, for each of the queues that hold them."""
+
+    __slots__ = ("_blob", "_ends", "run", "targets")
+
+    def __init__(self, queue: Queue, run: Run) -> None:
+        self.run = run
+        self.targets: list[tuple[Queue, Run]] = [(queue, run)]
+        self._blob: bytes | None = None
+        self._ends = b""
+
+    def same(self, run: Run) -> bool:
+        """Whether another run, of the same record and as large, is the same messages."""
+        mine = self.run
+        if run.batch is mine.batch:
+            return run.first == mine.first
+        if self._blob is None:
+            self._blob = bytes(mine.batch.blob(mine.first, mine.last))
+            self._ends = bytes(ends_of(mine))
+        blob = run.batch.blob(run.first, run.last)
+        return bytes(ends_of(run)) == self._ends and bytes(blob) == self._blob
+
+
+class Cleaner:
+    """Frees the oldest segment when the store asks for it."""
+
+    __slots__ = ("_counts", "_performer", "_queues", "_segment", "_store", "_work")
+
+    def __init__(self, queues: Queues, store: Store, counts: ShardCounts, performer: Performer) -> None:
+        self._queues = queues
+        self._store = store
+        self._counts = counts
+        self._performer = performer
+        self._segment = -1
+        self._work: list[tuple[int, int, Queue, int, int]] = []
+        """What is left to do: (offset, bytes, queue, first sequence, last sequence), the next one last."""
+
+    def clean(self, now_ms: int) -> None:
+        """Some of the oldest segment's live messages are written again; without any, it goes.
+
+        Asked after each commit, in pieces, so that cleaning never holds up what comes and goes. What is
+        live is asked for anew each time: what was settled in between must not be written again.
+        """
+        segment = self._store.oldest_to_clean()
+        if segment is None or self._in_use(segment):
+            return
+        if segment != self._segment or not self._work:
+            self._segment = segment
+            self._work = self._list(segment)
+            if not self._work:
+                self._store.drop(segment)
+                return
+        wanted = self._next_piece()
+        try:
+            self._rewrite(segment, wanted, now_ms)
+        except StoreError as error:
+            self._counts.store_failures += 1
+            self._work.clear()
+            log.error("segment %d could not be cleaned: %s", segment, error)
+
+    def _list(self, segment: int) -> list[tuple[int, int, Queue, int, int]]:
+        """All that lives in a segment, from its end to its beginning."""
+        found = []
+        for queue in self._queues:
+            for run in queue.machine.runs_in(segment):
+                place = run.batch.place
+                assert place is not None
+                found.append((place.offset, run.size, queue, run.sequence, run.end))
+        found.sort(key=lambda each: each[0], reverse=True)
+        return found
+
+    def _next_piece(self) -> dict[Queue, list[tuple[int, int]]]:
+        """Sequences by queue: some bytes from where the work stands, records with several queues whole."""
+        wanted: dict[Queue, list[tuple[int, int]]] = {}
+        left = limits.CLEAN_BYTES
+        offset = -1
+        work = self._work
+        while work and (left > 0 or work[-1][0] == offset):
+            offset, size, queue, first, last = work.pop()
+            left -= size
+            wanted.setdefault(queue, []).append((first, last))
+        return wanted
+
+    def _rewrite(self, segment: int, wanted: dict[Queue, list[tuple[int, int]]], now_ms: int) -> None:
+        """The same messages at the tail of the journal, with the same sequences."""
+        copies: dict[tuple[int, ...], list[_Copy]] = {}
+        moved: list[Run] = []
+        for queue, ranges in wanted.items():
+            if self._queues.find(queue.name) is not queue:
+                continue  # It was deleted in the meantime.
+            for run in queue.machine.runs_in(segment):
+                if not any(run.sequence < last and first < run.end for first, last in ranges):
+                    continue
+                place = run.batch.place
+                assert place is not None
+                moved.append(run)
+                pieces = [run]
+                if run.batch.data is None:
+                    pieces = self._store.read(place, queue.id, run.sequence, run.end)
+                for piece in pieces:
+                    _gather(copies, queue, piece, run.attempts)
+        for group in copies.values():
+            for copy in group:
+                self._write(copy, now_ms)
+        for run in moved:
+            self._store.release(segment, run.size)
+
+    def _write(self, copy: _Copy, now_ms: int) -> None:
+        run = copy.run
+        flags = REWRITTEN if run.batch.durable else REWRITTEN | SPILLED
+        targets = [(queue.id, mine.sequence) for queue, mine in copy.targets]
+        place = self._store.append(
+            Append(targets, 0, 0, run.batch, run.first, run.last, run.attempts, flags), now_ms
+        )
+        assert place is not None
+        for queue, mine in copy.targets:
+            queue.machine.relocate(mine, place)
+
+    def _in_use(self, segment: int) -> bool:
+        """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
+        if self._performer.reading.get(segment) or segment in self._performer.damaged:
+            return True
+        places = [effect.run.batch.place for _, effect in self._performer.unwritten]
+        return any(place is not None and place.segment == segment for place in places)
+
+
+def _gather(copies: dict[tuple[int, ...], list[_Copy]], queue: Queue, piece: Run, attempts: int) -> None:
+    """Puts messages, which are in memory, beside the same ones of other queues."""
+    piece = Run(piece.batch, piece.first, piece.last, piece.sequence, attempts, piece.barred)
+    place = piece.batch.place
+    assert place is not None
+    key = (place.offset, piece.count, piece.size, attempts)
+    group = copies.setdefault(key, [])
+    for copy in group:
+        if all(queue is not other for other, _ in copy.targets) and copy.same(piece):
+            copy.targets.append((queue, piece))
+            return
+    group.append(_Copy(queue, piece))

@@ -1,0 +1,130 @@
+"""Declarations: what the directory says of a name, as the shard's queues and its journal understand it.
+
+`Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
+until it is told otherwise.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, Final, Protocol
+
+from lightrail.model import names as rules
+from lightrail.model.policy import QUEUE, Role
+from lightrail.model.policy import Policy as NamePolicy
+from lightrail.namespace.directory import Changes
+from lightrail.namespace.records import Name, undefined
+from lightrail.shard.queue.machine import Policy
+
+LAST_CONSUMER: Final = "last_consumer"
+_KNOWN: Final = frozenset(field.name for field in fields(Policy) if field.init)
+
+
+class Names(Protocol):
+    """What a shard asks of a directory; `lightrail.namespace.directory.Directory` is one."""
+
+    def refresh(self) -> None:
+        """Takes in what changed, and tells who listens. Raises CoordinatorError."""
+
+    def get(self, name: str) -> Name:
+        """What a name is; one without a role has role none."""
+
+    def listen(self, listener: Callable[[Changes], None]) -> None:
+        """Be told what changes from here on."""
+
+
+class EveryName:
+    """In memory: every name is a queue that asks for nothing, until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Name] = {}
+        self._changed: dict[str, Name | None] = {}
+        self._listeners: list[Callable[[Changes], None]] = []
+        self._revision = 1
+
+    def give(self, name: str, policy: NamePolicy) -> None:
+        """Another policy; a name that was dropped is made anew."""
+        before = self.get(name)
+        self._revision += 1
+        created = before.created if before.role is policy.role else self._revision
+        self._changed.setdefault(name, before)
+        self._given[name] = Name(name, policy, created, self._revision)
+
+    def drop(self, name: str) -> None:
+        """The name has no role any more."""
+        self._revision += 1
+        self._changed.setdefault(name, self.get(name))
+        self._given[name] = undefined(name)
+
+    def refresh(self) -> None:
+        """See `Names`."""
+        if self._changed:
+            changes = Changes(names=self._changed)
+            self._changed = {}
+            for listener in self._listeners:
+                listener(changes)
+
+    def get(self, name: str) -> Name:
+        """See `Names`."""
+        found = self._given.get(name)
+        if found is not None:
+            return found
+        owner = rules.owner(name)
+        if owner != name:
+            above = self.get(owner)
+            return Name(name, QUEUE, above.created) if above.role is Role.QUEUE else undefined(name)
+        return Name(name, QUEUE, 1)
+
+    def listen(self, listener: Callable[[Changes], None]) -> None:
+        """See `Names`."""
+        self._listeners.append(listener)
+
+
+def shard_policy(record: Name, max_delivery_count: int) -> Policy:
+    """The policy of the machine of a queue, whose durations are milliseconds.
+
+    Args:
+        max_delivery_count: for queues whose policy does not say.
+    """
+    given = record.policy
+    dead = rules.is_dead_letter(record.name)
+    count = given["max_delivery_count"]
+    values: dict[str, Any] = {
+        "max_delivery_count": 0 if dead else max_delivery_count if count is None else count,
+        "dead_letter": not dead,
+        "max_age_ms": given.milliseconds("max_age"),
+        "lock_ms": given.milliseconds("lock_duration"),
+        "enqueue_timeout_ms": given.milliseconds("enqueue_timeout"),
+        "duplicate_window_ms": given.milliseconds("duplicate_window"),
+        "order_key": given["order_key"] or "",
+    }
+    for same in (
+        "max_length",
+        "max_bytes",
+        "max_message_bytes",
+        "overflow",
+        "max_readers",
+        "single_active",
+        "exclusive",
+        "durable",
+        "priorities",
+        "order",
+        "groups",
+        "delay",
+    ):
+        values[same] = given[same]
+    return Policy(**{name: value for name, value in values.items() if name in _KNOWN})
+
+
+def encode_declared(record: Name) -> str:
+    """The policy text of a Queue record in the journal."""
+    return json.dumps({"created": record.created, "policy": record.policy.to_json()}, separators=(",", ":"))
+
+
+def created_of(text: str) -> int | None:
+    """The revision that made a queue, of such a text; None where it says nothing."""
+    try:
+        created = json.loads(text).get("created")
+    except (ValueError, AttributeError):
+        return None
+    return created if isinstance(created, int) else None

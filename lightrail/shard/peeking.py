@@ -1,0 +1,115 @@
+"""Peeking: messages of a queue as they are now, ready, delayed or locked; what is on disk is read first."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.effects import Peeked
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queues import Queue
+from lightrail.shard.reading import Read
+
+READY: Final = "ready"
+LOCKED: Final = "locked"
+
+Seen = Callable[[dict[str, Any], bytes], None]
+
+
+class Peeking:
+    """One look at a queue, from `begin` to when all of it is in memory."""
+
+    __slots__ = ("_bytes", "_count", "_missing", "_performer", "_pieces", "_queue", "_seen", "_start")
+
+    def __init__(
+        self, queue: Queue, performer: Performer, start: int, count: int, bytes_max: int, seen: Seen
+    ) -> None:
+        self._queue = queue
+        self._performer = performer
+        self._start = start
+        self._count = count
+        self._bytes = bytes_max
+        self._seen = seen
+        self._pieces: list[tuple[Run, str, list[Run]]] = []
+        """Run as it is in the queue, its state, and its messages in memory."""
+        self._missing = 0
+
+    def begin(self) -> None:
+        """Chooses the messages; those on disk are asked for, and the answer waits for them."""
+        left = self._bytes
+        chosen: list[tuple[Run, str]] = []
+        for run, state in self._runs():
+            if left <= 0:
+                break
+            left -= run.size
+            chosen.append((run, state))
+        self._pieces = [(run, state, [] if run.batch.evicted else [run]) for run, state in chosen]
+        for index, (run, _) in enumerate(chosen):
+            if run.batch.evicted:
+                self._missing += 1
+                self._performer.read(self._queue, run, self._came(index))
+        if not self._missing:
+            self._answer()
+
+    def _runs(self) -> list[tuple[Run, str]]:
+        """Up to `count` messages from the start on, in order of their sequences."""
+        found: list[tuple[Run, str]] = []
+        for effect in self._queue.machine.apply(commands.Peek(self._start, self._count), 0):
+            if isinstance(effect, Peeked):
+                states = getattr(effect, "states", ()) or [READY] * len(effect.runs)
+                found += zip(effect.runs, map(str, states), strict=True)
+        for consumer in self._queue.machine.consumers:
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                if run.end > self._start:
+                    found.append((run.cut(max(self._start - run.sequence, 0), run.count), LOCKED))
+        found.sort(key=lambda each: each[0].sequence)
+        left = self._count
+        within = []
+        for run, state in found:
+            if not left:
+                break
+            run = run.cut(0, min(run.count, left))
+            left -= run.count
+            within.append((run, state))
+        return within
+
+    def _came(self, index: int) -> Callable[[Read], None]:
+        def came(read: Read) -> None:
+            self._pieces[index][2].extend(read.runs)
+            self._missing -= 1
+            if not self._missing:
+                self._answer()
+
+        return came
+
+    def _answer(self) -> None:
+        messages: list[dict[str, Any]] = []
+        blob: list[bytes] = []
+        left = self._bytes
+        for run, state, pieces in self._pieces:
+            for piece in pieces:
+                for index in range(piece.count):
+                    message = piece.batch.message(piece.first + index)
+                    if messages and len(message) > left:
+                        self._seen({"messages": messages, "next": piece.sequence + index}, b"".join(blob))
+                        return
+                    left -= len(message)
+                    batch = piece.batch
+                    blob.append(message)
+                    messages.append(
+                        {
+                            "sequence": piece.sequence + index,
+                            "state": state,
+                            "attempts": run.attempts,
+                            "enqueued_at_ms": batch.enqueued_at_ms,
+                            "expires_at_ms": batch.expires_at_ms,
+                            "due_ms": getattr(batch, "due_ms", None),
+                            "priority": batch.priority,
+                            "durable": batch.durable,
+                            "message_format": batch.message_format,
+                            "size": len(message),
+                        }
+                    )
+        end = self._pieces[-1][0].end if self._pieces else self._queue.machine.next_sequence
+        next_ = end if end < self._queue.machine.next_sequence else None
+        self._seen({"messages": messages, "next": next_}, b"".join(blob))

@@ -1,0 +1,239 @@
+"""Requests: what frontends and gateways ask of a shard beside messages: figures, looking, purging.
+
+Every operation is drawn in docs/formats/wire.md. What changes something is answered when the commit that
+holds it is on disk, as a producer is; what has to be read from disk first when the reader thread has it.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from heapq import nsmallest
+from typing import Any, Final
+
+from lightrail.model import conditions, limits
+from lightrail.shard.peeking import Peeking
+from lightrail.shard.peers import Peer, Waiter
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queues import Queue, Queues
+from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
+from lightrail.wire.messages import Refusal, decode_request, encode_request
+
+log = logging.getLogger("lightrail.shard.requests")
+
+Fields = dict[str, Any]
+COLUMNS: Final = (
+    "ready",
+    "delayed",
+    "in_flight",
+    "bytes",
+    "resident",
+    "consumers",
+    "arrived",
+    "delivered",
+    "left",
+)
+"""Of a queue in the answer to `queues`."""
+
+
+class Bad(Exception):
+    """A request that can't be done: the error to answer."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+
+
+class Reply:
+    """An answer that waits for a commit, as those of producers do."""
+
+    __slots__ = ("_body", "_number", "_peer")
+
+    def __init__(self, peer: Peer, number: int, fields: Fields) -> None:
+        self._peer = peer
+        self._number = number
+        self._body = encode_request(fields)
+
+    def accept(self, _: int) -> None:
+        """It is on disk."""
+        self._peer.out.append(frame(Kind.RESPONSE, number=self._number, body=self._body))
+
+
+class Requests:
+    """Answers the requests of all peers.
+
+    Args:
+        wait: takes what is to be told when everything so far is on disk.
+    """
+
+    __slots__ = ("_operations", "_peeks", "_performer", "_queues", "_wait")
+
+    def __init__(self, queues: Queues, performer: Performer, wait: Callable[[Waiter, int], None]) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._wait = wait
+        self._peeks = 0
+        """Peeks that wait for the disk."""
+        self._operations: dict[str, Callable[[Peer, int, Fields, int], Fields | None]] = {
+            "queue": self._queue,
+            "queues": self._many,
+            "peek": self._peek,
+            "purge": self._purge,
+        }
+
+    def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
+        """One REQUEST; answered now, or later. With an error where the store has `failed`."""
+        try:
+            if failed is not None:
+                raise Bad(conditions.INTERNAL_ERROR, f"the store failed, the shard starts again: {failed}")
+            fields, _ = decode_request(memoryview(part)[HEADER_SIZE:])
+            operation = self._operations.get(str(fields.get("op")))
+            if operation is None:
+                known = ", ".join(sorted(self._operations))
+                raise Bad(
+                    conditions.NOT_IMPLEMENTED,
+                    f"the operation {str(fields.get('op'))[:80]!a} is not known; there are {known}",
+                )
+            answer = operation(peer, number, fields, now_ms)
+        except WireError as error:
+            answer = _error(conditions.DECODE_ERROR, str(error))
+        except Bad as error:
+            answer = _error(error.condition, str(error))
+        except Exception:
+            log.exception("a request of %s could not be answered", peer.frontend)
+            answer = _error(conditions.INTERNAL_ERROR, "a mistake of ours; the shard's log says more")
+        if answer is not None:
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer)))
+
+    # --- figures ---------------------------------------------------------------------------------------
+
+    def _queue(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
+        """One queue in full."""
+        queue = self._named(fields)
+        machine = queue.machine
+        gauges = machine.gauges
+        consumers: list[Fields] = []
+        for each in machine.consumers.by_id.values():
+            if len(consumers) == limits.CONSUMERS_SHOWN_MAX:
+                break
+            link = self._performer.consumers.get(each.id)
+            consumers.append(
+                {
+                    "label": "" if link is None else link.label,
+                    "frontend": "" if link is None else link.peer.frontend,
+                    "since_ms": 0 if link is None else link.since_ms,
+                    "credit": each.limit - each.next,
+                    "held": sum(run.count for run in each.in_flight.runs[each.in_flight.head :]),
+                    "browse": each.options.browse,
+                    "exclusive": each.options.exclusive,
+                    "priority": each.options.priority,
+                }
+            )
+        return {
+            "queue": queue.name,
+            "ready": gauges.ready,
+            "delayed": getattr(gauges, "delayed", 0),
+            "in_flight": gauges.in_flight,
+            "bytes": gauges.bytes,
+            "resident": gauges.resident_bytes,
+            "next_sequence": machine.next_sequence,
+            "counters": asdict(machine.counters),
+            "consumer_count": gauges.consumers,
+            "producer_count": len(queue.producers),
+            "consumers": consumers,
+        }
+
+    def _many(self, _peer: Peer, _number: int, fields: Fields, _now_ms: int) -> Fields:
+        """Many queues in brief: those of a list, or all of them in pages."""
+        wanted = fields.get("names")
+        if wanted is not None:
+            if not isinstance(wanted, list) or len(wanted) > limits.QUEUES_SHOWN_MAX:
+                raise Bad(
+                    conditions.INVALID_FIELD,
+                    f"names is expected to be a list of at most {limits.QUEUES_SHOWN_MAX} names",
+                )
+            found = [self._queues.find(name) for name in wanted if isinstance(name, str)]
+            return _brief([queue for queue in found if queue is not None and queue.served], None)
+        after = fields.get("after", "")
+        if not isinstance(after, str):
+            raise Bad(conditions.INVALID_FIELD, "after is expected to be the last name of the page before")
+        limit = _whole(fields, "limit", 1, limits.QUEUES_SHOWN_MAX, limits.QUEUES_SHOWN_MAX)
+        later = (queue for queue in self._queues if queue.served and queue.name > after)
+        page = nsmallest(limit + 1, later, key=lambda queue: queue.name)
+        return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
+
+    # --- messages --------------------------------------------------------------------------------------
+
+    def _peek(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> Fields | None:
+        """Messages without locking them."""
+        queue = self._named(fields)
+        start = _whole(fields, "from", 0, (1 << 63) - 1, 0)
+        count = _whole(fields, "count", 1, limits.PEEK_MESSAGES_MAX, 100)
+        size = _whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, limits.PEEK_BYTES_DEFAULT)
+        if self._peeks >= limits.PEEKS_MAX:
+            raise Bad(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"{limits.PEEKS_MAX} requests wait for messages from disk already; try again",
+            )
+        self._peeks += 1
+
+        def seen(answer: Fields, blob: bytes) -> None:
+            self._peeks -= 1
+            peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
+
+        Peeking(queue, self._performer, start, count, size, seen).begin()
+        return None
+
+    def _purge(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """All ready messages go; what is with consumers stays."""
+        queue = self._named(fields)
+        before = queue.machine.counters.purged
+        self._apply(queue, commands.Purge(), now_ms)
+        self._wait(Reply(peer, number, {"purged": queue.machine.counters.purged - before}), 0)
+
+    # --- helpers ---------------------------------------------------------------------------------------
+
+    def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
+        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+        self._performer.touched[queue] = None
+
+    def _named(self, fields: Fields) -> Queue:
+        name = fields.get("queue")
+        if not isinstance(name, str) or not name:
+            raise Bad(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+        queue = self._queues.look(name)
+        if isinstance(queue, Refusal):
+            raise Bad(queue.condition, queue.description)
+        return queue
+
+
+def _whole(fields: Fields, name: str, low: int, high: int, default: int) -> int:
+    found = fields.get(name, default)
+    if type(found) is not int or not low <= found <= high:
+        raise Bad(
+            conditions.INVALID_FIELD,
+            f"{name} is {str(found)[:80]!a}; expected a whole number from {low} to {high}",
+        )
+    return found
+
+
+def _brief(queues: list[Queue], next_: str | None) -> Fields:
+    rows = {}
+    for queue in queues:
+        gauges, counters = queue.machine.gauges, queue.machine.counters
+        rows[queue.name] = [
+            gauges.ready,
+            getattr(gauges, "delayed", 0),
+            gauges.in_flight,
+            gauges.bytes,
+            gauges.resident_bytes,
+            gauges.consumers,
+            counters.arrived,
+            counters.delivered,
+            counters.left,
+        ]
+    return {"columns": COLUMNS, "queues": rows, "next": next_}
+
+
+def _error(condition: str, description: str) -> Fields:
+    return {"error": {"condition": condition, "description": description}}

@@ -1,0 +1,154 @@
+"""Routes: a batch for several queues of this shard is stored once and enqueued to each of them.
+
+The frontend declares the sets of queues that its router's link sends to (TARGETS) and names one of them with
+each batch (ROUTE). One Append record with a target per queue keeps them together: after a crash a batch is in
+all of them or in none.
+"""
+
+from collections.abc import Callable
+
+from lightrail.model import conditions, limits
+from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.peers import Numbered, Peer, RouteProducer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queues import Queue, Queues
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
+from lightrail.wire.messages import Refusal, Targets
+
+
+class Routes:
+    """Stores what routers' links send."""
+
+    __slots__ = ("_answer", "_counts", "_performer", "_queues", "_refuse", "_store")
+
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        store: Store,
+        counts: ShardCounts,
+        answer: Callable[[Numbered, int, bool], None],
+        refuse: Callable[[Numbered, int, Refusal], None],
+    ) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._store = store
+        self._counts = counts
+        self._answer = answer
+        self._refuse = refuse
+
+    def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
+        """A set is declared, or declared anew; with a name that is no queue its batches are refused."""
+        producer = peer.routers.get(link)
+        if producer is None:
+            return
+        sets = producer.sets
+        sets.pop(number, None)
+        sets[number] = self._resolve(body.queues, now_ms)
+        if len(sets) > limits.ROUTE_SETS_MAX:
+            del sets[next(iter(sets))]
+
+    def _resolve(self, names: list[str], now_ms: int) -> list[Queue] | Refusal:
+        if not 0 < len(names) <= limits.ROUTE_TARGETS_MAX:
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"a set of {len(names)} queues; expected 1 to {limits.ROUTE_TARGETS_MAX}",
+            )
+        found: list[Queue] = []
+        for name in dict.fromkeys(names):
+            queue = self._queues.open(name, now_ms)
+            if isinstance(queue, Refusal):
+                return queue
+            found.append(queue)
+        return found
+
+    def route(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """A batch for the queues of a set."""
+        _kind, flags, priority, set_, link, count, number = HEADER.unpack_from(part)
+        producer = peer.routers.get(link)
+        if producer is None:
+            return
+        durable = bool(flags & DURABLE)
+        if number <= producer.last_number:
+            self._counts.batches_duplicate += 1
+            self._answer(producer, number, durable)
+            return
+        if producer.refusing:
+            if not flags & AFRESH:
+                self._refuse(
+                    producer,
+                    number,
+                    Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused"),
+                )
+                return
+            producer.refusing = False
+        targets = _usable(producer, set_)
+        if isinstance(targets, Refusal):
+            producer.refusing = True
+            self._refuse(producer, number, targets)
+            return
+        batch = batch_in(part, durable, priority, count, now_ms)
+        if durable:
+            try:
+                places = [(queue.id, queue.machine.next_sequence) for queue in targets]
+                batch.place = self._store.append(Append(places, producer.id, number, batch, 0, count), now_ms)
+            except (StoreError, ValueError) as error:
+                # No room, or more than a record may hold.
+                self._counts.store_failures += 1
+                producer.refusing = True
+                self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+                return
+            self._performer.messages_unsynced += count
+        producer.last_number = number
+        self._answer(producer, number, durable)
+        for queue in targets:
+            # Transient messages get their places when they flow to disk, and each queue writes its own.
+            mine = batch if durable else _twin(batch)
+            found = queue.machine.apply(commands.Enqueue(mine), now_ms)
+            if found:
+                self._performer.perform(queue, found, now_ms)
+            self._performer.touched[queue] = None
+
+
+def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int) -> Batch:
+    """The batch that an ENQUEUE or ROUTE frame is: its messages stay where they lie."""
+    expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
+    base = ENQUEUE_ENDS + 4 * count
+    ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
+    return Batch(
+        part, ends, count, size, base, durable, priority, expires or None, now_ms, None, message_format
+    )
+
+
+def _twin(batch: Batch) -> Batch:
+    """The same messages, in the same bytes."""
+    return Batch(
+        batch.data,
+        batch.ends,
+        batch.count,
+        batch.size,
+        batch.base,
+        batch.durable,
+        batch.priority,
+        batch.expires_at_ms,
+        batch.enqueued_at_ms,
+        None,
+        batch.message_format,
+    )
+
+
+def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
+    """The queues of a set, or why the batch can't be stored."""
+    targets = producer.sets.get(set_)
+    if targets is None:
+        return Refusal(conditions.NOT_FOUND, f"set {set_} of queues was not declared, or is forgotten")
+    if isinstance(targets, Refusal):
+        return targets
+    for queue in targets:
+        if not queue.served:
+            return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets anew")
+    return targets

@@ -1,0 +1,409 @@
+"""Queues and the directory: what is declared is served, what is dropped goes, what is unknown is kept."""
+
+import asyncio
+import json
+import logging
+import time
+
+import pytest
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model import conditions
+from lightrail.model.policy import QUEUE, Policy
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Service
+from lightrail.shard.declarations import EveryName, created_of, shard_policy
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import Queue, QueueEvent
+from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.messages import ProducerOpen, SettleDetail
+from tests.support.fake_files import FakeFiles
+from tests.support.shard_scene import Peer, Scene, SmallStore, batch
+
+ROUTER = Policy.parse({"role": "router"})
+
+
+def names_of(scene: Scene) -> EveryName:
+    assert isinstance(scene.names, EveryName)
+    return scene.names
+
+
+def events(scene: Scene) -> list[tuple[QueueEvent, str]]:
+    assert isinstance(scene.store, SmallStore)
+    return [(QueueEvent(each.event), each.name) for each in scene.store.records if isinstance(each, Queue)]
+
+
+def restart(files: FakeFiles, names: EveryName) -> tuple[Scene, Peer]:
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), names=names)
+    scene.settle_down()
+    return scene, scene.peer()
+
+
+def end(scene: Scene) -> None:
+    scene.settle_down()
+    scene.store.close()
+
+
+# --- what is served ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Kind.PRODUCER_READY, Kind.CONSUMER_READY])
+def test_only_what_the_directory_calls_a_queue_is_served(kind: Kind) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    names_of(scene).give("r", ROUTER)
+    names_of(scene).drop("nothing")
+    open_ = peer.produce if kind == Kind.PRODUCER_READY else peer.consume
+    for link, name in enumerate(("q", "r", "nothing", "q/$dlq", "nothing/$dlq"), 1):
+        open_(link, name)
+    assert [answer.link for answer in peer.take(kind)] == [1, 4]
+    assert [(link, refusal.condition) for link, _, refusal in peer.refusals] == [
+        (2, conditions.NOT_FOUND),
+        (3, conditions.NOT_FOUND),
+        (5, conditions.NOT_FOUND),
+    ]
+    assert "has role router" in peer.refusals[0][2].description
+    assert "nobody has given it a role" in peer.refusals[1][2].description
+
+
+def test_a_name_given_by_another_process_is_seen_at_the_next_open() -> None:
+    coordinator = MemoryCoordinator()
+    here, there = Directory(coordinator), Directory(coordinator)
+    scene = Scene(names=here)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    assert [refusal.condition for _, _, refusal in peer.refusals] == [conditions.NOT_FOUND]
+
+    async def give() -> None:
+        await coordinator.set_shards(1)
+        await Service(coordinator, there).give(ANYBODY, "q", QUEUE)
+
+    asyncio.run(give())
+    peer.produce(2, "q")
+    assert peer.take(Kind.PRODUCER_READY)
+
+
+def test_the_declaration_is_in_the_journal() -> None:
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "max_delivery_count": 3}))
+    scene.peer().produce(1, "q")
+    assert isinstance(scene.store, SmallStore)
+    (declared,) = [each for each in scene.store.records if isinstance(each, Queue)]
+    created = scene.names.get("q").created
+    assert json.loads(declared.policy) == {
+        "created": created,
+        "policy": {"role": "queue", "max_delivery_count": 3},
+    }
+    assert created_of(declared.policy) == created
+    assert created_of("{}") is created_of("[]") is created_of("") is None
+
+
+def test_a_changed_policy_reaches_the_machine_and_the_journal() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.consume(2, "q", 10)
+    names_of(scene).give("q", Policy.parse({"role": "queue", "max_delivery_count": 1}))
+    scene.refresh()
+    assert events(scene) == [(QueueEvent.DECLARED, "q"), (QueueEvent.POLICY, "q")]
+    peer.send(1, 1, [b"a"])
+    peer.settle(2, 0, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
+    assert scene.queue("q/$dlq") == {"ready": 1, "in_flight": 0}
+    assert peer.refusals == []
+
+
+def test_policies_become_milliseconds_and_the_servers_defaults() -> None:
+    names = EveryName()
+    names.give("q", Policy.parse({"role": "queue", "max_delivery_count": 4}))
+    assert shard_policy(names.get("q"), 10).max_delivery_count == 4
+    assert shard_policy(names.get("other"), 10).max_delivery_count == 10
+    assert shard_policy(names.get("q/$dlq"), 10).max_delivery_count == 0
+    assert not shard_policy(names.get("q/$dlq"), 10).dead_letter
+
+
+# --- what goes -----------------------------------------------------------------------------------------
+
+
+def test_a_dropped_name_takes_its_queue_its_links_and_its_dead_letters_with_it() -> None:
+    files = FakeFiles()
+    names = EveryName()
+    scene, peer = restart(files, names)
+    peer.produce(1, "q")
+    peer.produce(2, "other")
+    peer.consume(3, "q", 2)
+    peer.consume(4, "q/$dlq")
+    for number in range(1, 4):
+        peer.send(1, number, [b"%d" % number])
+        peer.send(2, number, [b"other"])
+    peer.settle(3, 0, 1, OutcomeCode.REJECTED)
+    scene.settle_down()
+    assert scene.queue("q") == {"ready": 1, "in_flight": 1}
+    names.drop("q")
+    scene.refresh()
+    scene.settle_down()
+    gone = [(link, refusal.condition) for link, _, refusal in peer.refusals]
+    assert sorted(gone) == [(link, conditions.RESOURCE_DELETED) for link in (1, 3, 4)]
+    assert {name for name, _ in scene.engine._queues.figures()} == {"other"}
+    assert scene.store.usage().live_bytes > 0
+    peer.refusals.clear()
+    peer.settle(3, 1, 1)
+    peer.send(1, 9, [b"late"])
+    peer.produce(5, "q")
+    assert [refusal.condition for _, _, refusal in peer.refusals] == [conditions.NOT_FOUND]
+    # What is live now is what the other queue holds.
+    peer.consume(6, "other", 10)
+    peer.settle(6, 0, 3)
+    scene.settle_down()
+    assert scene.store.usage().live_bytes == 0
+    end(scene)
+
+    scene, _ = restart(files, names)
+    assert {name for name, _ in scene.engine._queues.figures()} == {"other"}
+    end(scene)
+
+
+def test_a_name_made_again_is_another_queue() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"old"])
+    names_of(scene).drop("q")
+    names_of(scene).give("q", QUEUE)
+    peer.consume(2, "q", 10)
+    assert [refusal.condition for _, _, refusal in peer.refusals] == [conditions.RESOURCE_DELETED]
+    assert peer.messages(2) == []
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"new"])
+    assert peer.messages(2) == [b"new"]
+
+
+def test_messages_read_back_for_a_deleted_queue_do_not_reach_its_successor() -> None:
+    scene = Scene(memory_mark=20_000)
+    scene.reading = False
+    peer = scene.peer()
+    peer.produce(1, "q")
+    for number in range(1, 60):
+        peer.send(1, number, [b"%01000d" % number])
+        scene.settle_down()
+    peer.consume(2, "q", 200)
+    reads = scene.engine.take_reads()
+    assert reads
+    names_of(scene).drop("q")
+    names_of(scene).give("q", QUEUE)
+    peer.produce(3, "q")
+    peer.consume(4, "q", 10)
+    for read in reads:
+        read.perform(scene.store)
+        scene.engine.read_ended(read, None, scene.now_ms)
+    scene.turn()
+    assert peer.messages(4) == []
+    assert scene.engine._house.memory.resident == 0
+    assert scene.engine._performer.reading == {}
+
+
+def test_an_end_that_finds_no_room_is_written_later() -> None:
+    scene = Scene()
+    scene.peer().produce(1, "q")
+    assert isinstance(scene.store, SmallStore)
+    scene.store.full_for_all = True
+    names_of(scene).drop("q")
+    scene.refresh()
+    scene.tick()
+    scene.store.full_for_all = False
+    scene.tick()
+    assert events(scene) == [(QueueEvent.DECLARED, "q"), (QueueEvent.DELETED, "q")]
+    scene.tick()
+    assert len(events(scene)) == 2
+
+
+def test_a_directory_that_cannot_be_read_leaves_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(EveryName):
+        def refresh(self) -> None:
+            raise CoordinatorError("the file is locked")
+
+    scene = Scene(names=Broken())
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.produce(2, "q")
+    assert len(peer.take(Kind.PRODUCER_READY)) == 2
+    assert len([each for each in caplog.records if "names can't be read" in each.message]) == 1
+
+
+# --- after a start -------------------------------------------------------------------------------------
+
+
+def written(files: FakeFiles, names: EveryName, *queues: str) -> None:
+    """A life in which each queue got a message."""
+    scene, peer = restart(files, names)
+    for link, queue in enumerate(queues, 1):
+        peer.produce(link, queue)
+        peer.send(link, 1, [queue.encode()])
+    end(scene)
+
+
+def contents(scene: Scene, peer: Peer, queue: str) -> list[bytes]:
+    peer.consume(99, queue, 100, browse=True)
+    return peer.messages(99)
+
+
+def test_after_a_start_queues_go_on_whose_names_are_still_the_same() -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, "q")
+    names.give("q", Policy.parse({"role": "queue", "max_delivery_count": 7}))
+    scene, peer = restart(files, names)
+    assert contents(scene, peer, "q") == [b"q"]
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    assert queue.machine.policy.max_delivery_count == 7
+    end(scene)
+
+
+def test_after_a_start_a_name_made_again_is_empty_and_its_number_is_not_used_again() -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, "q")
+    names.drop("q")
+    names.give("q", QUEUE)
+    for _ in range(2):
+        scene, peer = restart(files, names)
+        assert contents(scene, peer, "q") == []
+        queue = scene.engine._queues.find("q")
+        assert queue is not None
+        assert queue.id == 2
+        end(scene)
+
+
+def test_after_a_start_unknown_queues_are_kept_unserved_until_their_name_is_given_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, "q")
+    names.drop("q")
+    with caplog.at_level(logging.WARNING):
+        scene, peer = restart(files, names)
+    assert "knows no queue q, which has 1 messages" in caplog.text
+    assert "Give the name the role queue" in caplog.text
+    assert contents(scene, peer, "q") == []
+    assert peer.refusals[0][2].condition == conditions.NOT_FOUND
+    end(scene)
+    scene, peer = restart(files, names)
+    names.give("q", QUEUE)
+    assert contents(scene, peer, "q") == [b"q"]
+    end(scene)
+    scene, peer = restart(files, names)
+    assert contents(scene, peer, "q") == [b"q"]
+    end(scene)
+
+
+def test_after_a_start_many_unknown_queues_are_told_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    files, names = FakeFiles(), EveryName()
+    queues = [f"q{number}" for number in range(30)]
+    written(files, names, *queues)
+    for queue in queues:
+        names.drop(queue)
+    with caplog.at_level(logging.WARNING):
+        end(restart(files, names)[0])
+    assert len(caplog.records) == 21
+    assert "10 further queues" in caplog.text
+
+
+def test_after_a_start_system_queues_that_nobody_knows_are_gone() -> None:
+    files, names = FakeFiles(), EveryName()
+    queues = ("r/$subscriptions/a", "$temporary/b", "$temporary/b/$dlq")
+    written(files, names, *queues)
+    for queue in queues[:2]:
+        names.drop(queue)
+    scene, _ = restart(files, names)
+    assert list(scene.engine._queues.figures()) == []
+    assert scene.store.usage().live_bytes == 0
+    end(scene)
+
+
+def test_a_directory_set_back_to_a_former_copy_takes_no_messages() -> None:
+    files, names = FakeFiles(), EveryName()
+    for _ in range(3):
+        names.drop("q")
+        names.give("q", QUEUE)
+    written(files, names, "q")
+    scene, peer = restart(files, EveryName())
+    assert contents(scene, peer, "q") == [b"q"]
+    end(scene)
+
+
+# --- queues that go with their last consumer -------------------------------------------------------------
+
+
+def test_a_queue_goes_with_its_last_consumer() -> None:
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    peer = scene.peer()
+    peer.produce(1, "q")
+    scene.tick()
+    assert scene.wishes == []
+    peer.consume(2, "q")
+    peer.consume(3, "q")
+    peer.consume(4, "q", browse=True)
+    peer.consume(5, "permanent")
+    for link in (2, 5):
+        peer.close_consumer(link)
+    scene.tick()
+    assert scene.wishes == []
+    peer.close_consumer(3)
+    scene.tick()
+    assert scene.wishes == ["q"]
+    names_of(scene).drop("q")
+    scene.refresh()
+    for _ in range(3):
+        peer.ping()
+        scene.tick(3_000)
+    assert scene.wishes == ["q"]
+
+
+def test_a_frontend_that_greets_again_does_not_cost_a_queue_its_life() -> None:
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    peer = scene.peer()
+    peer.consume(2, "q")
+    peer.greet()
+    scene.tick()
+    peer.consume(2, "q")
+    scene.tick(3_000)
+    peer.ping()
+    scene.tick(3_000)
+    assert scene.wishes == []
+    peer.close_consumer(2)
+    scene.tick()
+    peer.ping()
+    scene.tick(3_000)
+    scene.tick(3_000)
+    assert scene.wishes == ["q", "q"]
+
+
+# --- many of them --------------------------------------------------------------------------------------
+
+
+def test_ten_thousand_queues_start_and_idle() -> None:
+    files, names = FakeFiles(), EveryName()
+    scene, peer = restart(files, names)
+    for link in range(1, 10_001):
+        peer.scene.receive(
+            peer.identity,
+            [
+                frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(f"q{link}").encode()),
+                batch(link, 1, [b"m"], expires_at_ms=scene.now_ms + 1_000_000),
+            ],
+        )
+    scene.turn()
+    end(scene)
+    started = time.process_time()
+    scene, _ = restart(files, names)
+    assert time.process_time() - started < 10
+    assert len(scene.engine._queues) == 10_000
+    started = time.process_time()
+    for _ in range(20):
+        scene.engine.refresh(scene.now_ms)
+    scene.tick(1)
+    assert time.process_time() - started < 0.02
+    end(scene)

@@ -1,0 +1,236 @@
+"""Requests to a shard: figures, peeking and purging, with what is wrong about a request said in words."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.model import conditions, limits
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.queues import Queues
+from lightrail.wire.frames import Kind, frame
+from tests.support.shard_scene import Peer, Scene, SmallStore
+
+
+def answer(peer: Peer, op: str, **fields: Any) -> tuple[dict[str, Any], bytes]:
+    return peer.answers[peer.ask(op, **fields)]
+
+
+def error(peer: Peer, op: str, **fields: Any) -> dict[str, str]:
+    found, blob = answer(peer, op, **fields)
+    assert list(found) == ["error"]
+    assert blob == b""
+    assert found["error"]["description"]
+    return dict(found["error"])
+
+
+def filled(count: int = 3) -> tuple[Scene, Peer]:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    for number in range(1, count + 1):
+        peer.send(1, number, [b"<%d>" % number], durable=True)
+    scene.settle_down()
+    return scene, peer
+
+
+# --- figures -------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_one_queue() -> None:
+    scene, peer = filled(3)
+    scene.now_ms += 5
+    peer.consume(2, "q", 2, label="client/receiver", priority=3)
+    peer.credit(2, 5)
+    peer.consume(3, "q", browse=True)
+    peer.settle(2, 0, 1)
+    fields, _ = answer(peer, "queue", queue="q")
+    first, second = fields.pop("consumers")
+    counters = fields.pop("counters")
+    assert fields == {
+        "queue": "q",
+        "ready": 0,
+        "delayed": 0,
+        "in_flight": 2,
+        "bytes": 6,
+        "resident": 6,
+        "next_sequence": 3,
+        "consumer_count": 2,
+        "producer_count": 1,
+    }
+    assert first == {
+        "label": "client/receiver",
+        "frontend": "frontend-0",
+        "since_ms": scene.now_ms,
+        "credit": 2,
+        "held": 2,
+        "browse": False,
+        "exclusive": False,
+        "priority": 3,
+    }
+    assert second["browse"]
+    assert (counters["enqueued"], counters["accepted"], counters["dead_lettered"]) == (3, 1, {})
+
+
+def test_a_queue_that_has_yet_to_be_used_is_empty_and_is_not_made_by_asking() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    assert answer(peer, "queue", queue="q/$dlq")[0]["ready"] == 0
+    assert answer(peer, "peek", queue="q")[0] == {"messages": [], "next": None}
+    assert answer(peer, "purge", queue="q")[0] == {"purged": 0}
+    assert len(scene.engine._queues) == 0
+    assert isinstance(scene.store, SmallStore)
+    assert scene.store.records == []
+
+
+def test_many_queues_in_brief_by_name_or_in_pages() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    for link, name in enumerate(("c", "a", "b"), 1):
+        peer.produce(link, name)
+    peer.send(1, 1, [b"xy", b"z"])
+    fields, _ = answer(peer, "queues")
+    assert list(fields["queues"]) == ["a", "b", "c"]
+    row = dict(zip(fields["columns"], fields["queues"]["c"], strict=True))
+    assert (row["ready"], row["bytes"], row["arrived"], row["left"]) == (2, 3, 2, 0)
+    assert fields["next"] is None
+    first, _ = answer(peer, "queues", limit=2)
+    assert (list(first["queues"]), first["next"]) == (["a", "b"], "b")
+    rest, _ = answer(peer, "queues", limit=2, after="b")
+    assert (list(rest["queues"]), rest["next"]) == (["c"], None)
+    named, _ = answer(peer, "queues", names=["b", "nowhere", "a"])
+    assert list(named["queues"]) == ["b", "a"]
+    assert error(peer, "queues", names="b")["condition"] == conditions.INVALID_FIELD
+    assert error(peer, "queues", after=1)["condition"] == conditions.INVALID_FIELD
+
+
+# --- peeking -------------------------------------------------------------------------------------------
+
+
+def test_peeking_shows_what_is_ready_and_what_is_locked_and_changes_nothing() -> None:
+    scene, peer = filled(5)
+    peer.consume(2, "q", 2)
+    fields, blob = answer(peer, "peek", queue="q")
+    assert blob == b"<1><2><3><4><5>"
+    states = [(each["sequence"], each["state"], each["size"]) for each in fields["messages"]]
+    assert states == [(number, "locked" if number < 2 else "ready", 3) for number in range(5)]
+    assert fields["messages"][0]["durable"]
+    assert fields["messages"][0]["enqueued_at_ms"] == scene.now_ms
+    assert fields["messages"][0]["expires_at_ms"] is None
+    assert fields["next"] is None
+    assert scene.queue("q") == {"ready": 3, "in_flight": 2}
+
+
+def test_peeking_goes_on_where_it_stopped() -> None:
+    _, peer = filled(5)
+    seen = b""
+    start: int | None = 0
+    pages = 0
+    while start is not None:
+        fields, blob = answer(peer, "peek", queue="q", count=2, **{"from": start})
+        seen += blob
+        start = fields["next"]
+        pages += 1
+    assert (seen, pages) == (b"<1><2><3><4><5>", 3)
+
+
+def test_peeking_is_bounded_by_bytes_and_gives_one_message_at_least() -> None:
+    _, peer = filled(5)
+    fields, blob = answer(peer, "peek", queue="q", bytes=7)
+    assert (blob, fields["next"]) == (b"<1><2>", 2)
+    fields, blob = answer(peer, "peek", queue="q", bytes=1, **{"from": 3})
+    assert (blob, fields["next"]) == (b"<4>", 4)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_peeking_reads_from_disk_what_is_there(durable: bool) -> None:
+    scene = Scene(memory_mark=20_000)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    for number in range(1, 101):
+        peer.send(1, number, [b"%01000d" % number], durable=durable)
+        scene.settle_down()
+    assert scene.counts.evicted_bytes > 0
+    resident = scene.engine._house.memory.resident
+    fields, blob = answer(peer, "peek", queue="q", count=1_000, bytes=limits.PEEK_BYTES_MAX)
+    assert blob == b"".join(b"%01000d" % number for number in range(1, 101))
+    assert [each["sequence"] for each in fields["messages"]] == list(range(100))
+    assert scene.engine._house.memory.resident == resident
+    assert scene.engine._performer.reading == {}
+
+
+def test_looks_that_wait_for_the_disk_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PEEKS_MAX", 1)
+    scene = Scene(memory_mark=20_000)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    for number in range(1, 60):
+        peer.send(1, number, [b"%01000d" % number])
+        scene.settle_down()
+    scene.reading = False
+    first = peer.ask("peek", queue="q", count=1_000)
+    assert first not in peer.answers
+    assert error(peer, "peek", queue="q")["condition"] == conditions.RESOURCE_LIMIT_EXCEEDED
+    scene.reading = True
+    scene.turn()
+    assert peer.answers[first][1].startswith(b"0")
+    assert answer(peer, "peek", queue="q")[0]["messages"]
+
+
+# --- changing ------------------------------------------------------------------------------------------
+
+
+def test_a_purge_is_answered_when_it_is_on_disk() -> None:
+    scene, peer = filled(3)
+    peer.consume(2, "q", 1)
+    number = peer.ask("purge", queue="q")
+    assert number not in peer.answers
+    scene.begin_commit()
+    assert number not in peer.answers
+    scene.end_commit()
+    assert peer.answers[number] == ({"purged": 2}, b"")
+    assert scene.queue("q") == {"ready": 0, "in_flight": 1}
+
+
+def test_a_purge_of_transient_messages_needs_no_disk() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    scene.settle_down()
+    peer.send(1, 1, [b"a", b"b"], durable=False)
+    assert answer(peer, "purge", queue="q")[0] == {"purged": 2}
+
+
+# --- mistakes ------------------------------------------------------------------------------------------
+
+
+def test_what_is_wrong_with_a_request_is_said() -> None:
+    scene = Scene()
+    names = scene.names
+    assert isinstance(names, EveryName)
+    names.drop("nothing")
+    peer = scene.peer()
+    assert error(peer, "dance")["condition"] == conditions.NOT_IMPLEMENTED
+    assert "peek" in error(peer, "dance")["description"]
+    assert error(peer, "queue")["condition"] == conditions.INVALID_FIELD
+    assert error(peer, "queue", queue=5)["condition"] == conditions.INVALID_FIELD
+    for op in ("queue", "peek", "purge"):
+        assert error(peer, op, queue="nothing")["condition"] == conditions.NOT_FOUND
+    for bad in (0, limits.PEEK_MESSAGES_MAX + 1, "5", 1.5, True):
+        assert error(peer, "peek", queue="q", count=bad)["condition"] == conditions.INVALID_FIELD
+    peer.say(frame(Kind.REQUEST, number=77, body=b"\xff"))
+    assert peer.answers[77][0]["error"]["condition"] == conditions.DECODE_ERROR
+
+
+def test_a_mistake_of_ours_is_answered_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, peer = filled(1)
+    monkeypatch.setattr(Queues, "look", None)
+    assert error(peer, "queue", queue="q")["condition"] == conditions.INTERNAL_ERROR
+    assert "could not be answered" in caplog.text
+
+
+def test_a_shard_whose_store_failed_says_so() -> None:
+    scene, peer = filled(1)
+    scene.engine.commit_failed(OSError("the disk is broken"))
+    assert "the disk is broken" in error(peer, "purge", queue="q")["description"]

@@ -62,6 +62,16 @@ WRITE_HIGH_WATER: Final = 1024 * 1024
 STANDSTILL_MS: Final = 500
 """A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
 of the clients up to then, and for as long again, is excused."""
+TEMPORARY_NAMES_MAX: Final = 256
+"""Dynamic nodes that a connection may have."""
+ANONYMOUS_ADDRESSES_MAX: Final = 64
+"""Addresses that a sender without a target keeps open; the longest unused goes first."""
+ANONYMOUS_CREDIT_MAX: Final = 500
+"""Messages that such a sender may have unanswered, over all its addresses."""
+LABEL_CHARACTERS_MAX: Final = 256
+"""Of the name that people are shown for a client's link."""
+EXPIRE_AGAIN_MS: Final = 1_000
+"""Pause before a name whose owner is gone is deleted anew, when the coordinator could not do it."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384

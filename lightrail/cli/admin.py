@@ -1,7 +1,7 @@
 """The command ``lightrail-admin``.
 
-Users and the repair of a journal work on the files of a data directory, here; everything else talks to a
-running broker through its gateway (cli/administration/).
+Users, their rights and the repair of a journal work on the files of a data directory, here; everything else
+talks to a running broker through its gateway (cli/administration/).
 """
 
 import argparse
@@ -17,7 +17,12 @@ from lightrail.cli.administration import entry
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
+from lightrail.model.names import InvalidName, check
 from lightrail.model.settings import VARIABLE_PREFIX
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import Caller
+from lightrail.namespace.service import Service
 from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
@@ -26,16 +31,25 @@ EXAMPLES: Final = f"""examples, by the files of a data directory:
   lightrail-admin user add alice                       asks for the password
   lightrail-admin user add alice < password.txt        reads its first line
   lightrail-admin --data /var/lib/lightrail user password alice --password-file /run/secrets/alice
+  lightrail-admin user add bob --rights send,listen --prefix myapp
   lightrail-admin user list --json
   lightrail-admin user remove alice
+  lightrail-admin permission set bob myapp/orders listen
+  lightrail-admin permission set carol / all           everything: all rights on all names
+  lightrail-admin permission list bob
+  lightrail-admin permission clear bob myapp/orders
   lightrail-admin journal repair ./data/shard-0        sets aside what can't be read; stop the broker first
 
-A broker that runs sees changes of users with the next connection.
+A broker that runs sees changes of users with the next connection, of rights at once: links that lost their
+right are detached.
 
 examples, by the gateway of a running broker:
 {entry.EXAMPLES}
 Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no message came.
 """
+
+OPERATOR: Final = Caller("operator", everything=True)
+"""Whoever may write the data directory may do everything."""
 
 
 class Refused(Exception):
@@ -50,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if parsed.thing == "journal":
             return _repair(parsed.directory)
-        return asyncio.run(_user(parsed))
-    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, Refused) as error:
+        return asyncio.run(_open(parsed))
+    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, InvalidName, Refused) as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):
@@ -82,8 +96,31 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--password-file", metavar="FILE", help="read the first line of FILE, instead of asking or stdin"
         )
+        if action == "add":
+            rights = command.add_mutually_exclusive_group()
+            rights.add_argument(
+                "--rights", metavar="RIGHTS", default="all", help="manage, send, listen (default: all three)"
+            )
+            rights.add_argument("--no-rights", action="store_true", help="none yet; see `permission set`")
+            command.add_argument(
+                "--prefix", metavar="P", default="/", help="name at and below which (default: everything)"
+            )
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
+    permission = things.add_parser("permission", help="what users may do with names")
+    actions = permission.add_subparsers(dest="action", required=True, metavar="ACTION")
+    command = actions.add_parser("set", help="say what a user may do at and below a name")
+    command.add_argument("name", metavar="USER")
+    command.add_argument("prefix", metavar="PREFIX", help="a name such as myapp/orders; / is everything")
+    command.add_argument("rights", metavar="RIGHTS", help="manage, send, listen by commas, or all")
+    command = actions.add_parser("clear", help="take rights away")
+    command.add_argument("name", metavar="USER")
+    command.add_argument(
+        "prefix", metavar="PREFIX", nargs="?", help="that of one `set`; default: all of them"
+    )
+    command = actions.add_parser("list", help="list rights")
+    command.add_argument("name", metavar="USER", nargs="?", help="of this user alone")
+    command.add_argument("--json", action="store_true")
     journal = things.add_parser("journal", help="files of a shard")
     mending = journal.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
         "repair", help="set aside what is damaged, so that the shard starts again"
@@ -93,31 +130,42 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _user(parsed: argparse.Namespace) -> int:
-    if parsed.action != "list":
+async def _open(parsed: argparse.Namespace) -> int:
+    if getattr(parsed, "name", None) is not None:
         parsed.name = user_name(parsed.name)
+    if getattr(parsed, "prefix", None) is not None:
+        parsed.prefix = _prefix(parsed.prefix)
+    if hasattr(parsed, "rights"):
+        parsed.rights = _rights(parsed.rights)
     path = os.path.join(parsed.data, FILE_NAME)
-    if parsed.action == "add":
+    if (parsed.thing, parsed.action) == ("user", "add"):
         make_data_directory(parsed.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
         raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and no user is defined")
     coordinator = await SqliteCoordinator.open(path)
     try:
-        return await _act(coordinator, parsed)
+        if parsed.thing == "permission":
+            return await _permission(coordinator, parsed)
+        return await _user(coordinator, parsed)
     finally:
         await coordinator.close()
 
 
-async def _act(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
+async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
     match parsed.action:
         case "add":
             await coordinator.add_user(UserRecord.make(parsed.name, _password(parsed)))
-            print(f"user {parsed.name} is defined")
+            if parsed.no_rights:
+                print(f"user {parsed.name} is defined and may do nothing yet; see `permission set`")
+            else:
+                await _service(coordinator).permit(OPERATOR, parsed.name, parsed.prefix, parsed.rights)
+                print(f"user {parsed.name} is defined and may {_may(parsed.rights, parsed.prefix)}")
         case "password":
             await coordinator.replace_user(UserRecord.make(parsed.name, _password(parsed)))
             print(f"user {parsed.name} has another password")
         case "remove":
             await coordinator.remove_user(parsed.name)
+            await _clear(_service(coordinator), parsed.name, None)
             print(f"user {parsed.name} is removed")
             if not await coordinator.has_users():
                 print(
@@ -129,6 +177,77 @@ async def _act(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
             lines = [json.dumps({"users": users})] if parsed.json else users
             sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
+
+
+async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
+    service = _service(coordinator)
+    match parsed.action:
+        case "set":
+            await service.permit(OPERATOR, parsed.name, parsed.prefix, parsed.rights)
+            print(f"user {parsed.name} may {_may(parsed.rights, parsed.prefix)}")
+            if await coordinator.user(parsed.name) is None:
+                print(
+                    f"no user {parsed.name} is defined; this holds for a client certificate of that name, or "
+                    "once the user is added",
+                    file=sys.stderr,
+                )
+        case "clear":
+            if not await _clear(service, parsed.name, parsed.prefix):
+                where = "" if parsed.prefix is None else f" at {parsed.prefix or '/'}"
+                raise Refused(f"user {parsed.name} has no rights{where}; see `permission list`")
+            print(f"rights of user {parsed.name} are cleared")
+        case "list":
+            found = sorted(service.directory.every_permission(), key=lambda each: (each.user, each.prefix))
+            found = [each for each in found if parsed.name in (None, each.user)]
+            if parsed.json:
+                rows = [
+                    {"user": each.user, "prefix": each.prefix, "rights": sorted(each.rights)}
+                    for each in found
+                ]
+                print(json.dumps({"permissions": rows}))
+            else:
+                for each in found:
+                    print(f"{each.user}\t{each.prefix or '/'}\t{','.join(sorted(each.rights))}")
+    return 0
+
+
+def _service(coordinator: Coordinator) -> Service:
+    """The namespace as the file has it now."""
+    directory = Directory(coordinator)
+    directory.refresh()
+    return Service(coordinator, directory)
+
+
+async def _clear(service: Service, user: str, prefix: str | None) -> int:
+    """Takes rights at one prefix or at all of them away; how many there were."""
+    found = [each for each in service.directory.permissions(user) if prefix in (None, each.prefix)]
+    for each in found:
+        await service.permit(OPERATOR, user, each.prefix, frozenset())
+    return len(found)
+
+
+def _prefix(text: str) -> str:
+    """A name; `/` is everything. Raises InvalidName."""
+    if text == "/":
+        return ""
+    prefix = text.removeprefix("/")
+    check(prefix)
+    return prefix
+
+
+def _rights(text: str) -> frozenset[Right]:
+    if text == "all":
+        return frozenset(Right)
+    try:
+        rights = frozenset(Right(each.strip()) for each in text.split(","))
+    except ValueError:
+        raise Refused(f"the rights are {text!a}; expected manage, send, listen by commas, or all") from None
+    return rights
+
+
+def _may(rights: frozenset[Right], prefix: str) -> str:
+    words = ", ".join(right for right in Right if right in rights)
+    return f"{words} on {prefix + ' and below' if prefix else 'everything'}"
 
 
 def _password(parsed: argparse.Namespace) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 from lightrail.amqp.sasl import ScramKeys
 from lightrail.cluster.coordinator import (
@@ -74,6 +75,8 @@ INSERT INTO entries
     WHERE queue NOT LIKE '%/$dlq';
 """
 """Before names had policies every name that was placed was a queue."""
+EVERY_RIGHT: Final = '{"rights":["listen","manage","send"]}'
+"""Before there were rights every user could do everything."""
 Answer = TypeVar("Answer")
 
 
@@ -312,9 +315,7 @@ class SqliteCoordinator:
         if application == APPLICATION_ID and version == 1:
             with self._transaction() as file:
                 if self._one("PRAGMA user_version") == 1:
-                    for statement in TO_VERSION_2.split(";"):
-                        file.execute(statement)
-                    file.execute("PRAGMA user_version = 2")
+                    self._to_version_2(file)
             version = self._one("PRAGMA user_version")
         if application != APPLICATION_ID:
             raise CoordinatorError(f"{self._path} is a SQLite file of another program: move it away")
@@ -323,6 +324,16 @@ class SqliteCoordinator:
                 f"{self._path} has format version {version}, this program reads {VERSION}: "
                 "use the version of LightRail that wrote it"
             )
+
+    def _to_version_2(self, file: sqlite3.Connection) -> None:
+        for statement in TO_VERSION_2.split(";"):
+            file.execute(statement)
+        users = file.execute("SELECT DISTINCT name FROM users").fetchall()
+        file.executemany(
+            "INSERT INTO entries VALUES (?, ?, 1, 1, 0)",
+            [(f"permissions/{quote(name, safe='')}//", EVERY_RIGHT) for (name,) in users],
+        )
+        file.execute("PRAGMA user_version = 2")
 
     def _make(self, file: sqlite3.Connection) -> None:
         for statement in SCHEMA.split(";"):

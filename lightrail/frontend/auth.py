@@ -15,6 +15,8 @@ from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.model.settings import Settings, is_loopback
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import Caller
 
 log = logging.getLogger("lightrail.frontend.auth")
 
@@ -60,16 +62,35 @@ class Authenticator:
         )
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        return Authentication(self, mechanisms, certificate)
+        return Authentication(self, mechanisms, certificate, tls=tls is not None)
 
 
 class Authentication:
     """One connection's SASL exchange."""
 
-    __slots__ = ("_certificate", "_exchange", "_owner", "_record", "chosen", "gone", "mechanisms")
+    __slots__ = (
+        "_certificate",
+        "_exchange",
+        "_owner",
+        "_record",
+        "_tls",
+        "_users_defined",
+        "chosen",
+        "gone",
+        "mechanisms",
+    )
 
-    def __init__(self, owner: Authenticator, mechanisms: tuple[str, ...], certificate: str | None) -> None:
+    def __init__(
+        self,
+        owner: Authenticator,
+        mechanisms: tuple[str, ...],
+        certificate: str | None,
+        *,
+        tls: bool = False,
+    ) -> None:
         self._owner = owner
+        self._tls = tls
+        self._users_defined = owner.has_users
         self._certificate = certificate
         self._exchange: sasl.ScramServer | None = None
         self._record: UserRecord | None = None
@@ -83,6 +104,18 @@ class Authentication:
     def anonymous(self) -> bool:
         """True when a client may come in without SASL as well."""
         return "ANONYMOUS" in self.mechanisms
+
+    def caller(self, user: str | None, directory: Directory) -> Caller:
+        """Who asks for rights, once it is known who came; without SASL that is nobody in particular.
+
+        Where no user is defined, whoever gets in may do everything; but a certificate whose name was given
+        permissions has just those.
+        """
+        name = user or "anonymous"
+        everything = not self._users_defined
+        if everything and self.chosen == "EXTERNAL" and directory.permissions(name):
+            everything = False
+        return Caller(name, everything=everything, tls=self._tls)
 
     async def answer(self, event: events.SaslInit | events.SaslResponse) -> Step:
         """What to answer; where the users can't be read nobody is let in."""

@@ -1,6 +1,6 @@
 """One client's socket: bytes to the engine, the engine's events to links, output once per turn.
 
-Nothing here waits: what needs the coordinator (where a queue is placed) or a worker thread (a password's
+Nothing here waits: what needs the coordinator (an attach, attaching.py) or a worker thread (a password's
 hash) runs as a task and comes back to the connection, which may have gone by then.
 """
 
@@ -14,19 +14,21 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
+from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.routes import Refused, consumer_options, queue_of
-from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
     from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.connection")
 
 LINK_DETACH = Symbol("link-detach")
+NOBODY = Caller("")
 
 
 class ClientConnection(asyncio.Protocol):
@@ -40,11 +42,13 @@ class ClientConnection(asyncio.Protocol):
         "_phase",
         "_sessions",
         "amqp",
+        "caller",
         "closing",
         "consumers",
         "deadline_ms",
         "frontend",
         "opened",
+        "owner",
         "paused",
         "starved",
         "transport",
@@ -70,12 +74,16 @@ class ClientConnection(asyncio.Protocol):
         self.unfinished_bytes = 0
         """Of messages whose last frame has not come, as the intake knows it."""
         self.user: str | None = None
+        self.caller = NOBODY
+        """Who asks, for the rights; known when the client's open has come."""
+        self.owner = frontend.next_owner()
+        """Names whose lifetime is this connection's say so."""
         self.deadline_ms: int | None = None
         self.transport: asyncio.Transport | None = None
         self.amqp: Connection | None = None
         self._authentication: Authentication | None = None
         self._dirty = False
-        self._links: set[ProducerLink | ConsumerLink] | None = None
+        self._links: dict[Bound, Terms] | None = None
         self._peer = ""
         self._phase = -1
         self._sessions = 0
@@ -281,6 +289,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _opened(self, event: events.Opened) -> None:
         self.opened = True
+        assert self._authentication is not None
+        self.caller = self._authentication.caller(self.user, self.frontend.directory)
         self.frontend.opened(self)
         if self.frontend.stopping:
             self.close(conditions.CONNECTION_FORCED, "the broker is shutting down")
@@ -290,46 +300,7 @@ class ClientConnection(asyncio.Protocol):
         self._sessions += 1
 
     def _attached(self, event: events.Attached) -> None:
-        link = event.link
-        try:
-            queue = queue_of(link, self.frontend.settings)
-        except Refused as refusal:
-            self.frontend.counts.links_refused += 1
-            link.refuse(refusal.condition, refusal.description)
-            return
-        self._task(self._bind(link, queue))
-
-    async def _bind(self, link: Link, queue: str) -> None:
-        """Finds the shard of the queue and opens the link there; the attach is answered when it is ready."""
-        frontend = self.frontend
-        try:
-            shard, epoch = await frontend.place(queue)
-        except Exception:
-            log.exception("the coordinator could not place queue %s", queue)
-            if self.amqp is not None:
-                link.refuse(conditions.INTERNAL_ERROR, "the placement of the queue is not known; try again")
-                self.touch()
-            return
-        if self.amqp is None or link.state != ATTACHING:
-            return
-        number = frontend.next_link()
-        bound: ProducerLink | ConsumerLink
-        if link.is_sender:
-            options = consumer_options(link, queue)
-            bound = ConsumerLink(self, link, shard, number=number, options=options, epoch=epoch)
-        else:
-            bound = ProducerLink(self, link, shard, number=number, queue=queue, epoch=epoch)
-        link.context = bound
-        if self._links is None:
-            self._links = set()
-        self._links.add(bound)
-        frontend.counts.links_opened += 1
-        if isinstance(bound, ConsumerLink):
-            # Credit often comes with the attach, before we know where the queue is.
-            bound.start(link.limit, link.drain)
-            shard.open_consumer(bound)
-        else:
-            shard.open_producer(bound)
+        self._task(attach(self, event.link))
 
     def _detached(self, event: events.Detached) -> None:
         self._drop_link(event.link)
@@ -339,23 +310,36 @@ class ClientConnection(asyncio.Protocol):
         self._sessions -= 1
         for link in event.session.links:
             self._drop_link(link)
+        self.frontend.lifetimes.ended(self.session_owner(event.session))
 
     def _drop_link(self, link: Link) -> None:
         bound = link.context
         if bound is not None:
             link.context = None
             bound.close()
-            if self._links is not None and bound in self._links:
-                self._links.remove(bound)
-                self.frontend.counts.links_closed += 1
+            self._let_go(bound)
+
+    def _let_go(self, bound: Bound) -> None:
+        """A link is not bound any more: nothing of it is kept, and what went with it goes."""
+        terms = self._links.pop(bound, None) if self._links is not None else None
+        if terms is not None:
+            self._end(terms)
+
+    def _end(self, terms: Terms) -> None:
+        frontend = self.frontend
+        frontend.counts.links_closed += 1
+        if terms.hold is not None:
+            frontend.guard.release(terms.hold)
+        frontend.lifetimes.ended(terms.owner)
 
     def _drop_links(self) -> None:
         self.frontend.counts.sessions -= self._sessions
         self._sessions = 0
         links, self._links = self._links, None
-        for bound in links or ():
+        for bound, terms in (links or {}).items():
             bound.close()
-            self.frontend.counts.links_closed += 1
+            self._end(terms)
+        self.frontend.lifetimes.ended(self.owner)
 
     def _closed(self, event: events.Closed) -> None:
         if event.error is not None:
@@ -364,40 +348,65 @@ class ClientConnection(asyncio.Protocol):
             log.info("connection from %s ended: %s", self._peer, describe(event.error))
         self._drop_links()
 
-    # --- answers to attach -----------------------------------------------------------------------------
+    # --- links and what is behind them -----------------------------------------------------------------
+
+    def bound(self, bound: Bound, terms: Terms) -> None:
+        """A link is bound from now on, until it is detached or `lose` or `refuse_link` ends it."""
+        if self._links is None:
+            self._links = {}
+        self._links[bound] = terms
+        self.frontend.counts.links_opened += 1
+
+    def session_owner(self, session: "Session") -> str:
+        """Names whose lifetime is the session's say so."""
+        return f"{self.owner}/{session.channel}"
+
+    def owns(self, owner: str) -> bool:
+        """Whether a name of this owner goes with this connection, or with a part of it."""
+        return owner == self.owner or owner.startswith(self.owner + "/")
 
     def accept_incoming(self, link: Link) -> None:
-        """The shard has the producer: echo the attach."""
+        """What the client sends to is there: echo the attach."""
         target = link.target
         assert isinstance(target, Target)
         _forget_durability(target)
-        link.accept(
-            source=link.source, target=target, max_message_size=self.frontend.settings.max_message_bytes
-        )
+        link.accept(source=link.source, target=target, offered_capabilities=self._terms(link).offered)
         self.touch()
 
     def accept_outgoing(self, link: Link) -> None:
-        """The shard has the consumer: echo the attach without the filters that are not applied (3.5.3)."""
+        """The shard has the consumer: echo the attach with the filters that are applied (3.5.3)."""
         source = link.source
         assert isinstance(source, Source)
-        source.filter = None
+        terms = self._terms(link)
+        source.filter = terms.filter
         _forget_durability(source)
-        link.accept(source=source, target=link.target)
+        link.accept(source=source, target=link.target, offered_capabilities=terms.offered)
         self.touch()
+
+    def _terms(self, link: Link) -> Terms:
+        assert self._links is not None
+        return self._links[link.context]
 
     def refuse_link(self, link: Link, attached: bool, refusal: Refusal) -> None:
         """The shard will not have the link: refused, or detached when it had been accepted."""
         bound = link.context
         link.context = None
-        if self._links is not None and bound in self._links:
-            self._links.remove(bound)
-            self.frontend.counts.links_closed += 1
+        self._let_go(bound)
+        self._say_end(link, attached, refusal.condition, refusal.description)
+
+    def lose(self, link: Link, condition: str, description: str) -> None:
+        """The link may not go on: its name was deleted, or its right was taken away."""
+        attached = link.state != ATTACHING
+        self._drop_link(link)
+        self._say_end(link, attached, condition, description)
+
+    def _say_end(self, link: Link, attached: bool, condition: str, description: str) -> None:
         if self.amqp is None:
             return
         if attached:
-            link.detach(refusal.condition, refusal.description)
+            link.detach(condition, description)
         else:
-            link.refuse(refusal.condition, refusal.description)
+            link.refuse(condition, description)
         self.touch()
 
 

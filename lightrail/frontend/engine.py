@@ -5,6 +5,7 @@ message per shard, one write per connection.
 """
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 import logging
@@ -15,13 +16,16 @@ from typing import Any
 import zmq
 
 from lightrail.amqp.connection import Connection, ConnectionSettings
-from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
+from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
-from lightrail.model import conditions, limits
+from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.model import conditions, limits, names
 from lightrail.model.settings import Settings
-from lightrail.namespace.directory import Directory
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.shards import ShardPeer, State
@@ -52,15 +56,25 @@ class Frontend:
         self.connections: set[ClientConnection] = set()
         self.half_open = 0
         self.shards: dict[int, ShardPeer] = {}
+        self.directory = Directory(
+            coordinator, auto_create=settings.auto_create, now_ms=lambda: self.now_ms()
+        )
+        """What is at each name, as this process knows it."""
+        self.service = Service(coordinator, self.directory, now_ms=lambda: self.now_ms())
+        self.lifetimes = Lifetimes(self.service, name, boot, self.spawn, self._is_empty)
+        self.guard = Guard(self.directory, self.lifetimes.unused)
+        self.directory.listen(self._names_changed)
+        self._unreadable = False
         self._coordinator = coordinator
-        self._service = Service(coordinator, Directory(coordinator))
         self._authenticator = authenticator
         self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._flush_scheduled = False
         self._links = itertools.count(1)
+        self._owners = itertools.count(1)
         self._routes: dict[str, tuple[int, int]] = {}
         self._placing: dict[str, asyncio.Future[tuple[int, int]]] = {}
+        self._using: dict[str, asyncio.Future[Name]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._deadlines: list[tuple[int, int, ClientConnection]] = []
         self._order = itertools.count()
@@ -114,9 +128,46 @@ class Frontend:
         return self.shards[known[0]], known[1]
 
     async def _ask(self, queue: str) -> tuple[int, int]:
-        await self._service.first_use(queue)
-        placement = await self._coordinator.placement(queue) or await self._coordinator.place(queue)
+        placement = await self._coordinator.place(queue)
         return placement.shard, placement.epoch
+
+    # --- names -----------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Takes in what others have changed; links that lost their name or right end."""
+        try:
+            self.directory.refresh()
+        except CoordinatorError as error:
+            if not self._unreadable:
+                log.warning("changes of names and rights can't be read: %s", error)
+            self._unreadable = True
+        else:
+            self._unreadable = False
+
+    async def first_use(self, name: str) -> Name:
+        """What a name is that is being used; one that is free becomes a queue where that is allowed."""
+        owner = names.owner(name)
+        pending = self._using.get(owner)
+        if pending is None:
+            pending = self._using[owner] = asyncio.ensure_future(self.service.first_use(owner))
+        try:
+            await asyncio.shield(pending)
+        finally:
+            self._using.pop(owner, None)
+        return self.directory.get(name)
+
+    def forget_route(self, name: str) -> None:
+        """Where the name is will be asked anew."""
+        self._routes.pop(name, None)
+
+    def _names_changed(self, changes: Changes) -> None:
+        for name in changes.names:
+            self.forget_route(name)
+            self.forget_route(names.dead_letter_name(name))
+
+    async def _is_empty(self, queue: str) -> bool:
+        """Whether a queue holds no message, as its shard says; False where that can't be known now."""
+        return False
 
     # --- connections -----------------------------------------------------------------------------------
 
@@ -157,6 +208,10 @@ class Frontend:
             self.counts.connections -= 1
             if not connection.opened:
                 self.half_open -= 1
+
+    def next_owner(self) -> str:
+        """For a connection: what names that go with it are marked with."""
+        return self.lifetimes.connection(next(self._owners))
 
     def next_link(self) -> int:
         """A number for a link, unique over the life of this process."""
@@ -258,6 +313,8 @@ class Frontend:
         await self._until(lambda: not self.connections, self._loop.time() + wait_s)
         for connection in list(self.connections):
             connection.abort()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.lifetimes.finish(), wait_s)
         if self._timer is not None:
             self._timer.cancel()
         self._flush()

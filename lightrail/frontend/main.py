@@ -11,6 +11,7 @@ from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import listen, tls_context
+from lightrail.model import limits
 from lightrail.model.settings import Endpoint
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES
@@ -42,6 +43,7 @@ async def serve(process: Process) -> None:
         authenticator=authenticator,
         loop=loop,
     )
+    await frontend.lifetimes.sweep()
     for shard in range(await coordinator.shards() or settings.shards):
         frontend.add_shard(shard, process.shard_address(shard))
     runner, metrics_port = await exposition.start(
@@ -58,6 +60,7 @@ async def serve(process: Process) -> None:
     if settings.amqps is not None:
         servers.append(await listen(frontend, settings.amqps, tls))
     refresh = asyncio.create_task(_refresh(authenticator))
+    poll = asyncio.create_task(_poll(frontend))
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     details = {
         "amqp": str(Endpoint(settings.amqp.host, ports[0])),
@@ -71,8 +74,15 @@ async def serve(process: Process) -> None:
     for server in servers:
         server.close()
     await frontend.stop(STOP_WAIT_S)
+    poll.cancel()
     await runner.cleanup()
     await coordinator.close()
+
+
+async def _poll(frontend: Frontend) -> None:
+    while True:
+        await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
+        frontend.poll()
 
 
 async def _refresh(authenticator: Authenticator) -> None:

@@ -1,33 +1,33 @@
-"""From a link to a queue: which name it asks for, with what options, or why it can't be had."""
+"""What a link's terminus says: which name it means and what it asks of a queue, or why it can't be had."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.performatives import Coordinator, Modified, Source, Target
-from lightrail.model import conditions
+from lightrail.amqp.types import Symbol
+from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName, queue_name
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
-    from lightrail.model.settings import Settings
 
 
 class Refused(Exception):
-    """A link that can't be attached, with the condition of the specification."""
+    """A link that can't be attached, with the condition of the specification and its info."""
 
-    def __init__(self, condition: str, description: str) -> None:
+    def __init__(self, condition: str, description: str, info: dict[Symbol, Any] | None = None) -> None:
         super().__init__(f"{condition}: {description}")
         self.condition = condition
         self.description = description
+        self.info = info
 
 
-def queue_of(link: "Link", settings: "Settings") -> str:
-    """The queue that a link names.
+def terminus_of(link: "Link") -> Source | Target:
+    """The terminus on our side: the source of a link that receives, the target of one that sends.
 
     Raises:
-        Refused: no terminus, no usable address, or a thing that this version does not have (transactions,
-            dynamic nodes, link resumption), each with its condition.
+        Refused: there is none, it is a transaction coordinator, or the link is to be resumed.
     """
     terminus = link.source if link.is_sender else link.target
     if isinstance(terminus, Coordinator):
@@ -35,21 +35,18 @@ def queue_of(link: "Link", settings: "Settings") -> str:
     if not isinstance(terminus, (Source, Target)):
         side = "source" if link.is_sender else "target"
         raise Refused(conditions.INVALID_FIELD, f"expected a {side} with an address, none came")
-    if terminus.dynamic:
-        raise Refused(conditions.NOT_IMPLEMENTED, "dynamic nodes are not available in this version")
     if link.attach is not None and link.attach.unsettled:
         raise Refused(
             conditions.NOT_IMPLEMENTED,
             "links are not resumed in this version; attach with an empty unsettled map",
         )
-    address = terminus.address
+    return terminus
+
+
+def name_of(address: object) -> str:
+    """The name that an address means. Raises Refused."""
     if address is None or address == "":
-        if not link.is_sender:
-            raise Refused(
-                conditions.NOT_IMPLEMENTED,
-                "the anonymous terminus is not available in this version; name the queue as target",
-            )
-        raise Refused(conditions.INVALID_FIELD, "expected an address in the source, none came")
+        raise Refused(conditions.INVALID_FIELD, "expected an address, none came")
     if not isinstance(address, str):
         raise Refused(conditions.INVALID_FIELD, f"expected a string as address, got {type(address).__name__}")
     try:
@@ -58,11 +55,19 @@ def queue_of(link: "Link", settings: "Settings") -> str:
         raise Refused(conditions.INVALID_FIELD, str(error)) from None
 
 
+def label_of(link: "Link") -> str:
+    """Who a link is, for people: container and name, cut where they are long."""
+    peer = link.session.connection.peer_open
+    half = limits.LABEL_CHARACTERS_MAX // 2
+    container = peer.container_id if peer is not None else ""
+    return f"{container[: half - 1]}/{link.name[:half]}"
+
+
 def consumer_options(link: "Link", queue: str) -> ConsumerOpen:
     """What the source of a receiving link asks of the queue (messaging 3.5.3)."""
     source = link.source
     assert isinstance(source, Source)
-    options = ConsumerOpen(queue)
+    options = ConsumerOpen(queue, label=label_of(link))
     options.browse = source.distribution_mode is not None and str(source.distribution_mode) == "copy"
     options.presettled = link.snd_settle_mode == 1
     default = source.default_outcome

@@ -46,6 +46,7 @@ class ProducerLink(Producer):
         "_head",
         "_head_attributes",
         "_held_back",
+        "_label",
         "_link",
         "_mean_size",
         "_next",
@@ -66,11 +67,13 @@ class ProducerLink(Producer):
         number: int,
         queue: str,
         epoch: int,
+        label: str = "",
     ) -> None:
         self.number = number
         self.queue = queue
         self.epoch = epoch
         self._connection = connection
+        self._label = label
         self._link = link
         self._shard = shard
         self._attached = False
@@ -149,7 +152,10 @@ class ProducerLink(Producer):
         """Opens this producer at the shard and sends what was never answered, in order."""
         self._shard.post(
             frame(
-                Kind.PRODUCER_OPEN, link=self.number, epoch=self.epoch, body=ProducerOpen(self.queue).encode()
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self.epoch,
+                body=ProducerOpen(self.queue, label=self._label).encode(),
             )
         )
         for batch in self._unanswered.values():

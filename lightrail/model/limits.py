@@ -62,6 +62,16 @@ WRITE_HIGH_WATER: Final = 1024 * 1024
 STANDSTILL_MS: Final = 500
 """A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
 of the clients up to then, and for as long again, is excused."""
+TEMPORARY_NAMES_MAX: Final = 256
+"""Dynamic nodes that a connection may have."""
+ANONYMOUS_ADDRESSES_MAX: Final = 64
+"""Addresses that a sender without a target keeps open; the longest unused goes first."""
+ANONYMOUS_CREDIT_MAX: Final = 500
+"""Messages that such a sender may have unanswered, over all its addresses."""
+LABEL_CHARACTERS_MAX: Final = 256
+"""Of the name that people are shown for a client's link."""
+EXPIRE_AGAIN_MS: Final = 1_000
+"""Pause before a name whose owner is gone is deleted anew, when the coordinator could not do it."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384
@@ -105,7 +115,24 @@ SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router whose policy says nothing."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""
-<<<<<<< HEAD
+PEEK_MESSAGES_MAX: Final = 1_000
+PEEK_BYTES_DEFAULT: Final = 1024 * 1024
+PEEK_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Most messages, and bytes of them, that one look into a queue gives; one message at least."""
+PEEKS_MAX: Final = 64
+"""Looks into queues of a shard that wait for the disk."""
+QUEUES_SHOWN_MAX: Final = 1_000
+"""Queues in one answer of figures."""
+CONSUMERS_SHOWN_MAX: Final = 1_000
+"""Consumers in the figures of one queue."""
+SEQUENCES_KEPT: Final = 4_096
+"""Batches of a producer that asked for sequences whose first one is remembered, for repeats."""
+SEQUENCE_PRODUCERS_KEPT: Final = 1_024
+"""Such producers that are not open now, which are remembered."""
+ROUTE_TARGETS_MAX: Final = 10_000
+"""Queues of a shard in one set of a router's link; the journal would take 65,535."""
+ROUTE_SETS_MAX: Final = 10_000
+"""Sets of one link; the one declared first is forgotten for the next."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
@@ -128,23 +155,3 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher remembers; past it it begins anew."""
-=======
-PEEK_MESSAGES_MAX: Final = 1_000
-PEEK_BYTES_DEFAULT: Final = 1024 * 1024
-PEEK_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Most messages, and bytes of them, that one look into a queue gives; one message at least."""
-PEEKS_MAX: Final = 64
-"""Looks into queues of a shard that wait for the disk."""
-QUEUES_SHOWN_MAX: Final = 1_000
-"""Queues in one answer of figures."""
-CONSUMERS_SHOWN_MAX: Final = 1_000
-"""Consumers in the figures of one queue."""
-SEQUENCES_KEPT: Final = 4_096
-"""Batches of a producer that asked for sequences whose first one is remembered, for repeats."""
-SEQUENCE_PRODUCERS_KEPT: Final = 1_024
-"""Such producers that are not open now, which are remembered."""
-ROUTE_TARGETS_MAX: Final = 10_000
-"""Queues of a shard in one set of a router's link; the journal would take 65,535."""
-ROUTE_SETS_MAX: Final = 10_000
-"""Sets of one link; the one declared first is forgotten for the next."""
->>>>>>> engine

@@ -87,6 +87,16 @@ def subscription_name(router: str, key: str) -> str:
     return f"{router}/{SUBSCRIPTIONS_SEGMENT}/{key}"
 
 
+def temporary_name(key: str) -> str:
+    """A queue or router that the broker named (a dynamic node, messaging 3.5.3)."""
+    return f"{TEMPORARY_SEGMENT}/{key}"
+
+
+def is_temporary(name: str) -> bool:
+    """True for ``$temporary/KEY`` and the dead letters of it."""
+    return name.startswith(TEMPORARY_SEGMENT + "/")
+
+
 def is_system(name: str) -> bool:
     """True for queues that come and go by themselves: of dead letters, subscriptions, dynamic nodes."""
     return name.startswith(TEMPORARY_SEGMENT + "/") or "/$" in name

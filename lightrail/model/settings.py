@@ -147,9 +147,7 @@ class Settings:
     amqps: Endpoint | None = _setting(
         None, _optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
     )
-    tls_certificate: str | None = _setting(
-        None, _optional(_path), "FILE", "certificate chain for amqps, PEM"
-    )
+    tls_certificate: str | None = _setting(None, _optional(_path), "FILE", "certificate chain for amqps, PEM")
     tls_key: str | None = _setting(None, _optional(_path), "FILE", "private key of the certificate, PEM")
     tls_client_ca: str | None = _setting(
         None, _optional(_path), "FILE", "ask clients for a certificate signed by one of these, PEM"
@@ -160,9 +158,7 @@ class Settings:
     metrics: str = _setting(
         "127.0.0.1", _host, "HOST", "address of each process's own /metrics; the port is the system's choice"
     )
-    frontends: int = _setting(
-        0, _whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores"
-    )
+    frontends: int = _setting(0, _whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores")
     shards: int = _setting(
         0,
         _whole(0, PROCESSES_MAX),
@@ -198,6 +194,9 @@ class Settings:
         _whole(0, 1_000_000),
         "N",
         "failed deliveries after which a message goes to NAME/$dlq; 0 is never",
+    )
+    auto_create: bool = _setting(
+        True, _flag, "BOOL", "make a queue of a name when it is first used; policies may say otherwise"
     )
     sasl_mechanisms: tuple[str, ...] = _setting(
         SASL_MECHANISMS, _mechanisms, "NAMES", "ways to show a password, separated by commas"

@@ -16,7 +16,9 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.types import Symbol
+from tests.support.broker import Broker
 from tests.support.frame_peer import WINDOW, Peer, frame, receiver, sender, transfers, value
+from tests.support.namespace import give
 
 # --- attach ----------------------------------------------------------------------------------------------
 
@@ -58,6 +60,16 @@ def test_3_5_3_the_answer_does_not_promise_a_terminus_that_outlives_its_link(beg
     answer = begun.expect(Attach)
     assert isinstance(answer.source, Source)
     assert (answer.source.durable, answer.source.expiry_policy) == (0, Symbol("link-detach"))
+
+
+def test_delayed_delivery_is_offered_where_it_is_done(broker: Broker, begun: Peer, queue: str) -> None:
+    """The capability that Qpid JMS looks for before it sends with a delay."""
+    give(broker.data, f"{queue}/later", role="queue", delay=True)
+    begun.write(sender(f"{queue}/later", name="later"))
+    assert begun.expect(Attach).offered_capabilities == [Symbol("DELAYED_DELIVERY")]
+    begun.expect(Flow)
+    begun.write(sender(queue, handle=1, name="at once"))
+    assert begun.expect(Attach).offered_capabilities is None
 
 
 def test_2_6_1_names_count_per_direction(begun: Peer, queue: str) -> None:
@@ -119,8 +131,8 @@ REFUSED = {
     "resume-sender": (sender("q", unsettled={b"1": None}), "amqp:not-implemented"),
     "resume-receiver": (receiver("q", unsettled={b"1": Received(0, 0)}), "amqp:not-implemented"),
     "coordinator": (sender("q", target=Coordinator()), "amqp:not-implemented"),
-    "dynamic-source": (receiver(None, source=Source(dynamic=True)), "amqp:not-implemented"),
-    "dynamic-target": (sender(None, target=Target(dynamic=True)), "amqp:not-implemented"),
+    "dynamic-source": (receiver("q", source=Source(dynamic=True, address="q")), "amqp:invalid-field"),
+    "dynamic-target": (sender("q", target=Target(dynamic=True, address="q")), "amqp:invalid-field"),
     "anonymous-terminus": (sender(None), "amqp:not-implemented"),
     "no-target": (sender("q", target=None), "amqp:invalid-field"),
     "no-source": (receiver("q", source=None), "amqp:invalid-field"),
@@ -139,8 +151,8 @@ def test_2_6_3_a_refused_link_is_attached_without_terminus_and_detached(begun: P
 
 
 def test_2_6_3_a_refused_link_leaves_its_name_and_handle_free(begun: Peer, queue: str) -> None:
-    begun.write(receiver(queue, source=Source(dynamic=True)))
-    begun.expect_refusal("amqp:not-implemented")
+    begun.write(receiver(queue, source=Source()))
+    begun.expect_refusal("amqp:invalid-field")
     begun.attach_receiver(queue)
 
 

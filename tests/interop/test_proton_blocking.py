@@ -328,9 +328,3 @@ def test_bad_names_are_refused_with_a_condition(connection: BlockingConnection, 
         with pytest.raises(LinkDetached) as refused:
             create(address)
         assert refused.value.condition == "amqp:invalid-field"
-
-
-def test_dynamic_nodes_are_refused(connection: BlockingConnection) -> None:
-    with pytest.raises(LinkDetached) as refused:
-        connection.create_receiver(None, dynamic=True)
-    assert refused.value.condition == "amqp:not-implemented"

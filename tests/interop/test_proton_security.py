@@ -154,7 +154,8 @@ def test_tls_with_a_password(secured: Secured, queue: str) -> None:
 
 
 def test_tls_with_a_client_certificate(secured: Secured, queue: str) -> None:
-    """EXTERNAL: the common name of the certificate is the user (5.3.3.2)."""
+    """EXTERNAL: the common name of the certificate is the user (5.3.3.2), with the rights given to it."""
+    admin(secured.broker.data, "permission", "set", "dave", "/", "all")
     domain = secured.domain("dave")
     with connected(secured.tls, ssl_domain=domain, allowed_mechs="EXTERNAL") as connection:
         pass_a_message(connection, queue)

@@ -43,7 +43,7 @@ def test_a_user_from_stdin(
 ) -> None:
     type_in(monkeypatch, "secret with spaces \nsecond line\n")
     assert run(data, "user", "add", "alice") == 0
-    assert capsys.readouterr().out == "user alice is defined\n"
+    assert capsys.readouterr().out == "user alice is defined and may manage, send, listen on everything\n"
     record = user(data, "alice")
     assert record is not None
     assert verify_plain(record.sha256, "secret with spaces ")
@@ -101,6 +101,12 @@ def test_list_password_and_remove(
         (("user", "password", "carol"), "no user 'carol'"),
         (("user", "add", "a\nb"), "without control characters"),
         (("user", "add", "bob", "--password-file", "/absent"), "/absent can't be read"),
+        (("user", "add", "bob", "--rights", "read"), "expected manage, send, listen"),
+        (("user", "add", "bob", "--prefix", "a//b"), "empty segment"),
+        (("permission", "set", "bob", "q", "read"), "expected manage, send, listen"),
+        (("permission", "set", "bob", "$x", "send"), "is the system's"),
+        (("permission", "clear", "bob"), "no rights; see"),
+        (("permission", "clear", "alice", "q"), "no rights at q"),
         (("journal", "repair", "/absent"), ""),
     ],
 )
@@ -119,6 +125,58 @@ def test_refusals(
     assert said in error
     assert error.startswith("lightrail-admin: ")
     assert "Traceback" not in error
+
+
+def permissions(data: Path, capsys: pytest.CaptureFixture[str], *users: str) -> list[tuple[str, str, str]]:
+    capsys.readouterr()
+    assert run(data, "permission", "list", *users, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["permissions"]
+    return [(row["user"], row["prefix"], ",".join(row["rights"])) for row in rows]
+
+
+def test_rights_come_with_the_user_and_go_with_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    adding = {
+        "alice": (),
+        "bob": ("--rights", "send,listen", "--prefix", "myapp/in"),
+        "carol": ("--no-rights",),
+    }
+    for name, flags in adding.items():
+        type_in(monkeypatch, "secret\n")
+        assert run(data, "user", "add", name, *flags) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:] == [
+        "user bob is defined and may send, listen on myapp/in and below",
+        "user carol is defined and may do nothing yet; see `permission set`",
+    ]
+    both = [("alice", "", "listen,manage,send"), ("bob", "myapp/in", "listen,send")]
+    assert permissions(data, capsys) == both
+    assert run(data, "user", "remove", "alice") == 0
+    assert permissions(data, capsys) == both[1:]
+
+
+def test_permissions_are_set_listed_and_cleared(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_in(monkeypatch, "secret\n")
+    assert run(data, "user", "add", "alice", "--no-rights") == 0
+    capsys.readouterr()
+    assert run(data, "permission", "set", "alice", "/a/b", "listen, send") == 0
+    assert capsys.readouterr() == ("user alice may send, listen on a/b and below\n", "")
+    assert run(data, "permission", "set", "alice", "/", "all") == 0
+    assert run(data, "permission", "set", "CN of a certificate", "c", "send") == 0
+    assert "no user CN of a certificate is defined" in capsys.readouterr().err
+    assert run(data, "permission", "list") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "CN of a certificate\tc\tsend",
+        "alice\t/\tlisten,manage,send",
+        "alice\ta/b\tlisten,send",
+    ]
+    assert run(data, "permission", "clear", "alice", "/") == 0
+    assert permissions(data, capsys, "alice") == [("alice", "a/b", "listen,send")]
+    assert run(data, "permission", "clear", "alice") == 0
+    assert permissions(data, capsys, "alice") == []
 
 
 def test_an_empty_password_is_refused(

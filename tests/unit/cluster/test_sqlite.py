@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.sqlite import APPLICATION_ID, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
 
@@ -116,6 +116,38 @@ def test_a_foreign_or_newer_file_is_refused(tmp_path: Path, statements: str, sai
     file.close()
     with pytest.raises(CoordinatorError, match=said):
         asyncio.run(SqliteCoordinator.open(path))
+
+
+def test_a_file_of_version_1_keeps_its_queues_and_its_users_their_rights(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+
+    async def write() -> None:
+        coordinator = await SqliteCoordinator.open(str(path))
+        await coordinator.set_shards(1)
+        await coordinator.place("a/q/$dlq")
+        for name in ("alice", "b/ob"):
+            await coordinator.add_user(UserRecord.make(name, "secret", iterations=1))
+        await coordinator.close()
+
+    asyncio.run(write())
+    file = sqlite3.connect(path)
+    file.executescript("DROP TABLE entries; DROP TABLE revisions; PRAGMA user_version = 1")
+    file.close()
+
+    async def read() -> tuple[dict[str, str | None], int]:
+        coordinator = await SqliteCoordinator.open(str(path))
+        entries = {each.key: each.value for each in await coordinator.entries("")}
+        revision = await coordinator.write([Write("names/other", "{}", 0)])
+        await coordinator.close()
+        return entries, revision
+
+    entries, revision = asyncio.run(read())
+    assert entries == {
+        "names/a/q": '{"policy":{"role":"queue"}}',
+        "permissions/alice//": '{"rights":["listen","manage","send"]}',
+        "permissions/b%2Fob//": '{"rights":["listen","manage","send"]}',
+    }
+    assert revision == 2
 
 
 @pytest.mark.parametrize("content", [b"this is no database, only text that somebody wrote here" * 20])

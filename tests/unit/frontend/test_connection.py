@@ -71,7 +71,7 @@ def test_a_receiver_is_attached_and_gets_what_it_gave_credit_for() -> None:
         link = session.attach("r", False, source=source, target=Target())
         await client.turn()
         (opened, _) = scene.shard.take()
-        assert ConsumerOpen.decode(opened.body) == ConsumerOpen("q")
+        assert ConsumerOpen.decode(opened.body) == ConsumerOpen("q", label="client/r")
         scene.shard.ready()
         await client.turn()
         assert link.source.filter is None
@@ -111,7 +111,8 @@ def test_links_of_one_queue_ask_the_coordinator_once() -> None:
             session.attach(f"r{number}", False, source=Source(address="q"), target=Target())
         await client.turn()
         assert len(scene.shard.consumers) == 5
-        assert coordinator.asked == 1
+        # Once to make the queue, once to look where it is; not once per link.
+        assert coordinator.asked == 2
         scene.frontend._context.term()
 
     asyncio.run(test())
@@ -180,12 +181,12 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
         (True, Source(), Target(), conditions.NOT_IMPLEMENTED),
         (True, Source(), Target(address=""), conditions.NOT_IMPLEMENTED),
         (True, Source(), None, conditions.INVALID_FIELD),
-        (True, Source(), Target(dynamic=True), conditions.NOT_IMPLEMENTED),
+        (True, Source(), Target(dynamic=True, address="q"), conditions.INVALID_FIELD),
         (True, Source(), Coordinator(), conditions.NOT_IMPLEMENTED),
         (True, Source(), Target(address="a" * 600), conditions.INVALID_FIELD),
         (False, Source(), Target(), conditions.INVALID_FIELD),
         (False, None, Target(), conditions.INVALID_FIELD),
-        (False, Source(dynamic=True), Target(), conditions.NOT_IMPLEMENTED),
+        (False, Source(dynamic=True, address="q"), Target(), conditions.INVALID_FIELD),
     ],
 )
 def test_what_can_not_be_attached_is_refused_with_its_condition(
@@ -366,7 +367,7 @@ def test_a_mistake_of_ours_ends_one_connection_with_a_condition(caplog: pytest.L
         return client, session, sender, None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lightrail.frontend.connection.ProducerLink", Patched)
+        patch.setattr("lightrail.frontend.attaching.ProducerLink", Patched)
         play(test)
 
 

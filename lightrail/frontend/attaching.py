@@ -1,0 +1,283 @@
+"""What an attach becomes: by the role of the name that it means, and by what the caller may do there.
+
+One function per role, in ROLES; each is given an Attach whose rights have been checked and opens the link at
+a shard, or raises Refused.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from lightrail.amqp.link import ATTACHING, Link
+from lightrail.amqp.types import Symbol, UInt
+from lightrail.frontend import dynamic
+from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.filters import source_filter
+from lightrail.frontend.guard import Hold
+from lightrail.frontend.relays import RelayLink
+from lightrail.frontend.routes import Refused, consumer_options, label_of, name_of, terminus_of
+from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import conditions, names
+from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace import service
+from lightrail.namespace.records import Name, Right
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.wire.shards import ShardPeer
+
+log = logging.getLogger("lightrail.frontend.attaching")
+
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+"""Qpid JMS sends with a delivery delay only where this capability is offered."""
+
+
+class Bound(Protocol):
+    """What is behind a link of a client, and is the link's `context`."""
+
+    def close(self) -> None:
+        """The client's link is gone."""
+
+
+@dataclass(slots=True)
+class Terms:
+    """What a connection keeps of each link that is bound: what is said in its attach, what ends with it."""
+
+    owner: str
+    """Names that were made with it go when it ends."""
+    offered: list[Symbol] = field(default_factory=list)
+    """Capabilities that the answer offers."""
+    filter: dict[Symbol, Any] | None = None
+    """The part of the source's filter that is applied; the answer says this one (messaging 3.5.3)."""
+    hold: Hold | None = None
+
+
+@dataclass(slots=True)
+class Attach:
+    """A link that waits for its answer, and the name that it means."""
+
+    connection: "ClientConnection"
+    link: Link
+    record: Name
+    number: int
+    """Of the link, unique over the life of this process."""
+    terms: Terms
+
+    @property
+    def frontend(self) -> "Frontend":
+        return self.connection.frontend
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits."""
+        return self.connection.amqp is not None and self.link.state == ATTACHING
+
+    def bind(self, bound: Bound) -> None:
+        """This is behind the link from now on; the guard watches its name."""
+        link = self.link
+        link.context = bound
+        self.terms.hold = self.frontend.guard.hold(
+            self.connection,
+            right_of(link),
+            self.record,
+            lambda condition, description: self.connection.lose(link, condition, description),
+        )
+        self.connection.bound(bound, self.terms)
+
+    async def place(self) -> "tuple[ShardPeer, int] | None":
+        """The shard that the name is on, and the epoch there; None when the client has gone meanwhile.
+
+        Raises Refused when the name was deleted while we looked.
+        """
+        name = self.record.name
+        found = await self.frontend.place(name)
+        current = self.frontend.directory.get(name)
+        if current.created != self.record.created or current.role is not self.record.role:
+            self.frontend.forget_route(name)
+            raise Refused(conditions.RESOURCE_DELETED, f"{name} was deleted a moment ago; attach again")
+        return found if self.open else None
+
+
+async def attach(connection: "ClientConnection", link: Link) -> None:
+    """Answers the attach of a client, at the latest when the shard has answered."""
+    try:
+        await _attach(connection, link)
+        return
+    except Refused as refusal:
+        condition, description, info = refusal.condition, refusal.description, refusal.info
+    except (service.Refused, InvalidPolicy) as refusal:
+        condition, description, info = conditions.PRECONDITION_FAILED, str(refusal), None
+    except Exception:
+        log.exception("an attach could not be decided on")
+        condition, info = conditions.INTERNAL_ERROR, None
+        description = "what is at this name can't be known now; try again"
+    if connection.amqp is not None:
+        connection.frontend.counts.links_refused += 1
+        link.refuse(condition, description, info)
+        connection.touch()
+
+
+async def _attach(connection: "ClientConnection", link: Link) -> None:
+    frontend = connection.frontend
+    terminus = terminus_of(link)
+    number = frontend.next_link()
+    terms = Terms(f"{connection.session_owner(link.session)}/{number}")
+    if terminus.dynamic:
+        record = await dynamic.make(connection, link, terminus, terms.owner)
+        made = Attach(connection, link, record, number, terms)
+        try:
+            if made.open:
+                await ROLES[record.role](made)
+        finally:
+            if link.context is None:
+                frontend.lifetimes.expire(record)
+        return
+    if terminus.address in (None, "") and not link.is_sender:
+        raise Refused(
+            conditions.NOT_IMPLEMENTED,
+            "the anonymous terminus is not available in this version; name the queue as target",
+        )
+    record = await resolve(connection, name_of(terminus.address), right_of(link))
+    made = Attach(connection, link, record, number, terms)
+    if made.open:
+        await ROLES[record.role](made)
+
+
+def right_of(link: Link) -> Right:
+    """What a link does with the name that it means; our own role is the other one."""
+    return Right.LISTEN if link.is_sender else Right.SEND
+
+
+async def resolve(connection: "ClientConnection", name: str, right: Right) -> Name:
+    """What a name is, which a caller may use so; one that is free becomes a queue where that is allowed.
+
+    Rights come first: who has none learns nothing about the name and makes nothing of it. Raises Refused.
+    """
+    frontend = connection.frontend
+    directory = frontend.directory
+    directory.refresh()
+    record = directory.get(name)
+    if record.role is Role.NONE and not names.is_temporary(name):
+        template = directory.template(names.owner(name))
+        given = Policy(Role.QUEUE, {**template.given, **record.policy.given}) if template else record.policy
+        frontend.guard.demand(connection, right, Name(name, given))
+        if template is not None:
+            record = await frontend.first_use(name)
+    frontend.guard.demand(connection, right, record)
+    return record
+
+
+async def _to_nothing(attach: Attach) -> None:
+    name = attach.record.name
+    if names.is_temporary(name):
+        raise Refused(conditions.NOT_FOUND, f"the temporary name {name} is not there (any more)")
+    raise Refused(
+        conditions.NOT_FOUND,
+        f"{name} has no role, and names here get none by being used: give it one by posting a policy such as "
+        f'{{"role": "queue"}} to /{name} over HTTP',
+    )
+
+
+async def _to_metadata(attach: Attach) -> None:
+    """A reference to somewhere else: the client is sent there (transport 2.8.18)."""
+    reference = attach.record.policy["reference"]
+    info: dict[Symbol, Any] = {Symbol("address"): reference}
+    try:
+        parts = urlsplit(reference)
+        port = parts.port
+    except ValueError:
+        pass
+    else:
+        if parts.scheme in ("amqp", "amqps") and parts.hostname:
+            info[Symbol("hostname")] = info[Symbol("network-host")] = parts.hostname
+            info[Symbol("port")] = UInt(port or (5671 if parts.scheme == "amqps" else 5672))
+    raise Refused(conditions.LINK_REDIRECT, f"{attach.record.name} is at {reference}", info)
+
+
+async def _to_queue(attach: Attach) -> None:
+    link, policy = attach.link, attach.record.policy
+    if link.is_sender:
+        await _consume(attach)
+        return
+    if policy["delay"]:
+        attach.terms.offered.append(DELAYED_DELIVERY)
+    place = await _to_send(attach)
+    if place is None:
+        return
+    shard, epoch = place
+    producer = ProducerLink(
+        attach.connection,
+        link,
+        shard,
+        number=attach.number,
+        queue=attach.record.name,
+        epoch=epoch,
+        label=label_of(link),
+    )
+    attach.bind(producer)
+    shard.open_producer(producer)
+
+
+async def _to_connection_point(attach: Attach) -> None:
+    if attach.link.is_sender:
+        await _consume(attach, relay=True)
+        return
+    place = await _to_send(attach)
+    if place is None:
+        return
+    shard, epoch = place
+    relay = RelayLink(
+        attach.connection,
+        attach.link,
+        shard,
+        number=attach.number,
+        name=attach.record.name,
+        epoch=epoch,
+        label=label_of(attach.link),
+    )
+    attach.bind(relay)
+    shard.open_producer(relay)
+
+
+async def _to_router(attach: Attach) -> None:
+    raise Refused(
+        conditions.NOT_IMPLEMENTED, f"{attach.record.name} is a router; links to routers are not available"
+    )
+
+
+async def _to_send(attach: Attach) -> "tuple[ShardPeer, int] | None":
+    """The place of what the client sends to; the link takes messages up to the policy's size."""
+    most = attach.record.policy["max_message_bytes"]
+    if most is not None:
+        attach.link.max_message_size = min(most, attach.link.max_message_size)
+    return await attach.place()
+
+
+async def _consume(attach: Attach, *, relay: bool = False) -> None:
+    link = attach.link
+    options = consumer_options(link, attach.record.name)
+    options.relay = relay
+    options.filter, attach.terms.filter = source_filter(link.source)
+    place = await attach.place()
+    if place is None:
+        return
+    shard, epoch = place
+    consumer = ConsumerLink(
+        attach.connection, link, shard, number=attach.number, options=options, epoch=epoch
+    )
+    attach.bind(consumer)
+    # Credit often comes with the attach, before we know where the queue is.
+    consumer.start(link.limit, link.drain)
+    shard.open_consumer(consumer)
+
+
+ROLES: Final[Mapping[Role, Callable[[Attach], Awaitable[None]]]] = {
+    Role.NONE: _to_nothing,
+    Role.METADATA: _to_metadata,
+    Role.CONNECTION_POINT: _to_connection_point,
+    Role.QUEUE: _to_queue,
+    Role.ROUTER: _to_router,
+}

@@ -1,0 +1,59 @@
+"""The namespace of a broker under test, changed as another process would: by its coordinator's file."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.model.policy import Policy
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Service
+
+Value = TypeVar("Value")
+
+
+def with_service(data: Path | str, work: Callable[[Service], Awaitable[Value]]) -> Value:
+    """Does something with the names of a data directory."""
+
+    async def run() -> Value:
+        coordinator = await SqliteCoordinator.open(str(Path(data) / FILE_NAME))
+        try:
+            directory = Directory(coordinator)
+            directory.refresh()
+            return await work(Service(coordinator, directory))
+        finally:
+            await coordinator.close()
+
+    return asyncio.run(run())
+
+
+def give(data: Path | str, name: str, owner: str = "", **policy: Any) -> Name:
+    """Give a name a role: give(data, "a", role="router")."""
+    return with_service(data, lambda service: service.give(ANYBODY, name, Policy.parse(policy), owner=owner))
+
+
+def change(data: Path | str, name: str, **policy: Any) -> Name:
+    """Another policy of the same role."""
+    return with_service(data, lambda service: service.change(ANYBODY, name, Policy.parse(policy)))
+
+
+def drop(data: Path | str, name: str) -> None:
+    """Take the role of a name away."""
+    with_service(data, lambda service: service.drop(ANYBODY, name))
+
+
+def permit(data: Path | str, user: str, prefix: str, *rights: str) -> None:
+    """Set what a user may do; no rights clear it."""
+    with_service(data, lambda service: service.permit(ANYBODY, user, prefix, frozenset(map(Right, rights))))
+
+
+def named(data: Path | str, prefix: str = "") -> list[str]:
+    """Names with a role at and below a prefix."""
+
+    async def look(service: Service) -> list[str]:
+        return [record.name for record in service.names(ANYBODY, prefix)]
+
+    return with_service(data, look)

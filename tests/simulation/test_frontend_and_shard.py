@@ -15,11 +15,11 @@ import zmq
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Transfers
 from lightrail.amqp.sections import Header, encode_header
-from lightrail.frontend import shards
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
+from lightrail.wire import shards
 from lightrail.wire.messages import ConsumerOpen
 from lightrail.wire.shards import ShardPeer, State
 from tests.support.fake_files import FakeFiles

@@ -47,9 +47,11 @@ class ClientConnection(asyncio.Protocol):
         "consumers",
         "deadline_ms",
         "frontend",
+        "number",
         "opened",
         "owner",
         "paused",
+        "since_ms",
         "starved",
         "transport",
         "unanswered_bytes",
@@ -76,8 +78,12 @@ class ClientConnection(asyncio.Protocol):
         self.user: str | None = None
         self.caller = NOBODY
         """Who asks, for the rights; known when the client's open has come."""
-        self.owner = frontend.next_owner()
+        self.number = frontend.next_connection()
+        """Unique over the life of this process, rising."""
+        self.owner = frontend.lifetimes.connection(self.number)
         """Names whose lifetime is this connection's say so."""
+        self.since_ms = 0
+        """When the socket was accepted, in milliseconds since 1970."""
         self.deadline_ms: int | None = None
         self.transport: asyncio.Transport | None = None
         self.amqp: Connection | None = None
@@ -88,10 +94,30 @@ class ClientConnection(asyncio.Protocol):
         self._phase = -1
         self._sessions = 0
 
+    @property
+    def id(self) -> str:
+        """Names this connection to people, among those of all frontends and of their former lives."""
+        return f"{self.frontend.name}.{self.frontend.boot:08x}.{self.number}"
+
+    @property
+    def peer(self) -> str:
+        """Address of the client's socket."""
+        return self._peer
+
+    @property
+    def user_name(self) -> str:
+        """Who the client is; `anonymous` where it did not say."""
+        return self.user or "anonymous"
+
+    @property
+    def tls(self) -> bool:
+        return self.transport is not None and self.transport.get_extra_info("ssl_object") is not None
+
     # --- the socket ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.since_ms = self.frontend.now_ms()
         self.transport.set_write_buffer_limits(limits.WRITE_HIGH_WATER, limits.WRITE_HIGH_WATER // 4)
         peer = self.transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)

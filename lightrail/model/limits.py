@@ -88,6 +88,18 @@ REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
 REQUESTS_MAX: Final = 20_000
 """Requests of one process that wait for one shard."""
+CONTROL_MS: Final = 2_000
+"""How long a gateway waits for a frontend's answer about its connections."""
+CONTROL_REQUESTS_MAX: Final = 1_000
+"""Requests that wait for one frontend's answer."""
+CONTROL_PAGE_MAX: Final = 500
+"""Connections in one answer; a page of them takes a frontend some milliseconds."""
+CONTROL_SCAN_MAX: Final = 4_096
+"""Connections that a frontend looks at for one answer, where a filter picks some of them."""
+CONTROL_LINKS_SHOWN: Final = 16
+"""Links of each connection in a list of connections; all of one connection are asked for by its id."""
+CONTROL_LINKS_MAX: Final = 4_000
+"""Links in the answer about one connection."""
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 

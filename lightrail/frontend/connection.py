@@ -17,6 +17,7 @@ from lightrail.amqp.types import Symbol
 from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.nodes import Inside, ReplyLink
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
@@ -47,6 +48,7 @@ class ClientConnection(asyncio.Protocol):
         "consumers",
         "deadline_ms",
         "frontend",
+        "inside",
         "number",
         "opened",
         "owner",
@@ -67,7 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self.closing = False
         self.consumers = 0
         """Receiving links that are bound to a queue."""
-        self.starved: dict[ConsumerLink, None] = {}
+        self.starved: dict[ConsumerLink | ReplyLink, None] = {}
         """Those that get nothing until the client opens its session window or settles."""
         self.unsettled_bytes = 0
         """Of messages that it received and did not settle."""
@@ -75,6 +77,8 @@ class ClientConnection(asyncio.Protocol):
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
         """Of messages whose last frame has not come, as the intake knows it."""
+        self.inside: Inside | None = None
+        """What it has at nodes of the frontend itself, once it has something there."""
         self.user: str | None = None
         self.caller = NOBODY
         """Who asks, for the rights; known when the client's open has come."""
@@ -108,6 +112,10 @@ class ClientConnection(asyncio.Protocol):
     def user_name(self) -> str:
         """Who the client is; `anonymous` where it did not say."""
         return self.user or "anonymous"
+
+    def caller_for(self, name: str) -> Caller:
+        """Who acts on a name."""
+        return self.caller
 
     @property
     def tls(self) -> bool:
@@ -202,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         for link in self._links or ():
-            if isinstance(link, ConsumerLink):
+            if isinstance(link, ConsumerLink | ReplyLink):
                 link.writable()
 
     # --- output ----------------------------------------------------------------------------------------
@@ -326,7 +334,8 @@ class ClientConnection(asyncio.Protocol):
         self._sessions += 1
 
     def _attached(self, event: events.Attached) -> None:
-        self._task(attach(self, event.link))
+        if not self.frontend.nodes.attach(self, event.link):
+            self._task(attach(self, event.link))
 
     def _detached(self, event: events.Detached) -> None:
         self._drop_link(event.link)

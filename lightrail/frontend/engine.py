@@ -17,12 +17,14 @@ import zmq
 
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.frontend import control
+from lightrail.frontend import control, management
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.frontend.management import Management
+from lightrail.frontend.nodes import Nodes
 from lightrail.model import conditions, limits, names
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
@@ -30,6 +32,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.control import ControlServer
+from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.frontend")
@@ -69,6 +72,7 @@ class Frontend:
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.directory.listen(self._names_changed)
         self._unreadable = False
+        self.nodes = Nodes({management.ADDRESS: Management(self.service, self)})
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._loop = loop
@@ -139,6 +143,11 @@ class Frontend:
     async def _ask(self, queue: str) -> tuple[int, int]:
         placement = await self._coordinator.place(queue)
         return placement.shard, placement.epoch
+
+    async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        shard, _ = await self.place(queue)
+        return await shard.request(op, {"queue": queue, **fields})
 
     # --- names -----------------------------------------------------------------------------------------
 

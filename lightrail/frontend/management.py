@@ -184,9 +184,9 @@ class Management:
 
     async def _ask(self, request: Request, right: Right, fields: dict[str, Any]) -> Answer:
         record = self._directory.get(request.name)
+        demand(self._directory, request.caller_for(record.name), right, record)
         if record.role is not Role.QUEUE:
             raise Fault(404, f"{request.name} has role {record.role}; expected a queue")
-        demand(self._directory, request.caller_for(record.name), right, record)
         op = "cancel" if request.operation == "cancel-scheduled" else request.operation
         return await self._queues.ask_shard(record.name, op, fields)
 
@@ -208,7 +208,10 @@ class Management:
         if not name:
             raise Fault(400, "expected the application property name or identity, found neither")
         directory = self._directory
-        record = directory.get(name) if is_dead_letter(name) and right is None else directory.find(name)
+        record = directory.find(name)
+        if record is None and is_dead_letter(name) and right is None:
+            # It is there as long as its queue is.
+            record = directory.get(name) if directory.get(name).role is Role.QUEUE else None
         caller = request.caller_for(name)
         if record is None:
             check(name)

@@ -6,6 +6,7 @@ shown. Answers are bounded (limits.CONTROL_*), and say where to go on.
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -96,25 +97,22 @@ def shown(connection: "ClientConnection", links_max: int) -> dict[str, Any]:
         links = session.inputs
         room = max(0, links_max - total)
         total += len(links)
-        unsettled = _unsettled(session) if room else {}
-        sessions.append(
-            {
-                "channel": session.channel,
-                "links": [_link(each, unsettled) for each in islice(links.values(), room)],
-            }
-        )
-        if len(sessions) >= links_max:
-            break
+        if room:
+            unsettled = _unsettled(session)
+            listed = [_link(each, unsettled) for each in islice(links.values(), room)]
+            sessions.append({"channel": session.channel, "links": listed})
+    since = datetime.fromtimestamp(connection.since_ms / 1000, UTC)
     return {
         "id": connection.id,
         "user": connection.user_name,
         "peer": connection.peer,
         "container": _container(connection),
         "hostname": None if amqp is None or amqp.peer_open is None else amqp.peer_open.hostname,
-        "since_ms": connection.since_ms,
+        "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "tls": connection.tls,
         "state": "closed" if amqp is None else PHASES[amqp.phase],
-        "sessions": sessions,
+        "sessions": 0 if amqp is None else len(amqp.sessions),
+        "session_list": sessions,
         "links": total,
         "links_left_out": total - sum(len(each["links"]) for each in sessions),
     }

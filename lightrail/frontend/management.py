@@ -171,6 +171,7 @@ class Management:
         fields = {
             "from": request.number("from", 0, 1 << 62, 0),
             "count": request.number("count", 1, limits.MANAGEMENT_PAGE_MAX, 20),
+            "bytes": limits.MANAGEMENT_PAGE_BYTES,
         }
         answer = await self._ask(request, Right.LISTEN, fields)
         return reply(200, "OK", _peeked(answer))
@@ -179,7 +180,9 @@ class Management:
         sequence = request.number("sequence", 0, 1 << 62, -1)
         if sequence < 0:
             raise Fault(400, "expected the application property sequence, found none")
-        answer = await self._ask(request, Right.MANAGE, {"sequence": sequence})
+        answer = await self._ask(request, Right.SEND, {"sequences": [sequence]})
+        if not answer.fields.get("cancelled"):
+            raise Fault(404, f"{request.name} has no scheduled message {sequence} (any more)")
         return reply(200, "OK", answer.fields)
 
     async def _ask(self, request: Request, right: Right, fields: dict[str, Any]) -> Answer:

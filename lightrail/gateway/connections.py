@@ -7,7 +7,7 @@ and, in each, that of arrival; a page goes on after the id that its `next` names
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import zmq
@@ -22,6 +22,8 @@ from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, a
 
 ID: Final = re.compile(r"frontend-(\d{1,9})\.([0-9a-f]{8})\.(\d{1,18})\Z")
 COUNT_DEFAULT: Final = 100
+COUNT_MAX: Final = 1_000
+"""Connections in one page."""
 TEXT_MAX: Final = 256
 """Characters of the sentence that a client is told when its connection is closed."""
 
@@ -113,7 +115,7 @@ def add_routes(
     app: web.Application,
     connections: Callable[[], Connections],
     directory: Directory,
-    caller_of: Callable[[web.Request], Caller],
+    caller_of: Callable[[web.Request], Awaitable[Caller]],
 ) -> None:
     """The routes of /!connections; each asks for the caller's right to manage everything.
 
@@ -130,20 +132,20 @@ class _Routes:
         self,
         connections: Callable[[], Connections],
         directory: Directory,
-        caller_of: Callable[[web.Request], Caller],
+        caller_of: Callable[[web.Request], Awaitable[Caller]],
     ) -> None:
         self._connections = connections
         self._directory = directory
         self._caller_of = caller_of
 
     async def list(self, request: web.Request) -> web.Response:
-        """GET /!connections?user=&container=&count=&after="""
-        self._demand(request)
+        """GET /!connections?user=&container=&limit=&after="""
+        await self._demand(request)
         query = request.query
-        text = query.get("count", str(COUNT_DEFAULT))
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= limits.CONTROL_PAGE_MAX):
-            expected = f"a whole number from 1 to {limits.CONTROL_PAGE_MAX}"
-            raise web.HTTPBadRequest(text=f"count is {text[:80]!a}; expected {expected}")
+        text = query.get("limit", str(COUNT_DEFAULT))
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= COUNT_MAX):
+            expected = f"a whole number from 1 to {COUNT_MAX}"
+            raise web.HTTPBadRequest(text=f"limit is {text[:80]!a}; expected {expected}")
         try:
             page = await self._connections().page(
                 after=query.get("after", ""),
@@ -157,7 +159,7 @@ class _Routes:
 
     async def show(self, request: web.Request) -> web.Response:
         """GET /!connections/ID"""
-        self._demand(request)
+        await self._demand(request)
         try:
             return _json(await self._connections().find(request.match_info["id"]))
         except (ControlAway, ControlRefused) as error:
@@ -165,7 +167,7 @@ class _Routes:
 
     async def close(self, request: web.Request) -> web.Response:
         """DELETE /!connections/ID?text="""
-        self._demand(request)
+        await self._demand(request)
         text = request.query.get("text", "")
         if len(text) > TEXT_MAX:
             raise web.HTTPBadRequest(text=f"text has {len(text)} characters; expected at most {TEXT_MAX}")
@@ -175,8 +177,8 @@ class _Routes:
             raise _http(error) from None
         return web.Response(status=204)
 
-    def _demand(self, request: web.Request) -> None:
-        caller = self._caller_of(request)
+    async def _demand(self, request: web.Request) -> None:
+        caller = await self._caller_of(request)
         self._directory.refresh()
         if Right.MANAGE not in rights_of(self._directory, caller, ""):
             raise web.HTTPForbidden(

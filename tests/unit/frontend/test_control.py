@@ -72,9 +72,11 @@ def test_a_connection_is_shown_with_its_sessions_and_links() -> None:
         assert entry == ask(scene, "connection", id=entry["id"])["connection"]
         assert entry["id"] == "frontend-0.00000007.1"
         assert (entry["user"], entry["container"], entry["tls"]) == ("anonymous", "the client", False)
-        assert (entry["peer"], entry["state"], entry["since_ms"]) == ("127.0.0.1:40000", "open", 1_000_000)
-        assert [len(each["links"]) for each in entry["sessions"]] == [0, 2]
-        out, into = entry["sessions"][1]["links"]
+        assert (entry["peer"], entry["state"]) == ("127.0.0.1:40000", "open")
+        assert entry["since"] == "1970-01-01T00:16:40.000Z"
+        assert [len(each["links"]) for each in entry["session_list"]] == [0, 2]
+        assert (entry["sessions"], entry["links"]) == (2, 2)
+        out, into = entry["session_list"][1]["links"]
         assert (out["name"], out["role"], out["address"]) == ("out", "sender", "q1")
         assert (out["received"], out["unsettled"], out["state"]) == (1, 1, "attached")
         assert out["credit"] == limits.LINK_CREDIT_MAX - 1

@@ -55,7 +55,7 @@ def answer_for(scene: Scene) -> list[tuple[str, str, dict[str, Any]]]:
         found = {
             "queue": {"ready": 3, "in_flight": 1},
             "purge": {"purged": 4},
-            "cancel": {"cancelled": 1},
+            "cancel": {"cancelled": int(fields.get("sequences") == [5])},
             "peek": {"messages": [{"sequence": 7, "size": 2}, {"sequence": 9, "size": 3}]},
         }
         return Answer(found[op], memoryview(b"abcde"))
@@ -158,6 +158,7 @@ def test_every_role_has_a_type(type: str, role: Role, attributes: dict[str, Any]
         (503, None, {"operation": "purge", "name": "away"}),
         (503, None, {"operation": "purge", "name": "full"}),
         (400, None, {"operation": "cancel-scheduled", "name": "q"}),
+        (404, None, {"operation": "cancel-scheduled", "name": "q", "sequence": 6}),
         (400, None, {"operation": "peek", "name": "q", "count": 0}),
         (400, "no list", {"operation": "QUERY"}),
         (400, {"attributeNames": [1]}, {"operation": "QUERY"}),
@@ -276,8 +277,8 @@ def test_a_queue_is_purged_looked_into_and_told_to_forget_a_message() -> None:
         ]
         assert asked == [
             ("q", "purge", {}),
-            ("q", "cancel", {"sequence": 5}),
-            ("q", "peek", {"from": 2, "count": 10}),
+            ("q", "cancel", {"sequences": [5]}),
+            ("q", "peek", {"from": 2, "count": 10, "bytes": limits.MANAGEMENT_PAGE_BYTES}),
         ]
 
     play(check)

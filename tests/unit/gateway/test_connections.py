@@ -11,9 +11,9 @@ import zmq
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.connections import Connections, add_routes
+from lightrail.gateway.connections import COUNT_MAX, Connections, add_routes
 from lightrail.gateway.members import Members
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.telemetry import exposition
@@ -77,9 +77,12 @@ def with_gateway(
             }
         )
 
+        async def who(request: web.Request) -> Caller:
+            return caller
+
         app = web.Application()
         connections = Connections(members, str(tmp_path))
-        add_routes(app, lambda: connections, Directory(MemoryCoordinator()), lambda request: caller)
+        add_routes(app, lambda: connections, Directory(MemoryCoordinator()), who)
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
 
         async def ask(method: str, path: str) -> tuple[int, Any]:
@@ -119,7 +122,7 @@ def test_pages_go_over_all_frontends_and_say_who_is_away(tmp_path: Path) -> None
         seen: list[str] = []
         after = ""
         while after is not None:
-            _, page = await ask("GET", f"/!connections?count=4&user=u&after={after}")
+            _, page = await ask("GET", f"/!connections?limit=4&user=u&after={after}")
             seen += [each["id"] for each in page["connections"]]
             assert {each["user"] for each in page["connections"]} <= {"u"}
             after = page["next"]
@@ -145,9 +148,9 @@ def test_one_is_shown_and_closed_by_its_id(tmp_path: Path) -> None:
         ("/!connections/frontend-7.0000000a.1", 404),
         ("/!connections/nonsense", 404),
         ("/!connections/frontend-1.0000000a.1", 503),
-        ("/!connections?count=0", 400),
-        ("/!connections?count=x", 400),
-        (f"/!connections?count={limits.CONTROL_PAGE_MAX + 1}", 400),
+        ("/!connections?limit=0", 400),
+        ("/!connections?limit=x", 400),
+        (f"/!connections?limit={COUNT_MAX + 1}", 400),
         ("/!connections?after=nonsense", 400),
     ],
 )

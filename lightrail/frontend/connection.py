@@ -17,6 +17,7 @@ from lightrail.amqp.types import Symbol
 from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.nodes import Inside, ReplyLink
 from lightrail.model import conditions, limits
 from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
@@ -47,9 +48,12 @@ class ClientConnection(asyncio.Protocol):
         "consumers",
         "deadline_ms",
         "frontend",
+        "inside",
+        "number",
         "opened",
         "owner",
         "paused",
+        "since_ms",
         "starved",
         "transport",
         "unanswered_bytes",
@@ -65,7 +69,7 @@ class ClientConnection(asyncio.Protocol):
         self.closing = False
         self.consumers = 0
         """Receiving links that are bound to a queue."""
-        self.starved: dict[ConsumerLink, None] = {}
+        self.starved: dict[ConsumerLink | ReplyLink, None] = {}
         """Those that get nothing until the client opens its session window or settles."""
         self.unsettled_bytes = 0
         """Of messages that it received and did not settle."""
@@ -73,11 +77,17 @@ class ClientConnection(asyncio.Protocol):
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
         """Of messages whose last frame has not come, as the intake knows it."""
+        self.inside: Inside | None = None
+        """What it has at nodes of the frontend itself, once it has something there."""
         self.user: str | None = None
         self.caller = NOBODY
         """Who asks, for the rights; known when the client's open has come."""
-        self.owner = frontend.next_owner()
+        self.number = frontend.next_connection()
+        """Unique over the life of this process, rising."""
+        self.owner = frontend.lifetimes.connection(self.number)
         """Names whose lifetime is this connection's say so."""
+        self.since_ms = 0
+        """When the socket was accepted, in milliseconds since 1970."""
         self.deadline_ms: int | None = None
         self.transport: asyncio.Transport | None = None
         self.amqp: Connection | None = None
@@ -88,10 +98,34 @@ class ClientConnection(asyncio.Protocol):
         self._phase = -1
         self._sessions = 0
 
+    @property
+    def id(self) -> str:
+        """Names this connection to people, among those of all frontends and of their former lives."""
+        return f"{self.frontend.name}.{self.frontend.boot:08x}.{self.number}"
+
+    @property
+    def peer(self) -> str:
+        """Address of the client's socket."""
+        return self._peer
+
+    @property
+    def user_name(self) -> str:
+        """Who the client is; `anonymous` where it did not say."""
+        return self.user or "anonymous"
+
+    def caller_for(self, name: str) -> Caller:
+        """Who acts on a name."""
+        return self.caller
+
+    @property
+    def tls(self) -> bool:
+        return self.transport is not None and self.transport.get_extra_info("ssl_object") is not None
+
     # --- the socket ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        self.since_ms = self.frontend.now_ms()
         self.transport.set_write_buffer_limits(limits.WRITE_HIGH_WATER, limits.WRITE_HIGH_WATER // 4)
         peer = self.transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
@@ -176,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         for link in self._links or ():
-            if isinstance(link, ConsumerLink):
+            if isinstance(link, ConsumerLink | ReplyLink):
                 link.writable()
 
     # --- output ----------------------------------------------------------------------------------------
@@ -300,7 +334,8 @@ class ClientConnection(asyncio.Protocol):
         self._sessions += 1
 
     def _attached(self, event: events.Attached) -> None:
-        self._task(attach(self, event.link))
+        if not self.frontend.nodes.attach(self, event.link):
+            self._task(attach(self, event.link))
 
     def _detached(self, event: events.Detached) -> None:
         self._drop_link(event.link)

@@ -17,17 +17,22 @@ import zmq
 
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.frontend import control, management
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.frontend.management import Management
+from lightrail.frontend.nodes import Nodes
 from lightrail.model import conditions, limits, names
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
+from lightrail.wire.control import ControlServer
+from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.frontend")
@@ -54,6 +59,8 @@ class Frontend:
         self.stopping = False
         self.dirty: list[ClientConnection] = []
         self.connections: set[ClientConnection] = set()
+        self.by_number: dict[int, ClientConnection] = {}
+        """The same in the order in which they came."""
         self.half_open = 0
         self.shards: dict[int, ShardPeer] = {}
         self.directory = Directory(
@@ -65,13 +72,15 @@ class Frontend:
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.directory.listen(self._names_changed)
         self._unreadable = False
+        self.nodes = Nodes({management.ADDRESS: Management(self.service, self)})
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._loop = loop
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._flush_scheduled = False
         self._links = itertools.count(1)
-        self._owners = itertools.count(1)
+        self._numbers = itertools.count(1)
+        self._control: ControlServer | None = None
         self._routes: dict[str, tuple[int, int]] = {}
         self._placing: dict[str, asyncio.Future[tuple[int, int]]] = {}
         self._using: dict[str, asyncio.Future[Name]] = {}
@@ -104,6 +113,10 @@ class Frontend:
             flush=self._flush,
         )
 
+    def listen_to_gateways(self, address: str) -> None:
+        """Binds the control socket. Raises zmq.ZMQError where the address can't be had."""
+        self._control = ControlServer(self._loop, self._context, address, control.operations(self))
+
     def not_ready(self) -> str | None:
         """Why this frontend does not serve, or None: every shard has greeted us."""
         away = [str(shard) for shard, peer in self.shards.items() if peer.state is not State.SERVING]
@@ -130,6 +143,11 @@ class Frontend:
     async def _ask(self, queue: str) -> tuple[int, int]:
         placement = await self._coordinator.place(queue)
         return placement.shard, placement.epoch
+
+    async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
+        shard, _ = await self.place(queue)
+        return await shard.request(op, {"queue": queue, **fields})
 
     # --- names -----------------------------------------------------------------------------------------
 
@@ -192,6 +210,7 @@ class Frontend:
 
     def connected(self, connection: ClientConnection) -> None:
         self.connections.add(connection)
+        self.by_number[connection.number] = connection
         self.half_open += 1
         self.counts.connections_opened += 1
         self.counts.connections += 1
@@ -205,13 +224,14 @@ class Frontend:
     def disconnected(self, connection: ClientConnection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
+            self.by_number.pop(connection.number, None)
             self.counts.connections -= 1
             if not connection.opened:
                 self.half_open -= 1
 
-    def next_owner(self) -> str:
-        """For a connection: what names that go with it are marked with."""
-        return self.lifetimes.connection(next(self._owners))
+    def next_connection(self) -> int:
+        """A number for a connection, rising, unique over the life of this process."""
+        return next(self._numbers)
 
     def next_link(self) -> int:
         """A number for a link, unique over the life of this process."""
@@ -320,6 +340,8 @@ class Frontend:
         self._flush()
         for peer in self.shards.values():
             peer.close()
+        if self._control is not None:
+            self._control.close()
         for task in list(self._tasks):
             task.cancel()
         self._context.term()

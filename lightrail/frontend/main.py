@@ -17,6 +17,7 @@ from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import Process, main
+from lightrail.wire.control import address as control_address
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -46,6 +47,7 @@ async def serve(process: Process) -> None:
     await frontend.lifetimes.sweep()
     for shard in range(await coordinator.shards() or settings.shards):
         frontend.add_shard(shard, process.shard_address(shard))
+    frontend.listen_to_gateways(control_address(process.sockets, process.id))
     runner, metrics_port = await exposition.start(
         settings.metrics,
         0,

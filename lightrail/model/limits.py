@@ -72,6 +72,28 @@ LABEL_CHARACTERS_MAX: Final = 256
 """Of the name that people are shown for a client's link."""
 EXPIRE_AGAIN_MS: Final = 1_000
 """Pause before a name whose owner is gone is deleted anew, when the coordinator could not do it."""
+NODE_LINKS_MAX: Final = 64
+"""Links of a connection to nodes that the frontend itself serves: $management, $cbs."""
+NODE_REQUESTS_MAX: Final = 20
+"""Requests that such a link may have unanswered."""
+NODE_REQUEST_BYTES: Final = 1024 * 1024
+"""Largest request to such a node."""
+NODE_REPLY_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of answers that may wait for a client's credit; while there are more it may send no requests."""
+NODE_ADDRESSES_MAX: Final = 16
+"""Queues that a request link keeps open for its answers; the longest unused goes first."""
+NODE_POST_MS: Final = 5_000
+"""How long an answer waits for the shard of the queue that it goes to."""
+MANAGEMENT_PAGE_MAX: Final = 500
+"""Entities in the answer to one QUERY."""
+MANAGEMENT_PAGE_BYTES: Final = 1024 * 1024
+"""Bytes of entities after which such an answer ends; one entity at least is in it."""
+MANAGEMENT_FIGURES_AT_ONCE: Final = 50
+"""Queues whose figures are asked for at a time."""
+MANAGEMENT_TURN: Final = 1_000
+"""Names that a QUERY looks at before clients get their turn."""
+CBS_TOKENS_MAX: Final = 64
+"""Audiences that a connection may have put tokens for."""
 CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384
@@ -88,6 +110,18 @@ REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
 REQUESTS_MAX: Final = 20_000
 """Requests of one process that wait for one shard."""
+CONTROL_MS: Final = 2_000
+"""How long a gateway waits for a frontend's answer about its connections."""
+CONTROL_REQUESTS_MAX: Final = 1_000
+"""Requests that wait for one frontend's answer."""
+CONTROL_PAGE_MAX: Final = 500
+"""Connections in one answer; a page of them takes a frontend some milliseconds."""
+CONTROL_SCAN_MAX: Final = 4_096
+"""Connections that a frontend looks at for one answer, where a filter picks some of them."""
+CONTROL_LINKS_SHOWN: Final = 16
+"""Links of each connection in a list of connections; all of one connection are asked for by its id."""
+CONTROL_LINKS_MAX: Final = 4_000
+"""Links in the answer about one connection."""
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 

@@ -134,7 +134,7 @@ def _about(queue: dict[str, Any]) -> list[Finding]:
 
 
 def _connections(client: Client, parsed: argparse.Namespace) -> int:
-    rows = client.get("/!connections", user=parsed.user)["connections"]
+    rows = list(pages(client, "/!connections", "connections", user=parsed.user))
     if parsed.json:
         show_json(rows)
     else:

@@ -1,0 +1,180 @@
+"""The entities of AMQP management: which types there are, their attributes, and how they look as maps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lightrail.amqp.messages import plain
+from lightrail.model.policy import BY_NAME, FIELDS, Policy, Role, fields_of
+from lightrail.namespace.records import Name, Subscription
+
+MANAGEMENT: Final = "org.amqp.management"
+ENTITY: Final = "manageableEntity"
+NAME: Final = "lightrail.name"
+QUEUE: Final = "lightrail.queue"
+SUBSCRIPTION: Final = "lightrail.subscription"
+
+ROLE_OF: Final[Mapping[str, Role]] = {
+    QUEUE: Role.QUEUE,
+    "lightrail.router": Role.ROUTER,
+    "lightrail.metadata": Role.METADATA,
+    "lightrail.connection-point": Role.CONNECTION_POINT,
+    NAME: Role.NONE,
+}
+TYPE_OF: Final[Mapping[Role, str]] = {role: name for name, role in ROLE_OF.items()}
+SUPERTYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    MANAGEMENT: (ENTITY,),
+    NAME: (ENTITY,),
+    **{name: (NAME, ENTITY) for name in ROLE_OF if name != NAME},
+    SUBSCRIPTION: (ENTITY,),
+}
+
+COMMON: Final = ("name", "identity", "type")
+SHOWN: Final = ("revision", "created_at", "changed_at", "automatic", "given")
+"""Attributes of a name beside its policy; they are read only."""
+FIGURES: Final = "figures"
+"""Attribute of a queue: a map of its figures, null where its shard is not there. It is read only."""
+SUBSCRIPTION_FIELDS: Final = ("router", "target", "filter", "action", "expires_at")
+
+_CRUD: Final[Mapping[str, tuple[str, ...]]] = {"CREATE": (), "READ": (), "UPDATE": (), "DELETE": ()}
+OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    MANAGEMENT: {
+        "READ": (),
+        "QUERY": ("entityType", "offset", "count"),
+        "GET-TYPES": ("entityType",),
+        "GET-ATTRIBUTES": ("entityType",),
+        "GET-OPERATIONS": ("entityType",),
+        "GET-MGMT-NODES": (),
+    },
+    **dict.fromkeys(ROLE_OF, _CRUD),
+    QUEUE: {**_CRUD, "purge": (), "peek": ("from", "count"), "cancel-scheduled": ("sequence",)},
+    SUBSCRIPTION: _CRUD,
+}
+"""By type: operations, and the application properties that they know beside type, name and identity."""
+
+
+class BadAttribute(ValueError):
+    """An attribute that can't be what it is asked to be; the message says what was expected and found."""
+
+
+def attributes_of(type: str) -> tuple[str, ...]:
+    """The names of all attributes that entities of a type have."""
+    if type == MANAGEMENT:
+        return COMMON
+    if type == SUBSCRIPTION:
+        return (*COMMON, "id", *SUBSCRIPTION_FIELDS, "revision")
+    if type == NAME:
+        policy = tuple(field.name for field in FIELDS)
+    else:
+        policy = tuple(field.name for field in fields_of(ROLE_OF[type]))
+    return (*COMMON, *SHOWN, *policy, *((FIGURES,) if type in (QUEUE, NAME) else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """One thing that can be read; `figures` are added by whoever asked the shard."""
+
+    type: str
+    identity: str
+    attributes: dict[str, Any]
+    queue: bool = False
+    """It has figures."""
+
+
+def entity_of(record: Name) -> Entity:
+    """A name with its policy, every field with the value that holds."""
+    type = TYPE_OF[record.role]
+    attributes: dict[str, Any] = {
+        "name": record.name,
+        "identity": record.name,
+        "type": type,
+        "revision": record.revision,
+        "created_at": _time(record.created_at_ms),
+        "changed_at": _time(record.changed_at_ms),
+        "automatic": record.automatic,
+        "given": dict(record.policy.given),
+    }
+    for name, value in record.policy.effective().items():
+        if name != "role":
+            attributes[name] = value
+    return Entity(type, record.name, attributes, record.role is Role.QUEUE)
+
+
+def subscription_entity(subscription: Subscription) -> Entity:
+    """A subscription; its identity is ROUTER//ID."""
+    identity = f"{subscription.router}//{subscription.id}"
+    attributes: dict[str, Any] = {
+        "name": identity,
+        "identity": identity,
+        "type": SUBSCRIPTION,
+        "id": subscription.id,
+        "revision": subscription.revision,
+    }
+    for name in SUBSCRIPTION_FIELDS:
+        value = getattr(subscription, name)
+        attributes[name] = dict(value) if isinstance(value, Mapping) else value
+    return Entity(SUBSCRIPTION, identity, attributes)
+
+
+def policy_of(type: str, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> Policy:
+    """The policy `given` with these attributes over it; null takes a field back to its default.
+
+    Raises:
+        BadAttribute, InvalidPolicy: an attribute that is none, is read only, or has a wrong value.
+    """
+    fields = dict(given)
+    for name, value in attributes.items():
+        if name in SHOWN or name == FIGURES:
+            raise BadAttribute(f"{name} is read only; leave it out")
+        if value is None and name in BY_NAME:
+            fields.pop(name, None)
+        else:
+            fields[name] = value
+    return Policy.parse({"role": str(ROLE_OF[type]), **fields})
+
+
+def subscription_fields(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a subscription that a body gives. Raises BadAttribute."""
+    fields: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if name not in SUBSCRIPTION_FIELDS and name != "id":
+            known = ", ".join(("id", *SUBSCRIPTION_FIELDS))
+            raise BadAttribute(f"{name} is no attribute of {SUBSCRIPTION} that can be set; those are {known}")
+        kinds = (dict,) if name in ("filter", "action") else (str,)
+        if value is not None and not isinstance(value, kinds):
+            expected = "a map" if dict in kinds else "a text"
+            raise BadAttribute(f"{name} is {value!r:.80}; expected {expected}")
+        fields[name] = value
+    return fields
+
+
+def body_attributes(body: Any, type: str, identity: str) -> dict[str, Any]:
+    """The attributes that a CREATE or UPDATE brings, as JSON would have them.
+
+    `name`, `identity` and `type` may be among them if they repeat what the request says; they are left out.
+    Raises BadAttribute.
+    """
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise BadAttribute("expected the body to be an amqp-value with a map of attributes")
+    attributes: dict[str, Any] = {}
+    for key, value in body.items():
+        if not isinstance(key, str):
+            raise BadAttribute(f"expected texts as names of attributes, found {key!r:.80}")
+        try:
+            attributes[str(key)] = plain(value)
+        except ValueError as error:
+            raise BadAttribute(f"{key!s:.80}: {error}") from None
+    for name, said in (("name", identity), ("identity", identity), ("type", type)):
+        found = attributes.pop(name, said)
+        if said and found != said:
+            raise BadAttribute(f"{name} is {found!r:.80} in the body and {said!r:.80} in the request")
+    return attributes
+
+
+def _time(ms: int) -> str | None:
+    if not ms:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

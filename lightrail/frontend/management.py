@@ -1,0 +1,251 @@
+"""$management: what AMQP clients read and change of the namespace (AMQP Management 1.0, working draft 15).
+
+Requests carry the operation, the type and the name of an entity as application properties, and attributes as
+a map in the body; answers carry statusCode and statusDescription. Everything goes through the same service
+as HTTP, with the caller of the connection, so that rights and errors are the same.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import lightrail
+from lightrail.amqp.messages import Message
+from lightrail.frontend import entities
+from lightrail.frontend.entities import FIGURES, MANAGEMENT, NAME, ROLE_OF, SUBSCRIPTION, TYPE_OF, Entity
+from lightrail.frontend.queries import Queries
+from lightrail.frontend.requests import Fault, Request, fault_of, parse, reply
+from lightrail.model import limits
+from lightrail.model.names import check, is_dead_letter
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name, Right, Subscription
+from lightrail.namespace.rights import demand
+from lightrail.namespace.service import Service
+from lightrail.wire.messages import Answer
+from lightrail.wire.shards import ShardAway, ShardRefused
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+
+log = logging.getLogger("lightrail.frontend.management")
+
+ADDRESS: Final = "$management"
+
+
+class Queues(Protocol):
+    """How shards are asked about their queues: the frontend."""
+
+    async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
+        """Raises ShardAway, ShardRefused."""
+
+
+class Management:
+    """The node. See frontend/nodes.py for how requests and answers get here and away."""
+
+    def __init__(self, service: Service, queues: Queues) -> None:
+        self._service = service
+        self._directory = service.directory
+        self._queues = queues
+        self._operations: Mapping[str, Callable[[Request], Awaitable[Message]]] = {
+            "CREATE": self._create,
+            "READ": self._read,
+            "UPDATE": self._update,
+            "DELETE": self._delete,
+            **Queries(service, self._with_figures).operations,
+            "purge": self._purge,
+            "peek": self._peek,
+            "cancel-scheduled": self._cancel,
+        }
+
+    def silent(self, payload: bytes) -> bool:
+        """Every request has an answer."""
+        return False
+
+    async def answer(self, connection: "ClientConnection", payload: bytes) -> Message:
+        """Carries a request out; what is wrong with it is in the answer."""
+        caller_for = connection.caller_for
+        try:
+            request = parse(payload, caller_for)
+            self._directory.refresh()
+            return await self._operations[request.operation](request)
+        except Exception as error:
+            fault = fault_of(error, caller_for)
+            return reply(fault.status, str(fault), None)
+
+    # --- entities --------------------------------------------------------------------------------------
+
+    async def _create(self, request: Request) -> Message:
+        attributes = entities.body_attributes(request.message.body, request.type, request.name)
+        if request.type == SUBSCRIPTION:
+            return await self._create_subscription(request, attributes)
+        if request.type not in ROLE_OF:
+            raise Fault(400, f"a {request.type} can't be created")
+        name = request.name
+        if not name:
+            raise Fault(400, "expected the application property name, found none")
+        policy = entities.policy_of(request.type, attributes, {})
+        record = await self._service.give(request.caller_for(name), name, policy)
+        return reply(201, "Created", entities.entity_of(record).attributes)
+
+    async def _create_subscription(self, request: Request, attributes: dict[str, Any]) -> Message:
+        fields = entities.subscription_fields(attributes)
+        router, _, id = request.name.rpartition("//")
+        router = fields.pop("router", None) or router
+        id = fields.pop("id", None) or id
+        target = fields.pop("target", None)
+        if not router or not target:
+            raise Fault(400, "expected the attributes router and target, found none")
+        made = await self._service.subscribe(request.caller_for(router), router, target, id=id, **fields)
+        return reply(201, "Created", entities.subscription_entity(made).attributes)
+
+    async def _read(self, request: Request) -> Message:
+        if request.type == MANAGEMENT:
+            if request.name not in ("", "self"):
+                raise Fault(404, f"there is no {MANAGEMENT} {request.name!a:.80}; it is called self")
+            own = {"name": "self", "identity": "self", "type": MANAGEMENT, "version": lightrail.__version__}
+            return reply(200, "OK", own)
+        if request.type == SUBSCRIPTION:
+            found = self._subscription(request)
+            demand(
+                self._directory,
+                request.caller_for(found.router),
+                Right.MANAGE,
+                self._directory.get(found.router),
+            )
+            return reply(200, "OK", entities.subscription_entity(found).attributes)
+        entity = entities.entity_of(self._known(request))
+        return reply(200, "OK", await self._with_figures(entity))
+
+    async def _update(self, request: Request) -> Message:
+        attributes = entities.body_attributes(request.message.body, request.type, request.name)
+        if request.type == SUBSCRIPTION:
+            found = self._subscription(request)
+            revision = request.revision
+            if revision is not None and revision != found.revision:
+                raise Fault(
+                    412,
+                    f"the subscription is at revision {found.revision}, and {revision} was expected; "
+                    "read it again",
+                )
+            fields = entities.subscription_fields(attributes)
+            if {fields.pop("router", found.router), fields.pop("id", found.id)} != {found.router, found.id}:
+                raise Fault(400, "router and id of a subscription stay as they are; create another one")
+            kept = {key: getattr(found, key) for key in ("target", "filter", "action", "expires_at")} | fields
+            made = await self._service.subscribe(
+                request.caller_for(found.router),
+                found.router,
+                str(kept.pop("target") or ""),
+                id=found.id,
+                replace_it=True,
+                **kept,
+            )
+            return reply(200, "OK", entities.subscription_entity(made).attributes)
+        record = self._known(request, Right.MANAGE)
+        policy = entities.policy_of(TYPE_OF[record.role], attributes, record.policy.given)
+        revision = request.revision
+        changed = await self._service.change(
+            request.caller_for(record.name),
+            record.name,
+            policy,
+            record.revision if revision is None else revision,
+        )
+        return reply(200, "OK", entities.entity_of(changed).attributes)
+
+    async def _delete(self, request: Request) -> Message:
+        if request.type == SUBSCRIPTION:
+            found = self._subscription(request)
+            await self._service.unsubscribe(request.caller_for(found.router), found.router, found.id)
+        else:
+            record = self._known(request, Right.MANAGE)
+            await self._service.drop(request.caller_for(record.name), record.name, request.revision)
+        return reply(204, "No Content", {})
+
+    # --- queues ----------------------------------------------------------------------------------------
+
+    async def _purge(self, request: Request) -> Message:
+        answer = await self._ask(request, Right.MANAGE, {})
+        return reply(200, "OK", answer.fields)
+
+    async def _peek(self, request: Request) -> Message:
+        """Messages of a queue as they are, from a sequence on; nothing is locked or taken."""
+        fields = {
+            "from": request.number("from", 0, 1 << 62, 0),
+            "count": request.number("count", 1, limits.MANAGEMENT_PAGE_MAX, 20),
+            "bytes": limits.MANAGEMENT_PAGE_BYTES,
+        }
+        answer = await self._ask(request, Right.LISTEN, fields)
+        return reply(200, "OK", _peeked(answer))
+
+    async def _cancel(self, request: Request) -> Message:
+        sequence = request.number("sequence", 0, 1 << 62, -1)
+        if sequence < 0:
+            raise Fault(400, "expected the application property sequence, found none")
+        answer = await self._ask(request, Right.SEND, {"sequences": [sequence]})
+        if not answer.fields.get("cancelled"):
+            raise Fault(404, f"{request.name} has no scheduled message {sequence} (any more)")
+        return reply(200, "OK", answer.fields)
+
+    async def _ask(self, request: Request, right: Right, fields: dict[str, Any]) -> Answer:
+        record = self._directory.get(request.name)
+        demand(self._directory, request.caller_for(record.name), right, record)
+        if record.role is not Role.QUEUE:
+            raise Fault(404, f"{request.name} has role {record.role}; expected a queue")
+        op = "cancel" if request.operation == "cancel-scheduled" else request.operation
+        return await self._queues.ask_shard(record.name, op, fields)
+
+    async def _with_figures(self, entity: Entity) -> dict[str, Any]:
+        if not entity.queue:
+            return entity.attributes
+        try:
+            answer = await self._queues.ask_shard(entity.identity, "queue", {})
+        except (ShardAway, ShardRefused) as error:
+            log.info("no figures of %s: %s", entity.identity, error)
+            return {**entity.attributes, FIGURES: None}
+        return {**entity.attributes, FIGURES: answer.fields}
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _known(self, request: Request, right: Right | None = None) -> Name:
+        """The name that a request is about. Raises Fault, Forbidden: it must be one that may be known of."""
+        name = request.name
+        if not name:
+            raise Fault(400, "expected the application property name or identity, found neither")
+        directory = self._directory
+        record = directory.find(name)
+        if record is None and is_dead_letter(name) and right is None:
+            # It is there as long as its queue is.
+            record = directory.get(name) if directory.get(name).role is Role.QUEUE else None
+        caller = request.caller_for(name)
+        if record is None:
+            check(name)
+            demand(directory, caller, Right.MANAGE, directory.get(name))
+            raise Fault(404, f"{name} has no role")
+        if right is not None or not self._service.visible(caller, record):
+            demand(directory, caller, Right.MANAGE, record)
+        if request.type != NAME and ROLE_OF.get(request.type) is not record.role:
+            raise Fault(404, f"{name} is a {TYPE_OF[record.role]}, no {request.type}")
+        return record
+
+    def _subscription(self, request: Request) -> Subscription:
+        router, _, id = request.name.rpartition("//")
+        found = self._directory.subscription(router, id) if router else None
+        if found is None:
+            # Who may not manage the router learns nothing of its subscriptions.
+            if router:
+                check(router)
+                demand(self._directory, request.caller_for(router), Right.MANAGE, self._directory.get(router))
+            raise Fault(404, f"there is no subscription {request.name!a:.200}; expected ROUTER//ID")
+        return found
+
+
+def _peeked(answer: Answer) -> dict[str, Any]:
+    """The answer of a shard with its messages as binaries: `ends` say where each ends in the blob."""
+    fields = dict(answer.fields)
+    blob = answer.blob
+    messages: list[dict[str, Any]] = []
+    start = 0
+    for each in fields.get("messages", ()):
+        end = start + int(each["size"])
+        messages.append({**each, "message": bytes(blob[start:end])})
+        start = end
+    return {**fields, "messages": messages}

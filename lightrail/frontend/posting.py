@@ -1,0 +1,133 @@
+"""A posting: single transient messages of the frontend's own to a queue, each waited for."""
+
+import asyncio
+from array import array
+from typing import TYPE_CHECKING, Self
+
+from lightrail.frontend.attaching import resolve
+from lightrail.frontend.routes import Refused
+from lightrail.model import conditions, limits
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Right
+from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.messages import ProducerOpen, Refusal
+from lightrail.wire.shards import Producer
+
+if TYPE_CHECKING:
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
+    from lightrail.wire.shards import ShardPeer
+
+
+class NotPosted(Exception):
+    """The message is not in the queue, as far as we know: an error condition and a sentence."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+
+
+class Posting(Producer):
+    """A producer of one queue for one message at a time."""
+
+    __slots__ = ("_answer", "_frontend", "_next", "_part", "_shard", "closed", "epoch", "queue")
+
+    def __init__(self, frontend: "Frontend", shard: "ShardPeer", queue: str, epoch: int) -> None:
+        self.number = frontend.next_link()
+        self.queue = queue
+        self.epoch = epoch
+        self.closed = False
+        self._frontend = frontend
+        self._shard = shard
+        self._next = 0
+        self._part = b""
+        self._answer: asyncio.Future[Refusal | None] | None = None
+
+    @classmethod
+    async def open(cls, connection: "ClientConnection", queue: str) -> Self:
+        """For messages on behalf of a client, who must have the right to send there.
+
+        Raises:
+            NotPosted: it has not, or the name is no queue.
+        """
+        frontend = connection.frontend
+        try:
+            record = await resolve(connection, queue, Right.SEND)
+        except Refused as refusal:
+            raise NotPosted(refusal.condition, refusal.description) from None
+        if record.role is not Role.QUEUE:
+            raise NotPosted(conditions.NOT_FOUND, f"{queue} has role {record.role}; expected a queue")
+        shard, epoch = await frontend.place(queue)
+        posting = cls(frontend, shard, queue, epoch)
+        shard.open_producer(posting)
+        return posting
+
+    async def post(self, message: bytes) -> None:
+        """Puts one message into the queue. Raises NotPosted: it was refused, or nobody answers."""
+        if self.closed:
+            raise NotPosted(conditions.RESOURCE_DELETED, f"{self.queue} is not open any more")
+        self._next += 1
+        self._answer = asyncio.get_running_loop().create_future()
+        self._part = enqueue(
+            self.number,
+            self.epoch,
+            self._next,
+            array("I", [len(message)]).tobytes(),
+            [message],
+            durable=False,
+            afresh=True,
+            priority=4,
+            expires_at_ms=0,
+            message_format=0,
+            size=len(message),
+        )
+        self._shard.post(self._part)
+        try:
+            refusal = await asyncio.wait_for(self._answer, limits.NODE_POST_MS / 1000)
+        except TimeoutError:
+            self.close()
+            raise NotPosted(
+                conditions.INTERNAL_ERROR, f"the shard of {self.queue} did not answer in time"
+            ) from None
+        finally:
+            self._answer = None
+            self._part = b""
+        if refusal is not None:
+            raise NotPosted(refusal.condition, f"{self.queue}: {refusal.description}")
+
+    def close(self) -> None:
+        """Nothing more will be posted."""
+        if not self.closed:
+            self.closed = True
+            self._shard.close_producer(self.number)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens at the shard, and sends what has no answer."""
+        opening = ProducerOpen(self.queue).encode()
+        self._shard.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.epoch, body=opening))
+        if self._part:
+            self._shard.post(self._part)
+
+    def ready(self) -> None:
+        """The shard took the producer: nobody waits for that."""
+
+    def answered(self, number: int, count: int) -> None:
+        """The message is stored."""
+        if number + count > self._next:
+            self._settle(None)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """The message could not be stored."""
+        if number == self._next:
+            self._settle(refusal)
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this producer (any more)."""
+        self.closed = True
+        self._settle(refusal)
+
+    def _settle(self, refusal: Refusal | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(refusal)

@@ -1,0 +1,192 @@
+"""Queries of AMQP management: lists of entities in pages, and what the node tells of itself."""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from lightrail.amqp.encoder import encode
+from lightrail.amqp.messages import Message
+from lightrail.amqp.types import Int
+from lightrail.frontend import entities
+from lightrail.frontend.entities import (
+    FIGURES,
+    NAME,
+    OPERATIONS,
+    ROLE_OF,
+    SUBSCRIPTION,
+    SUPERTYPES,
+    TYPE_OF,
+    Entity,
+)
+from lightrail.frontend.requests import Fault, Request, reply
+from lightrail.model import limits
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import may
+from lightrail.namespace.service import Service
+
+EVERYTHING = ("", entities.ENTITY)
+
+
+class Queries:
+    """The operations of the management node itself.
+
+    Args:
+        with_figures: gives an entity's attributes, those of a queue with what its shard says.
+    """
+
+    def __init__(self, service: Service, with_figures: Callable[[Entity], Awaitable[dict[str, Any]]]) -> None:
+        self._service = service
+        self._directory = service.directory
+        self._with_figures = with_figures
+        self._sorted = Sorted(service.directory)
+        self.operations: Mapping[str, Callable[[Request], Awaitable[Message]]] = {
+            "QUERY": self._query,
+            "GET-TYPES": self._get_types,
+            "GET-ATTRIBUTES": self._get_attributes,
+            "GET-OPERATIONS": self._get_operations,
+            "GET-MGMT-NODES": self._get_nodes,
+        }
+
+    async def _query(self, request: Request) -> Message:
+        wanted = _entity_type(request)
+        offset = request.number("offset", 0, 1 << 62, 0)
+        count = request.number("count", 0, 1 << 62, limits.MANAGEMENT_PAGE_MAX)
+        count = min(count, limits.MANAGEMENT_PAGE_MAX)
+        names = _attribute_names(request.message.body)
+        if not names:
+            types = (wanted,) if wanted else tuple(OPERATIONS)
+            names = list(dict.fromkeys(name for type in types for name in entities.attributes_of(type)))
+        found: list[Entity] = []
+        async for entity in self._entities(request, wanted):
+            if offset:
+                offset -= 1
+                continue
+            if len(found) >= count:
+                break
+            found.append(entity)
+        rows: list[list[Any]] = []
+        size = 0
+        step = limits.MANAGEMENT_FIGURES_AT_ONCE
+        for start in range(0, len(found), step):
+            some = found[start : start + step]
+            if FIGURES in names:
+                read = await asyncio.gather(*(self._with_figures(entity) for entity in some))
+            else:
+                read = [entity.attributes for entity in some]
+            for attributes in read:
+                row = [attributes.get(name) for name in names]
+                size += len(encode(row))
+                if rows and size > limits.MANAGEMENT_PAGE_BYTES:
+                    break
+                rows.append(row)
+            if size > limits.MANAGEMENT_PAGE_BYTES:
+                break
+        answer = reply(200, "OK", {"attributeNames": names, "results": rows})
+        answer.application["count"] = Int(len(rows))
+        return answer
+
+    async def _entities(self, request: Request, wanted: str) -> AsyncIterator[Entity]:
+        """What the caller may know of, of one type or a subtype of it: names in order, then subscriptions."""
+        directory = self._directory
+        if wanted in (*EVERYTHING, NAME) or wanted in ROLE_OF:
+            for place, key in enumerate(self._sorted.keys()):
+                if place % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
+                    await asyncio.sleep(0)
+                name = key.replace("\0", "/")
+                record = directory.find(name)
+                if (
+                    record is not None
+                    and (wanted in (*EVERYTHING, NAME) or TYPE_OF[record.role] == wanted)
+                    and self._service.visible(request.caller_for(name), record)
+                ):
+                    yield entities.entity_of(record)
+        if wanted in (*EVERYTHING, SUBSCRIPTION):
+            everything = sorted(directory.every_subscription(), key=lambda each: (each.router, each.id))
+            for place, each in enumerate(everything):
+                if place % limits.MANAGEMENT_TURN == limits.MANAGEMENT_TURN - 1:
+                    await asyncio.sleep(0)
+                router = directory.get(each.router)
+                if may(directory, request.caller_for(each.router), Right.MANAGE, router):
+                    yield entities.subscription_entity(each)
+
+    async def _get_types(self, request: Request) -> Message:
+        types = _types(_entity_type(request))
+        return reply(200, "OK", {type: list(SUPERTYPES[type]) for type in types})
+
+    async def _get_attributes(self, request: Request) -> Message:
+        types = _types(_entity_type(request))
+        return reply(200, "OK", {type: list(entities.attributes_of(type)) for type in types})
+
+    async def _get_operations(self, request: Request) -> Message:
+        types = _types(_entity_type(request))
+        known = {
+            type: {operation: list(arguments) for operation, arguments in OPERATIONS[type].items()}
+            for type in types
+        }
+        return reply(200, "OK", known)
+
+    async def _get_nodes(self, request: Request) -> Message:
+        """Other management nodes: every frontend answers for the whole installation."""
+        return reply(200, "OK", [])
+
+
+class Sorted:
+    """All names that have a role, in order, kept so as names come and go."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._keys: list[str] | None = None
+        directory.listen(self._changed)
+
+    def keys(self) -> list[str]:
+        """A copy, with NUL for each slash: so a/b comes before a!b, as in a tree."""
+        if self._keys is None:
+            self._keys = sorted(_key(record.name) for record in self._directory.below(""))
+        return list(self._keys)
+
+    def _changed(self, changes: Changes) -> None:
+        keys = self._keys
+        if keys is None:
+            return
+        if len(changes.names) > limits.MANAGEMENT_TURN:
+            self._keys = None
+            return
+        for name in changes.names:
+            key = _key(name)
+            place = bisect_left(keys, key)
+            there = place < len(keys) and keys[place] == key
+            if self._directory.find(name) is None:
+                if there:
+                    del keys[place]
+            elif not there:
+                insort(keys, key)
+
+
+def _key(name: str) -> str:
+    return name.replace("/", "\0")
+
+
+def _entity_type(request: Request) -> str:
+    type = request.text("entityType")
+    if type and type not in SUPERTYPES and type != entities.ENTITY:
+        raise Fault(404, f"entityType is {type!a:.80}; expected one of {', '.join(SUPERTYPES)}")
+    return type
+
+
+def _types(wanted: str) -> list[str]:
+    """A type and those that extend it; all for none."""
+    return [type for type, above in SUPERTYPES.items() if not wanted or wanted == type or wanted in above]
+
+
+def _attribute_names(body: Any) -> list[str]:
+    """What a QUERY asks for; empty for everything. Raises Fault."""
+    if body is None:
+        return []
+    names = body.get("attributeNames") if isinstance(body, dict) else body
+    if names is None:
+        return []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise Fault(400, "expected the body to be a map with attributeNames, a list of texts")
+    return [str(name) for name in names]

@@ -1,0 +1,134 @@
+"""Requests of AMQP management: what they ask, and how their answers and errors are told."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.types import DecodeError, Int
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.entities import NAME, OPERATIONS, BadAttribute
+from lightrail.model import conditions
+from lightrail.model.names import InvalidName
+from lightrail.model.policy import InvalidPolicy
+from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.namespace.service import Changed, Missing, Refused, Taken
+from lightrail.wire.shards import ShardAway, ShardRefused
+
+log = logging.getLogger("lightrail.frontend.requests")
+
+IF_MATCH: Final = "if-match"
+"""Application property of UPDATE and DELETE: the revision that the client has read."""
+STATUS_OF: Final[Mapping[str, int]] = {
+    conditions.NOT_FOUND: 404,
+    conditions.RESOURCE_DELETED: 404,
+    conditions.UNAUTHORIZED_ACCESS: 403,
+    conditions.NOT_ALLOWED: 409,
+    conditions.RESOURCE_LOCKED: 409,
+    conditions.ILLEGAL_STATE: 409,
+    conditions.PRECONDITION_FAILED: 409,
+    conditions.DECODE_ERROR: 400,
+    conditions.INVALID_FIELD: 400,
+    conditions.NOT_IMPLEMENTED: 501,
+    conditions.RESOURCE_LIMIT_EXCEEDED: 503,
+}
+"""Status for the condition that a shard refused with."""
+
+
+class Fault(Exception):
+    """A request that is answered with an error: its status, and a sentence."""
+
+    def __init__(self, status: int, description: str) -> None:
+        super().__init__(description)
+        self.status = status
+
+
+class Request(NamedTuple):
+    """What a request asks, checked as far as all operations have it in common."""
+
+    operation: str
+    type: str
+    name: str
+    message: Message
+    caller_for: Callable[[str], Caller]
+
+    def number(self, name: str, low: int, high: int, default: int) -> int:
+        """A whole number among the application properties. Raises Fault."""
+        value = self.message.application.get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise Fault(400, f"{name} is {value!r:.80}; expected a whole number from {low} to {high}")
+        return int(value)
+
+    def text(self, name: str) -> str:
+        """A text among the application properties, empty without one. Raises Fault."""
+        value = self.message.application.get(name)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise Fault(400, f"{name} is {value!r:.80}; expected a text")
+        return str(value)
+
+    @property
+    def revision(self) -> int | None:
+        """What the client had read, where it says so."""
+        found = self.number(IF_MATCH, 0, 1 << 62, -1)
+        return None if found < 0 else found
+
+
+def parse(payload: bytes, caller_for: Callable[[str], Caller]) -> Request:
+    try:
+        message = read_message(payload)
+    except DecodeError as error:
+        raise Fault(400, str(error)) from None
+    request = Request("", "", "", message, caller_for)
+    operation = request.text("operation")
+    if not operation:
+        raise Fault(400, "expected the application property operation, found none")
+    known = {name for group in OPERATIONS.values() for name in group}
+    if operation not in known:
+        raise Fault(501, f"operation is {operation!a:.80}; expected one of {', '.join(sorted(known))}")
+    type = request.text("type") or (NAME if operation in OPERATIONS[NAME] else "")
+    if not type:
+        type = next(each for each, group in OPERATIONS.items() if operation in group)
+    if type not in OPERATIONS:
+        raise Fault(400, f"type is {type!a:.80}; expected one of {', '.join(OPERATIONS)}")
+    if operation not in OPERATIONS[type]:
+        raise Fault(501, f"a {type} can't be asked for {operation}; it knows {', '.join(OPERATIONS[type])}")
+    name, identity = request.text("name"), request.text("identity")
+    if name and identity and name != identity:
+        raise Fault(400, "expected name or identity, found both with different values")
+    return Request(operation, type, name or identity, message, caller_for)
+
+
+def fault_of(error: Exception, caller_for: Callable[[str], Caller]) -> Fault:
+    """How an error is told: as HTTP tells it, with 400 for all that is wrong with the request itself."""
+    match error:
+        case Fault():
+            return error
+        case InvalidPolicy() | InvalidName() | BadAttribute():
+            return Fault(400, str(error))
+        case Forbidden():
+            return Fault(401 if caller_for("").user == "anonymous" else 403, str(error))
+        case Taken():
+            return Fault(409, str(error))
+        case Changed():
+            return Fault(412, str(error))
+        case Missing():
+            return Fault(404, str(error))
+        case Refused():
+            return Fault(400, str(error))
+        case ShardRefused():
+            return Fault(STATUS_OF.get(error.condition, 500), error.description)
+        case ShardAway() | CoordinatorError():
+            return Fault(503, str(error))
+    log.error("a management request failed", exc_info=error)
+    return Fault(500, "a mistake of the broker; its log says more")
+
+
+def reply(status: int, description: str, body: Any) -> Message:
+    message = Message(body=body)
+    message.application["statusCode"] = Int(status)
+    message.application["statusDescription"] = description
+    return message

@@ -1,0 +1,174 @@
+"""The control socket of a frontend: what the gateway asks about its connections, and what it has it do.
+
+A frontend binds a ROUTER socket in the directory of sockets, which only the installation's own user may
+enter; a gateway connects a DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and
+a shard (docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a
+gateway that hears nothing in time is told so and may ask again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import zmq
+
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import HEADER, Kind, WireError, frame
+from lightrail.wire.messages import decode_request, encode_request
+from lightrail.wire.peer import LoopSocket
+
+log = logging.getLogger("lightrail.wire.control")
+
+Operation = Callable[[dict[str, Any]], dict[str, Any]]
+"""From the fields of a request to those of its answer. Raises ControlRefused."""
+
+RECONNECT_MS: Final = 20
+RECONNECT_MS_MAX: Final = 500
+
+
+class ControlAway(Exception):
+    """The process is not there, or did not answer in time: what was asked may or may not have been done."""
+
+
+class ControlRefused(Exception):
+    """The answer is an error: its condition and a sentence."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(f"{condition}: {description}")
+        self.condition = condition
+        self.description = description
+
+
+def address(sockets: str, frontend: int) -> str:
+    """The ZeroMQ address of a frontend's control socket in the directory of sockets."""
+    return f"ipc://{sockets}/frontend-{frontend}.control.sock"
+
+
+class ControlServer:
+    """The end of the process that answers."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        operations: Mapping[str, Operation],
+    ) -> None:
+        """Binds. Raises zmq.ZMQError where the address can't be had."""
+        self._operations = operations
+        socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
+        # Answers to a gateway that went, or does not read, are dropped.
+        socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
+        try:
+            socket.bind(address)
+        except zmq.ZMQError:
+            socket.close(0)
+            raise
+        self._socket = LoopSocket(loop, socket, self._receive, _nothing)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _receive(self, parts: list[bytes]) -> None:
+        if len(parts) != 2 or len(parts[1]) < HEADER.size:
+            log.warning("expected a request of two parts on the control socket, found %d", len(parts))
+            return
+        peer, part = parts
+        kind, _, _, _, _, _, number = HEADER.unpack_from(part)
+        if kind != Kind.REQUEST:
+            log.warning("expected a request on the control socket, found a frame of kind %d", kind)
+            return
+        body = encode_request(self._answer(part))
+        self._socket.send([peer, frame(Kind.RESPONSE, number=number, body=body)])
+
+    def _answer(self, part: bytes) -> dict[str, Any]:
+        try:
+            fields, _ = decode_request(memoryview(part)[HEADER.size :])
+            name = fields.pop("op", None)
+            operation = self._operations.get(name) if isinstance(name, str) else None
+            if operation is None:
+                known = ", ".join(sorted(self._operations))
+                raise ControlRefused(conditions.NOT_IMPLEMENTED, f"expected one of {known}, found {name!r}")
+            return operation(fields)
+        except ControlRefused as refused:
+            return _error(refused.condition, refused.description)
+        except WireError as error:
+            return _error(conditions.DECODE_ERROR, str(error))
+        except Exception:
+            log.exception("a request on the control socket could not be answered")
+            return _error(conditions.INTERNAL_ERROR, "a mistake of the broker; its log says more")
+
+
+class ControlClient:
+    """The end of the process that asks; the other one may come and go."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", address: str
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._next = 0
+        socket = context.socket(zmq.DEALER)
+        # What can't leave now is refused at once instead of reaching a process that starts later.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
+        socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+        socket.connect(address)
+        self._socket = LoopSocket(loop, socket, self._receive, _nothing)
+
+    def close(self) -> None:
+        """Who still waits is told that nobody answers."""
+        self._socket.close()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ControlAway("this process is ending; ask another gateway"))
+
+    async def request(
+        self, op: str, fields: Mapping[str, Any], *, wait_ms: int = limits.CONTROL_MS
+    ) -> dict[str, Any]:
+        """Ask, and wait for the answer.
+
+        Raises:
+            ControlAway: it is not there, or does not answer within `wait_ms`.
+            ControlRefused: it answered with an error.
+        """
+        if len(self._waiting) >= limits.CONTROL_REQUESTS_MAX:
+            raise ControlAway(f"{limits.CONTROL_REQUESTS_MAX} requests wait for an answer already; try again")
+        number = self._next = self._next + 1
+        waiting: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._waiting[number] = waiting
+        part = frame(Kind.REQUEST, number=number, body=encode_request({"op": op, **fields}))
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                # A socket that has just been made, or whose frontend was started again, needs a moment.
+                while not self._socket.send([part]):  # noqa: ASYNC110 - nothing tells when a peer is there
+                    await asyncio.sleep(RECONNECT_MS / 1000)
+                answer = await waiting
+        except TimeoutError:
+            raise ControlAway(f"no answer from {self._address} within {wait_ms} ms; try again") from None
+        finally:
+            self._waiting.pop(number, None)
+        error = answer.get("error")
+        if error is not None:
+            raise ControlRefused(str(error["condition"]), str(error["description"]))
+        return answer
+
+    def _receive(self, parts: list[bytes]) -> None:
+        part = parts[-1]
+        kind, _, _, _, _, _, number = HEADER.unpack_from(part)
+        waiting = self._waiting.get(number)
+        if kind == Kind.RESPONSE and waiting is not None and not waiting.done():
+            waiting.set_result(decode_request(memoryview(part)[HEADER.size :])[0])
+
+
+def _error(condition: str, description: str) -> dict[str, Any]:
+    return {"error": {"condition": condition, "description": description}}
+
+
+def _nothing() -> None:
+    """Answers leave one by one: nothing is to be done at the end of a turn."""

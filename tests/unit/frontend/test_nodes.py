@@ -1,0 +1,363 @@
+"""Nodes of the frontend itself: where answers go, what waits for credit, what is refused, what is bounded."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.amqp import events
+from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
+from lightrail.amqp.sections import Properties
+from lightrail.frontend.nodes import Nodes
+from lightrail.frontend.routes import Refused
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import ENQUEUE_ENDS, Kind
+from lightrail.wire.messages import Refusal as ShardRefusal
+from tests.support.frontend_scene import Client, Scene, play
+from tests.support.requests import Requester
+
+
+class Echo:
+    """Answers with the body that came, as often as it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def silent(self, payload: bytes) -> bool:
+        return read_message(payload).body == "silent"
+
+    async def answer(self, connection: Any, payload: bytes) -> Message | None:
+        body = read_message(payload).body
+        self.asked.append(body)
+        if body == "refuse":
+            raise Refused(conditions.NOT_ALLOWED, "not this one")
+        if body == "fail":
+            raise RuntimeError("a mistake")
+        return None if body == "silent" else Message(body=body)
+
+
+def echo(scene: Scene) -> Echo:
+    node = Echo()
+    scene.frontend.nodes = Nodes({"$echo": node, "$other": Echo()})
+    return node
+
+
+@pytest.mark.parametrize("address", ["$echo", "/$echo", "amqp://host:5672/$echo", "amqps://host/$echo"])
+def test_a_request_is_answered_and_accepted(address: str) -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), address)
+        answer = await requester.ask("hello")
+        assert (answer.body, answer.properties.to) == ("hello", "me")
+        assert requester.outcomes() == [Accepted()]
+
+    play(test)
+
+
+def test_a_correlation_id_of_the_request_goes_before_its_message_id() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        both = Properties(message_id="m", correlation_id="c", reply_to="me")
+        await requester.send(Message(both, {}, 1))
+        await requester.send(Message(Properties(reply_to="me"), {}, 2))
+        assert [each.properties.correlation_id for each in await requester.answers()] == ["c", None]
+
+    play(test)
+
+
+def test_a_settled_request_is_answered_without_an_outcome() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        await requester.send(Message(Properties(reply_to="me"), {}, "x"), settled=True)
+        assert [each.body for each in await requester.answers()] == ["x"]
+        assert requester.outcomes() == []
+
+    play(test)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_answers_come_as_the_receiver_wants_them_settled(mode: int) -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        client = scene.client()
+        session = await client.open()
+        sender = await client.sender(session, "requests", "$echo")
+        receiver = session.attach(
+            "r", False, source=Source(address="$echo"), target=Target(address="me"), snd_settle_mode=mode
+        )
+        await client.turn()
+        receiver.grant(5)
+        requester = Requester(client, "$echo", session, sender, receiver)
+        await requester.send(Message(Properties(reply_to="me"), {}, "x"))
+        (event,) = client.take(events.Transfers)
+        assert event.settled is (mode != 0)
+        if not event.settled:
+            receiver.settle(event.first_delivery_id, event.first_delivery_id)
+            await client.turn()
+            (connection,) = scene.frontend.connections
+            assert connection.amqp is not None
+            (ours,) = connection.amqp.sessions.values()
+            assert ours.outgoing.count() == 0
+
+    play(test)
+
+
+def test_answers_wait_for_credit_and_requests_stop_when_too_many_wait(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "NODE_REPLY_BYTES", 1_000)
+
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo", credit=0)
+        sent = 0
+        while requester.sender.credit and sent < 1_000:
+            await requester.send(Message(Properties(reply_to="me"), {}, "x" * 100))
+            sent += 1
+        assert sent < 2 * limits.NODE_REQUESTS_MAX
+        assert len(node.asked) == sent
+        requester.receiver.grant(1_000)
+        assert len(await requester.answers()) == sent
+        assert requester.sender.credit >= limits.NODE_REQUESTS_MAX >> 1
+
+    play(test)
+
+
+def test_a_socket_that_is_not_read_holds_answers_back() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        (connection,) = scene.frontend.connections
+        connection.pause_writing()
+        await requester.send(Message(Properties(reply_to="me"), {}, "x"))
+        assert await requester.answers() == []
+        connection.resume_writing()
+        assert [each.body for each in await requester.answers()] == ["x"]
+
+    play(test)
+
+
+def test_drain_is_answered_when_nothing_waits() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        requester.receiver.grant(10, drain=True)
+        await requester.client.turn()
+        assert requester.receiver.credit == 0
+
+    play(test)
+
+
+@pytest.mark.parametrize("reply_to", [None, "$me", "$echo", "/$echo"])
+def test_without_an_address_answers_go_to_the_receiver_of_the_same_name_or_the_only_one(
+    reply_to: str | None,
+) -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        client = scene.client()
+        session = await client.open()
+        only = await answers_to(client, session, "only")
+        sender = await client.sender(session, "pair", "$echo")
+        requester = Requester(client, "$echo", session, sender, only)
+        await requester.send(Message(Properties(reply_to=reply_to), {}, 1))
+        assert [each.body for each in await requester.answers()] == [1]
+        requester.receiver = await answers_to(client, session, "pair")
+        await requester.send(Message(Properties(reply_to=reply_to), {}, 2))
+        assert [each.body for each in await requester.answers()] == [2]
+
+    play(test)
+
+
+async def answers_to(client: Client, session: Any, name: str) -> Any:
+    receiver = session.attach(name, False, source=Source(address="$echo"), target=Target())
+    await client.turn()
+    receiver.grant(10)
+    await client.turn()
+    return receiver
+
+
+def test_a_request_that_can_be_answered_nowhere_is_not_carried_out() -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        client = scene.client()
+        session = await client.open()
+        sender = await client.sender(session, "s", "$echo")
+        requester = Requester(client, "$echo", session, sender, sender)
+        await requester.send(Message(Properties(), {}, "x"))
+        (state,) = requester.outcomes()
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert "expected the target address of a receiver" in str(state.error.description)
+        assert node.asked == []
+
+    play(test)
+
+
+def test_receivers_of_other_nodes_and_connections_get_no_answers() -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        await Requester.attach(scene.client(), "$echo")
+        client = scene.client()
+        session = await client.open()
+        sender = await client.sender(session, "s", "$echo")
+        other = session.attach("o", False, source=Source(address="$other"), target=Target(address="you"))
+        await client.turn()
+        requester = Requester(client, "$echo", session, sender, other)
+        await requester.send(Message(Properties(), {}, "x"))
+        assert isinstance(requester.outcomes()[0], Rejected)
+        assert node.asked == []
+
+    play(test)
+
+
+def test_what_a_node_refuses_is_rejected_and_a_mistake_ends_nothing() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        found = []
+        for body in ("refuse", "fail", "fine"):
+            await requester.send(Message(Properties(reply_to="me"), {}, body))
+            found += requester.outcomes()
+        assert [each.error.condition for each in found[:2]] == [
+            conditions.NOT_ALLOWED,
+            conditions.INTERNAL_ERROR,
+        ]
+        assert found[2] == Accepted()
+
+    play(test)
+
+
+def test_a_request_with_only_an_outcome_needs_no_reply_to() -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        client = scene.client()
+        session = await client.open()
+        sender = await client.sender(session, "s", "$echo")
+        requester = Requester(client, "$echo", session, sender, sender)
+        await requester.send(Message(Properties(), {}, "silent"))
+        assert requester.outcomes() == [Accepted()]
+        assert node.asked == ["silent"]
+
+    play(test)
+
+
+def test_properties_that_can_not_be_read_are_rejected() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        # properties with a boolean as reply-to
+        requester.sender.send_one(b"\x00\x53\x73\xc0\x06\x05\x40\x40\x40\x40\x41\x00\x53\x77\x40")
+        await requester.client.turn()
+        (state,) = requester.outcomes()
+        assert isinstance(state, Rejected)
+        assert state.error is not None
+        assert state.error.condition == conditions.DECODE_ERROR
+
+    play(test)
+
+
+def test_an_answer_can_go_to_a_queue() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        for number in (1, 2):
+            await requester.send(Message(Properties(reply_to="replies", message_id="m"), {}, number))
+            (producer,) = scene.shard.producers.values()
+            (part,) = scene.shard.take(Kind.ENQUEUE)
+            assert requester.outcomes() == []
+            message = read_message(part.part[ENQUEUE_ENDS + 4 :])
+            assert (message.body, message.properties.correlation_id) == (number, "m")
+            producer.answered(part.number, 1)
+            await requester.client.turn()
+            assert requester.outcomes() == [Accepted()]
+        await requester.send(Message(Properties(reply_to="replies", message_id="m"), {}, 3))
+        producer.gone(ShardRefusal(conditions.RESOURCE_DELETED, "gone"))
+        await requester.client.turn()
+        assert requester.outcomes() == [Accepted()]
+        requester.sender.detach()
+        await requester.client.turn()
+        assert scene.links_attached() == 1
+
+    play(test)
+
+
+def test_a_queue_that_answers_went_to_is_closed_with_the_link() -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        await requester.send(Message(Properties(reply_to="replies"), {}, 1))
+        (producer,) = scene.shard.producers.values()
+        producer.answered(1, 1)
+        await requester.client.turn()
+        requester.sender.detach()
+        await requester.client.turn()
+        assert scene.shard.closed == [("producer", producer.number)]
+
+    play(test)
+
+
+@pytest.mark.parametrize("reply_to", ["$nothing/x", "a//b"])
+def test_a_reply_to_that_is_no_name_is_rejected(reply_to: str) -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        await requester.send(Message(Properties(reply_to=reply_to), {}, 1))
+        (state,) = requester.outcomes()
+        assert isinstance(state, Rejected)
+        assert node.asked == []
+
+    play(test)
+
+
+@pytest.mark.parametrize("end", ["detach", "end", "close", "lost"])
+def test_nothing_is_left_when_a_client_goes(end: str) -> None:
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo", credit=0)
+        await requester.send(Message(Properties(reply_to="me"), {}, "waits"))
+        (connection,) = scene.frontend.connections
+        inside = connection.inside
+        assert inside is not None
+        assert inside.waiting_bytes > 0
+        if end == "detach":
+            requester.receiver.detach()
+            requester.sender.detach()
+        elif end == "end":
+            requester.session.end()
+        elif end == "close":
+            requester.client.amqp.close()
+        else:
+            requester.client.transport.abort()
+        await requester.client.turn()
+        await scene.settle()
+        assert (inside.requests, inside.replies, inside.waiting_bytes) == ([], [], 0)
+        assert scene.links_attached() == 0
+
+    play(test)
+
+
+def test_a_connection_may_have_only_so_many_such_links(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "NODE_LINKS_MAX", 2)
+
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        client = scene.client()
+        session = await client.open()
+        for number in range(3):
+            await client.sender(session, f"s{number}", "$echo")
+        (detached,) = client.take(events.Detached)
+        assert detached.error is not None
+        assert detached.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+
+    play(test)
+
+
+def test_other_names_of_the_system_are_no_nodes() -> None:
+    async def test(scene: Scene) -> None:
+        client = scene.client()
+        session = await client.open()
+        await client.sender(session, "s", "$unknown")
+        (detached,) = client.take(events.Detached)
+        assert detached.error is not None
+
+    play(test)

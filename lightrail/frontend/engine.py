@@ -33,7 +33,7 @@ from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.control import ControlServer
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardPeer, State
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -185,7 +185,12 @@ class Frontend:
 
     async def _is_empty(self, queue: str) -> bool:
         """Whether a queue holds no message, as its shard says; False where that can't be known now."""
-        return False
+        try:
+            shard, _ = await self.place(queue)
+            found = (await shard.request("queue", {"queue": queue})).fields
+        except (CoordinatorError, ShardAway, ShardRefused):
+            return False
+        return not any(int(found[state]) for state in ("ready", "delayed", "in_flight"))
 
     # --- connections -----------------------------------------------------------------------------------
 

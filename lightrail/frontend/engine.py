@@ -141,7 +141,7 @@ class Frontend:
         return self.shards[known[0]], known[1]
 
     async def _ask(self, queue: str) -> tuple[int, int]:
-        placement = await self._coordinator.place(queue)
+        placement = await self._coordinator.placement(queue) or await self._coordinator.place(queue)
         return placement.shard, placement.epoch
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:

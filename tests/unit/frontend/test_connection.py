@@ -111,8 +111,7 @@ def test_links_of_one_queue_ask_the_coordinator_once() -> None:
             session.attach(f"r{number}", False, source=Source(address="q"), target=Target())
         await client.turn()
         assert len(scene.shard.consumers) == 5
-        # Once to make the queue, once to look where it is; not once per link.
-        assert coordinator.asked == 2
+        assert coordinator.asked == 1
         scene.frontend._context.term()
 
     asyncio.run(test())

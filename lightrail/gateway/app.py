@@ -1,150 +1,180 @@
-"""The gateway's HTTP application: health, readiness, and the metrics of all processes as one."""
+"""The gateway's HTTP application: which request goes to which handler, and how errors are told.
+
+A path is a name and a part of it (place.py), so there is one table of parts and methods instead of patterns.
+Health checks and metrics come first and are open to everybody.
+"""
 
 import asyncio
-import html
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from importlib.metadata import version
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-import aiohttp
 from aiohttp import web
-from prometheus_client import generate_latest
 
-from lightrail.gateway.members import Member, Members
-from lightrail.telemetry.exposition import TEXT
-from lightrail.telemetry.merge import merge
-from lightrail.telemetry.metrics import registry
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.gateway import (
+    definitions,
+    messages,
+    names,
+    openapi,
+    permissions,
+    status,
+    subscriptions,
+    tokens,
+)
+from lightrail.gateway.asked import ATOM, JSON, Asked
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.errors import Problem, problem_of
+from lightrail.gateway.health import Health
+from lightrail.gateway.members import Members
+from lightrail.gateway.place import BELOW, NAME, place
+from lightrail.gateway.receiving import Receivers
+from lightrail.gateway.sending import Sender
+from lightrail.gateway.shards import Shards
+from lightrail.model import limits
+from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.rights import Caller
+from lightrail.namespace.service import Service
 
-SCRAPE_TIME_MAX_S: Final = 5.0
-"""A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
-READY_TIME_MAX_S: Final = 1.0
-"""A process that does not answer in this time is not serving."""
-SCRAPE_BYTES_MAX: Final = 64 * 1024 * 1024
+log = logging.getLogger("lightrail.gateway")
 
-log = logging.getLogger(__name__)
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[Asked], Awaitable[web.StreamResponse]]
+
+NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
+    (NAME, 0): {"GET": names.summary, "POST": messages.post},
+    (BELOW, 0): {"GET": names.below},
+    ("!policy", 0): {"GET": names.read, "PUT": names.change, "DELETE": names.drop},
+    ("!head", 0): {"POST": messages.lock, "DELETE": messages.take},
+    ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
+    ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
+    ("!messages", 2): {"DELETE": messages.complete, "PUT": messages.settle, "POST": messages.renew},
+    ("!figures", 0): {"GET": messages.figures},
+    ("!subscriptions", 0): {"GET": subscriptions.list_all, "POST": subscriptions.subscribe},
+    ("!subscriptions", 1): {
+        "GET": subscriptions.read,
+        "PUT": subscriptions.replace,
+        "DELETE": subscriptions.unsubscribe,
+    },
+}
+"""By part and number of segments behind it: what is served for every name."""
+
+ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
+    (BELOW, 0): {"GET": names.below},
+    ("!tokens", 0): {"POST": tokens.make},
+    ("!openapi.json", 0): {"GET": openapi.read},
+    ("!status", 0): {"GET": status.read},
+    ("!queues", 0): {"GET": status.queues},
+    ("!routers", 0): {"GET": status.routers},
+    ("!permissions", 0): {"GET": permissions.list_all},
+    ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
+    ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
+}
+"""What is served for the installation as a whole."""
+
+OPEN: Final = frozenset({"!openapi.json"})
+"""Parts of the root that anybody may read."""
+STRANGER: Final = Caller("anonymous")
+"""Who asks, before it is known."""
 
 
 class Gateway:
-    """One HTTP application over the processes that ``members`` knows."""
+    """What all handlers share.
 
-    def __init__(self, id: int, members: Members, not_ready: Callable[[], str | None]) -> None:
-        self._id = id
-        self._members = members
-        self._not_ready = not_ready
-        self._metrics = registry(members.families, members)
-        self._session: aiohttp.ClientSession | None = None
+    Args:
+        shards: links to the shards; empty until they are added.
+        members: the other processes, as the supervisor tells.
+        now_ms: milliseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        coordinator: Coordinator,
+        shards: Shards,
+        members: Members,
+        health: Health,
+        callers: Callers | None = None,
+        directory: Directory | None = None,
+    ) -> None:
+        self.settings = settings
+        self.coordinator = coordinator
+        self.shards = shards
+        self.members = members
+        self.health = health
+        self.callers = callers or Callers(coordinator, settings)
+        self.directory = directory or Directory(coordinator)
+        self.service = Service(coordinator, self.directory)
+        loop = asyncio.get_running_loop()
+        self.sender = Sender(shards, loop)
+        self.receivers = Receivers(shards, loop)
+        self.directory.listen(self._changed)
+        self.now_ms = shards.now_ms
+
+    def _changed(self, changes: Changes) -> None:
+        self.shards.forget(changes.names)
+        self.receivers.changed(self.directory.get(name) for name in changes.names)
 
     def application(self) -> web.Application:
-        """The aiohttp application; its client session lives as long as it runs."""
-        app = web.Application(middlewares=[_errors])
-        app.add_routes(
-            [
-                web.get("/", self._page),
-                web.get("/healthz", self._alive),
-                web.get("/readyz", self._ready),
-                web.get("/metrics", self._merged("/metrics")),
-                web.get("/metrics/detailed", self._merged("/metrics/detailed")),
-            ]
-        )
-        app.on_startup.append(self._open)
+        """The aiohttp application over this gateway."""
+        app = application(self.health)
+        app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_cleanup.append(self._close)
         return app
 
-    async def _open(self, _: web.Application) -> None:
-        self._session = aiohttp.ClientSession()
-
     async def _close(self, _: web.Application) -> None:
-        if self._session is not None:
-            await self._session.close()
+        self.receivers.close()
+        self.sender.close()
+        self.shards.close()
 
-    async def _page(self, request: web.Request) -> web.Response:
-        rows = "".join(
-            f"<li>{html.escape(member.name)}: {'serving' if member.ready else 'not serving'}</li>"
-            for member in self._members.list()
-        )
-        return web.Response(
-            content_type="text/html",
-            text=f"<!doctype html><html lang=en><meta charset=utf-8><title>LightRail</title>"
-            f"<h1>LightRail {version('lightrail')}</h1><p>An AMQP 1.0 broker. This is its gateway: "
-            f"<a href=/readyz>/readyz</a>, <a href=/healthz>/healthz</a>, <a href=/metrics>/metrics</a>, "
-            f"<a href=/metrics/detailed>/metrics/detailed</a> (per queue, <code>?queue=PREFIX</code>).</p>"
-            f"<ul>{rows}</ul></html>\n",
-        )
-
-    async def _alive(self, _: web.Request) -> web.Response:
-        return web.Response(text="alive\n")
-
-    async def _ready(self, _: web.Request) -> web.Response:
-        """200 when every process serves; 503 with a line for each that does not."""
-        own = self._not_ready()
-        members = self._members.list()
-        answers = await asyncio.gather(*(self._asked(member) for member in members))
-        reasons = [own] if own else []
-        reasons += [f"{m.name}: {reason}" for m, reason in zip(members, answers, strict=True) if reason]
-        text = "".join(f"{reason}\n" for reason in reasons) or "ready\n"
-        return web.Response(text=text, status=503 if reasons else 200)
-
-    async def _asked(self, member: Member) -> str | None:
-        """Why a process does not serve, by its own word; a stopped one gives none."""
-        if not member.ready:
-            return "not serving"
-        if member.metrics is None:
-            return None
-        try:
-            status, text = await self._get(member, "/readyz", READY_TIME_MAX_S)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return f"no answer ({type(error).__name__})"
-        return None if status == 200 else text.strip()[:200]
-
-    def _merged(self, path: str) -> Handler:
-        async def handler(request: web.Request) -> web.Response:
-            query = f"?{request.query_string}" if request.query_string else ""
-            members = [member for member in self._members.list() if member.ready and member.metrics]
-            texts = await asyncio.gather(*(self._scraped(member, path + query) for member in members))
-            own = generate_latest(self._metrics).decode() if path == "/metrics" else ""
-            sources = [({"role": "gateway", "id": str(self._id)}, own), *_present(members, texts)]
-            return web.Response(body=merge(sources).encode(), headers={"Content-Type": TEXT})
-
-        return handler
-
-    async def _scraped(self, member: Member, path: str) -> str | None:
-        try:
-            status, text = await self._get(member, path, SCRAPE_TIME_MAX_S)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            log.warning("no metrics from %s: %s", member.name, type(error).__name__)
-            self._members.scrapes_failed += 1
-            return None
-        return text if status == 200 else None
-
-    async def _get(self, member: Member, path: str, seconds: float) -> tuple[int, str]:
-        assert self._session is not None, "requests are served after startup"
-        url = f"http://{member.metrics}{path}"
-        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
-            body = await response.content.read(SCRAPE_BYTES_MAX)
-            parts = [body]
-            while body and sum(map(len, parts)) < SCRAPE_BYTES_MAX:
-                body = await response.content.read(SCRAPE_BYTES_MAX)
-                parts.append(body)
-            return response.status, b"".join(parts).decode(errors="replace")
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        found = place(request.rel_url.raw_path)
+        table = NAMED if found.name else ROOT
+        methods = table.get((found.part, len(found.rest)))
+        if methods is None:
+            path = request.rel_url.raw_path[:200]
+            raise Problem(404, f"nothing is served at {path!a}; see /!openapi.json for what is")
+        handler = methods.get(request.method) or (methods.get("GET") if request.method == "HEAD" else None)
+        if handler is None:
+            allowed = ", ".join(methods)
+            raise Problem(
+                405,
+                f"{request.method} can't be done here; expected {allowed}",
+                headers={"Allow": allowed},
+            )
+        asked = Asked(self, request, STRANGER, found.name, found.rest)
+        if not found.name:
+            if found.part in OPEN:
+                return await handler(asked)
+            if found.part == BELOW and not asked.wants(JSON) and not asked.wants(ATOM):
+                return await self.health.page(request)
+        asked.caller = await self.callers.caller(request)
+        return await handler(asked)
 
 
-def _present(members: Iterable[Member], texts: Iterable[str | None]) -> list[tuple[dict[str, str], str]]:
-    return [
-        ({"role": member.role, "id": str(member.id)}, text)
-        for member, text in zip(members, texts, strict=True)
-        if text is not None
-    ]
+def application(health: Health) -> web.Application:
+    """An application that tells errors as problems, and serves health checks and metrics."""
+    app = web.Application(middlewares=[problems], client_max_size=limits.HTTP_DEFINITIONS_BYTES)
+    app.add_routes(health.routes())
+    app.on_startup.append(health.open)
+    app.on_cleanup.append(health.close)
+    return app
 
 
 @web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """No request reaches a traceback; what is not known is said in plain text."""
+async def problems(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every error is an answer, and no request reaches a traceback."""
     try:
         return await handler(request)
-    except web.HTTPException:
+    except (ConnectionResetError, asyncio.CancelledError):
+        # The client is gone: there is nobody to tell.
         raise
-    except Exception:
-        log.exception("%s %s failed", request.method, request.path)
-        return web.Response(status=500, text="internal error; the log of the gateway says more\n")
+    except Exception as error:
+        problem = problem_of(error)
+        if problem is None:
+            log.exception("%s %s failed", request.method, request.path)
+            problem = Problem(500, "a mistake of ours; the log of the gateway says more")
+        return problem.response()

@@ -1,32 +1,61 @@
-"""The gateway's process: HTTP for people, health checks and Prometheus."""
+"""The gateway's process: HTTP for people and programs, health checks and Prometheus."""
 
+import asyncio
+import os
+import secrets
 import sys
+from contextlib import suppress
+from typing import Final
 
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.gateway.app import Gateway
+from lightrail.gateway.health import Health
+from lightrail.gateway.listener import listen
 from lightrail.gateway.members import Members
+from lightrail.gateway.shards import Shards
+from lightrail.gateway.sweeper import sweep
 from lightrail.model.settings import Endpoint
-from lightrail.telemetry import exposition, process
+from lightrail.telemetry import process
+
+GREETING_TIME_MAX_S: Final = 5.0
+"""How long the start waits for the shards; with one that is away the gateway serves what it can."""
 
 
 async def serve(process: process.Process) -> None:
     """Serve until told to stop."""
+    settings = process.settings
+    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     members = Members()
     process.on_message = members.update
+    shards = Shards(coordinator, asyncio.get_running_loop(), name=process.name, boot=secrets.randbits(32))
+    for shard in range(await coordinator.shards() or settings.shards):
+        shards.add(shard, process.shard_address(shard))
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
             return "not yet told by the supervisor who else there is"
-        return process.not_ready()
+        return process.not_ready() or shards.not_ready()
 
-    gateway = Gateway(process.id, members, not_ready)
-    host, port = process.settings.http
-    runner, bound = await exposition.listen(gateway.application(), host, port, reuse_port=True)
+    health = Health(process.id, members, not_ready)
+    gateway = Gateway(
+        settings=settings, coordinator=coordinator, shards=shards, members=members, health=health
+    )
+    gateway.directory.refresh()
+    await gateway.callers.refresh()
+    host, port = settings.http
+    runner, bound = await listen(gateway.application(), host, port)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(shards.until_serving(), GREETING_TIME_MAX_S)
+    sweeping = asyncio.create_task(sweep(gateway))
     try:
         here = str(Endpoint(host, bound))
         process.report_ready(http=here, metrics=str(Endpoint(host, bound).reachable))
         await process.until_stop()
     finally:
+        sweeping.cancel()
+        gateway.receivers.close()
         await runner.cleanup()
+        await coordinator.close()
 
 
 if __name__ == "__main__":

@@ -125,6 +125,40 @@ CONTROL_LINKS_MAX: Final = 4_000
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 
+# --- gateway -------------------------------------------------------------------------------------------
+HTTP_JSON_BYTES: Final = 1024 * 1024
+"""Largest policy, subscription or other JSON document in a request; definitions have a limit of their own."""
+HTTP_DEFINITIONS_BYTES: Final = 64 * 1024 * 1024
+"""Largest set of definitions that is imported by one request."""
+HTTP_HEADER_BYTES: Final = 64 * 1024
+"""Longest header of a request: BrokerProperties and application properties are headers."""
+HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
+HTTP_BACKLOG: Final = 4_096
+"""Connections that wait to be accepted."""
+RECEIVE_WAIT_MS_MAX: Final = 600_000
+"""Longest time-out of a request for a message."""
+RECEIVERS_MAX: Final = 50_000
+"""Requests of one gateway that wait for a message."""
+RECEIVER_IDLE_MS: Final = 5_000
+"""A gateway's consumer without anybody who waits is closed after this time."""
+SENDER_IDLE_MS: Final = 60_000
+"""A gateway's producer that nobody sends through is closed after this time."""
+PAGE_MAX: Final = 1_000
+"""Most names, messages or other things in one answer."""
+PEEK_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of messages after which a browse ends early; one message at least is shown."""
+CALLERS_MAX: Final = 10_000
+"""Credentials that a gateway remembers as checked."""
+CALLER_FRESH_MS: Final = 1_000
+"""How long checked credentials are good without a look at the user they belong to."""
+TOKEN_SECONDS_MAX: Final = 30 * 86_400
+"""Longest life of a token."""
+TOKEN_SCOPES_MAX: Final = 64
+"""Most prefixes that a token can be limited to: it travels in a header."""
+SWEEP_MS: Final = 1_000
+"""How often a gateway deletes names and subscriptions whose time is over."""
+
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024

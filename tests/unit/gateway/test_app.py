@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lightrail.gateway import app as gateway_app
-from lightrail.gateway.app import Gateway
+from lightrail.gateway import health as gateway_health
+from lightrail.gateway.app import application, problems
+from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
@@ -42,8 +43,10 @@ def with_gateway(
             processes.append(member("frontend", id, f"127.0.0.1:{port}"))
         members = Members()
         members.update({"processes": processes})
-        gateway = Gateway(0, members, lambda: None)
-        runner, port = await exposition.listen(gateway.application(), "127.0.0.1", 0)
+        health = Health(0, members, lambda: None)
+        app = application(health)
+        app.add_routes([web.get("/", health.page)])
+        runner, port = await exposition.listen(app, "127.0.0.1", 0)
         runners.append(runner)
 
         async def get(path: str) -> tuple[int, str]:
@@ -99,8 +102,8 @@ def test_ready_when_everybody_is() -> None:
 
 
 def test_a_process_that_does_not_answer_is_named_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_app, "READY_TIME_MAX_S", 0.2)
-    monkeypatch.setattr(gateway_app, "SCRAPE_TIME_MAX_S", 0.2)
+    monkeypatch.setattr(gateway_health, "READY_TIME_MAX_S", 0.2)
+    monkeypatch.setattr(gateway_health, "SCRAPE_TIME_MAX_S", 0.2)
 
     async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -140,7 +143,7 @@ def test_an_error_is_no_traceback_to_the_client() -> None:
         async def fails(_: web.Request) -> web.Response:
             raise RuntimeError("inside")
 
-        app = web.Application(middlewares=[gateway_app._errors])
+        app = web.Application(middlewares=[problems])
         app.add_routes([web.get("/", fails)])
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/") as response:

@@ -1,0 +1,175 @@
+"""Asked: one request with what the dispatcher found out about it, and how its parts are read."""
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from lightrail.gateway.errors import Problem
+from lightrail.model import limits
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import Caller, demand
+
+if TYPE_CHECKING:
+    from lightrail.gateway.app import Gateway
+
+JSON: Final = "application/json"
+ATOM: Final = "application/atom+xml"
+POLICY: Final = "application/vnd.lightrail.policy+json"
+AMQP: Final = "application/vnd.lightrail.amqp"
+BATCH: Final = "application/vnd.lightrail.batch+json"
+
+
+class Asked:
+    """What a handler gets."""
+
+    __slots__ = ("caller", "gateway", "name", "request", "rest")
+
+    def __init__(
+        self, gateway: "Gateway", request: web.Request, caller: Caller, name: str, rest: tuple[str, ...]
+    ) -> None:
+        self.gateway = gateway
+        self.request = request
+        self.caller = caller
+        self.name = name
+        self.rest = rest
+
+    @property
+    def directory(self) -> Directory:
+        return self.gateway.directory
+
+    @property
+    def content_type(self) -> str:
+        """Of the body, without parameters; empty when none was said."""
+        return self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+    def wants(self, media_type: str) -> bool:
+        """Whether the Accept header names this type; a wildcard asks for nothing special."""
+        accept = self.request.headers.get("Accept", "")
+        return any(each.partition(";")[0].strip().lower() == media_type for each in accept.split(","))
+
+    # --- the query -------------------------------------------------------------------------------------
+
+    def seconds(self, key: str, default: float, most: float) -> float:
+        """A number of seconds from 0 to `most`."""
+        text = self.request.query.get(key)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= most:
+            raise Problem(
+                400,
+                f"{key} is {text[:40]!a}; expected seconds from 0 to {most:g}",
+                field=key,
+                found=text,
+                allowed=f"seconds from 0 to {most:g}",
+            )
+        return value
+
+    def whole(self, key: str, default: int, low: int, high: int) -> int:
+        """A whole number from the query."""
+        text = self.request.query.get(key)
+        return default if text is None else whole_number(key, text, low, high)
+
+    def flag(self, key: str) -> bool:
+        """True for `?key=true`."""
+        text = self.request.query.get(key, "false").lower()
+        if text not in ("true", "false", "1", "0", ""):
+            raise Problem(
+                400, f"{key} is {text[:40]!a}; expected true or false", field=key, allowed="true or false"
+            )
+        return text in ("true", "1", "")
+
+    def revision(self) -> int | None:
+        """What If-Match expects, or None."""
+        text = self.request.headers.get("If-Match")
+        if text is None or text.strip() == "*":
+            return None
+        tag = text.strip().removeprefix("W/").strip('"')
+        if not tag.isascii() or not tag.isdigit() or len(tag) > 18:
+            raise Problem(
+                412,
+                f'If-Match is {text[:40]!a}; expected the ETag that a GET gave, such as "17"',
+                field="If-Match",
+            )
+        return int(tag)
+
+    # --- the body --------------------------------------------------------------------------------------
+
+    async def body(self, most: int = limits.HTTP_JSON_BYTES) -> bytes:
+        """The body, if it is no larger than `most` bytes."""
+        length = self.request.content_length
+        if length is not None and length > most:
+            raise too_large(length, most)
+        parts = []
+        size = 0
+        async for part in self.request.content.iter_any():
+            size += len(part)
+            if size > most:
+                raise too_large(size, most)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def json(self, most: int = limits.HTTP_JSON_BYTES) -> Any:
+        """The body as JSON, whatever type it says to be."""
+        return self.decoded(await self.body(most))
+
+    def decoded(self, text: bytes) -> Any:
+        """JSON of a body that was read already."""
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Problem(400, f"the body is no JSON: {error}") from None
+
+    async def json_object(self, *known: str, most: int = limits.HTTP_JSON_BYTES) -> dict[str, Any]:
+        """The body as a JSON object with these members and no others."""
+        value = await self.json(most)
+        if not isinstance(value, dict):
+            raise Problem(422, f"the body is {str(value)[:80]!a}; expected a JSON object")
+        for key in value:
+            if key not in known:
+                raise Problem(
+                    422,
+                    f"{key[:80]!a} is no member of this object; it has {', '.join(known)}",
+                    field=key,
+                    allowed=list(known),
+                )
+        return value
+
+    # --- rights ----------------------------------------------------------------------------------------
+
+    def record(self, right: Right) -> Name:
+        """What the name is, when the caller may do this with it; 404 where it has no role."""
+        self.directory.refresh()
+        record = self.directory.get(self.name)
+        demand(self.directory, self.caller, right, record)
+        if record.role is Role.NONE:
+            raise Problem(404, f"{self.name} has no role; POST a policy to it first", role="none")
+        return record
+
+    def manager(self) -> None:
+        """Refuse unless the caller may manage all names."""
+        self.directory.refresh()
+        demand(self.directory, self.caller, Right.MANAGE, self.directory.get(""))
+
+
+def whole_number(what: str, text: str, low: int, high: int) -> int:
+    """A number in a path or query. Raises Problem."""
+    if not text.isascii() or not text.isdigit() or len(text) > 20 or not low <= int(text) <= high:
+        raise Problem(
+            400,
+            f"{what} is {text[:40]!a}; expected a whole number from {low} to {high}",
+            field=what,
+            found=text,
+            allowed=f"a whole number from {low} to {high}",
+        )
+    return int(text)
+
+
+def too_large(size: int, most: int) -> Problem:
+    return Problem(413, f"the body has {size} bytes or more; at most {most} are taken here")

@@ -1,0 +1,93 @@
+"""Errors of the gateway as people and programs see them: JSON problem details (RFC 9457)."""
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.model import conditions
+from lightrail.model.names import InvalidName
+from lightrail.model.policy import InvalidPolicy
+from lightrail.namespace.rights import Forbidden
+from lightrail.namespace.service import Changed, Missing, Refused, Taken
+from lightrail.wire.shards import ShardAway, ShardRefused
+
+PROBLEM: Final = "application/problem+json"
+AGAIN: Final = {"Retry-After": "1"}
+"""What failed for now is worth another try after a second."""
+
+STATUS_OF: Final[Mapping[str, int]] = {
+    conditions.NOT_FOUND: 404,
+    conditions.RESOURCE_DELETED: 404,
+    conditions.UNAUTHORIZED_ACCESS: 403,
+    conditions.NOT_ALLOWED: 409,
+    conditions.RESOURCE_LOCKED: 409,
+    conditions.ILLEGAL_STATE: 409,
+    conditions.PRECONDITION_FAILED: 409,
+    conditions.DECODE_ERROR: 422,
+    conditions.INVALID_FIELD: 422,
+    conditions.MESSAGE_SIZE_EXCEEDED: 413,
+    conditions.RESOURCE_LIMIT_EXCEEDED: 503,
+    conditions.NOT_IMPLEMENTED: 501,
+}
+"""Status of the answer for an AMQP error condition that a shard gave; 500 for others."""
+
+
+class Problem(Exception):
+    """A request that can't be served; `members` go into the problem's JSON object as they are."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+    def response(self) -> web.Response:
+        body = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": self.detail}
+        body |= self.members
+        text = json.dumps(body, default=str)
+        return web.Response(status=self.status, text=text, content_type=PROBLEM, headers=self.headers)
+
+
+def refused(condition: str, description: str) -> Problem:
+    """What a shard refused: full queues and disks may have room again, the rest will not pass by itself."""
+    status = STATUS_OF.get(condition, 500)
+    return Problem(
+        status, description or condition, headers=AGAIN if status == 503 else None, condition=condition
+    )
+
+
+def problem_of(error: Exception) -> Problem | None:
+    """How an error that is no mistake of ours is told; None for the others."""
+    match error:
+        case Problem():
+            return error
+        case InvalidPolicy():
+            found = error.found
+            return Problem(422, str(error), field=error.field, found=found, allowed=error.allowed)
+        case InvalidName():
+            return Problem(400, str(error))
+        case Forbidden():
+            return Problem(403, str(error))
+        case Taken():
+            return Problem(409, str(error))
+        case Changed():
+            return Problem(412, str(error))
+        case Missing():
+            return Problem(404, str(error))
+        case Refused():
+            return Problem(422, str(error))
+        case ShardRefused():
+            return refused(error.condition, error.description)
+        case ShardAway() | CoordinatorError():
+            return Problem(503, str(error), headers=AGAIN)
+        case web.HTTPException():
+            headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+            return Problem(error.status, error.text or error.reason, headers=headers)
+    return None

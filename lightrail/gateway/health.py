@@ -1,0 +1,135 @@
+"""Health: whether the processes of this machine serve, and the metrics of all of them as one."""
+
+import asyncio
+import html
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from importlib.metadata import version
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from lightrail.gateway.members import Member, Members
+from lightrail.telemetry.exposition import TEXT
+from lightrail.telemetry.merge import merge
+from lightrail.telemetry.metrics import registry
+
+SCRAPE_TIME_MAX_S: Final = 5.0
+"""A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
+READY_TIME_MAX_S: Final = 1.0
+"""A process that does not answer in this time is not serving."""
+SCRAPE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+log = logging.getLogger(__name__)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Health:
+    """Answers about the processes that ``members`` knows; open to everybody, it tells nothing else."""
+
+    def __init__(self, id: int, members: Members, not_ready: Callable[[], str | None]) -> None:
+        self._id = id
+        self._members = members
+        self._not_ready = not_ready
+        self._metrics = registry(members.families, members)
+        self._session: aiohttp.ClientSession | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        """Of the requests that are served here."""
+        return [
+            web.get("/healthz", self._alive),
+            web.get("/readyz", self._ready),
+            web.get("/metrics", self._merged("/metrics")),
+            web.get("/metrics/detailed", self._merged("/metrics/detailed")),
+        ]
+
+    async def open(self, _: web.Application) -> None:
+        self._session = aiohttp.ClientSession()
+
+    async def close(self, _: web.Application) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def page(self, request: web.Request) -> web.Response:
+        rows = "".join(
+            f"<li>{html.escape(member.name)}: {'serving' if member.ready else 'not serving'}</li>"
+            for member in self._members.list()
+        )
+        return web.Response(
+            content_type="text/html",
+            text=f"<!doctype html><html lang=en><meta charset=utf-8><title>LightRail</title>"
+            f"<h1>LightRail {version('lightrail')}</h1><p>An AMQP 1.0 broker. This is its gateway: "
+            f"<a href=/readyz>/readyz</a>, <a href=/healthz>/healthz</a>, <a href=/metrics>/metrics</a>, "
+            f"<a href=/metrics/detailed>/metrics/detailed</a> (per queue, <code>?queue=PREFIX</code>).</p>"
+            f"<ul>{rows}</ul></html>\n",
+        )
+
+    async def _alive(self, _: web.Request) -> web.Response:
+        return web.Response(text="alive\n")
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        """200 when every process serves; 503 with a line for each that does not."""
+        reasons = await self.reasons()
+        text = "".join(f"{reason}\n" for reason in reasons) or "ready\n"
+        return web.Response(text=text, status=503 if reasons else 200)
+
+    async def reasons(self) -> list[str]:
+        """Why not everything serves, a line for each process that does not; empty when all do."""
+        own = self._not_ready()
+        members = self._members.list()
+        answers = await asyncio.gather(*(self._asked(member) for member in members))
+        reasons = [own] if own else []
+        return reasons + [f"{m.name}: {reason}" for m, reason in zip(members, answers, strict=True) if reason]
+
+    async def _asked(self, member: Member) -> str | None:
+        """Why a process does not serve, by its own word; a stopped one gives none."""
+        if not member.ready:
+            return "not serving"
+        if member.metrics is None:
+            return None
+        try:
+            status, text = await self._get(member, "/readyz", READY_TIME_MAX_S)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return f"no answer ({type(error).__name__})"
+        return None if status == 200 else text.strip()[:200]
+
+    def _merged(self, path: str) -> Handler:
+        async def handler(request: web.Request) -> web.Response:
+            query = f"?{request.query_string}" if request.query_string else ""
+            members = [member for member in self._members.list() if member.ready and member.metrics]
+            texts = await asyncio.gather(*(self._scraped(member, path + query) for member in members))
+            own = generate_latest(self._metrics).decode() if path == "/metrics" else ""
+            sources = [({"role": "gateway", "id": str(self._id)}, own), *_present(members, texts)]
+            return web.Response(body=merge(sources).encode(), headers={"Content-Type": TEXT})
+
+        return handler
+
+    async def _scraped(self, member: Member, path: str) -> str | None:
+        try:
+            status, text = await self._get(member, path, SCRAPE_TIME_MAX_S)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            log.warning("no metrics from %s: %s", member.name, type(error).__name__)
+            self._members.scrapes_failed += 1
+            return None
+        return text if status == 200 else None
+
+    async def _get(self, member: Member, path: str, seconds: float) -> tuple[int, str]:
+        assert self._session is not None, "requests are served after startup"
+        url = f"http://{member.metrics}{path}"
+        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
+            body = await response.content.read(SCRAPE_BYTES_MAX)
+            parts = [body]
+            while body and sum(map(len, parts)) < SCRAPE_BYTES_MAX:
+                body = await response.content.read(SCRAPE_BYTES_MAX)
+                parts.append(body)
+            return response.status, b"".join(parts).decode(errors="replace")
+
+
+def _present(members: Iterable[Member], texts: Iterable[str | None]) -> list[tuple[dict[str, str], str]]:
+    return [
+        ({"role": member.role, "id": str(member.id)}, text)
+        for member, text in zip(members, texts, strict=True)
+        if text is not None
+    ]

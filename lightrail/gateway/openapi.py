@@ -1,0 +1,486 @@
+"""The OpenAPI 3.1 description of the gateway, made from the table of policy fields and the one below."""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, Final, NamedTuple
+
+from aiohttp import web
+
+from lightrail.gateway.asked import AMQP, ATOM, BATCH, JSON, POLICY, Asked
+from lightrail.gateway.errors import PROBLEM
+from lightrail.gateway.outgoing import BROKER_PROPERTIES
+from lightrail.model import limits
+from lightrail.model.policy import Field, Role, fields_of
+from lightrail.namespace.records import Right
+
+Object = dict[str, Any]
+
+
+async def read(_: Asked) -> web.Response:
+    """GET /!openapi.json."""
+    return web.Response(text=text(), content_type=JSON)
+
+
+@lru_cache(maxsize=1)
+def text() -> str:
+    return json.dumps(description())
+
+
+# --- what a description is made of --------------------------------------------------------------------
+
+
+def _ref(name: str) -> Object:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _content(schema: Object, *types: str) -> Object:
+    return {each: {"schema": schema} for each in types or (JSON,)}
+
+
+def _query(name: str, schema: Object, doc: str) -> Object:
+    return {"name": name, "in": "query", "schema": schema, "description": doc}
+
+
+def _header(name: str, doc: str) -> Object:
+    return {"name": name, "in": "header", "schema": {"type": "string"}, "description": doc}
+
+
+def _in_path(name: str, doc: str, schema: Object | None = None) -> Object:
+    made = {"name": name, "in": "path", "required": True, "description": doc}
+    return made | {"schema": schema or {"type": "string", "minLength": 1, "maxLength": 100}}
+
+
+def _of(properties: Object, *required: str) -> Object:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _list(key: str, row: Object, *, paged: bool = False) -> Object:
+    following: Object = {"next": {"type": ["string", "integer", "null"]}} if paged else {}
+    return _of({key: {"type": "array", "items": row}, **following}, key)
+
+
+TEXT: Final[Object] = {"type": "string"}
+WHOLE: Final[Object] = {"type": "integer", "minimum": 0}
+FLAG: Final[Object] = {"type": "boolean"}
+ANY: Final[Object] = {"type": "object"}
+TIME: Final[Object] = {"type": "string", "format": "date-time"}
+SEQUENCE: Final[Object] = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+
+NAME: Final = _in_path(
+    "name",
+    "a name such as myapp/orders; its slashes stay as they are, everything else is percent-encoded once",
+)
+SEQUENCE_IN_PATH: Final = _in_path("sequence", "sequence of the message in its queue", SEQUENCE)
+LOCK: Final = _in_path("lock", "the LockToken that came with the message")
+ID: Final = _in_path("id", "of the subscription")
+USER: Final = _in_path("user", "name of a user")
+IF_MATCH: Final = _header("If-Match", "the ETag that was read; 412 when it is another one by now")
+AFTER: Final = _query("after", TEXT, "begin behind this one: `next` of the page before")
+LIMIT: Final = _query(
+    "limit",
+    {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
+    "most in this page, 100 by default",
+)
+PREFIX: Final = _query("prefix", TEXT, "only names at and below it")
+TIMEOUT: Final = _query(
+    "timeout",
+    {"type": "number", "minimum": 0, "maximum": limits.RECEIVE_WAIT_MS_MAX / 1000},
+    "seconds to wait for a message; 0 by default",
+)
+
+
+class Operation(NamedTuple):
+    """One request of the description."""
+
+    id: str
+    summary: str
+    answers: Mapping[int, tuple[str, Object | None]]
+    """By status: what it means, and the content by media type."""
+    parameters: tuple[Object, ...] = ()
+    body: Object | None = None
+    body_required: bool = True
+
+
+MESSAGE: Final[Object] = {"*/*": {"schema": {}}}
+_BODY_KINDS: Final = _query("body", {"enum": ["data", "text"]}, "text: the body becomes an amqp-value string")
+_BROKER: Final = _header(
+    "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
+)
+
+PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
+    "/{name}": {
+        "get": Operation(
+            "getName",
+            "what a name is, with links to its parts",
+            {200: ("the name", _content(_ref("Name"))), 303: ("a metadata name: see Location", None)},
+        ),
+        "post": Operation(
+            "post",
+            "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
+            "other type, or with BrokerProperties)",
+            {
+                201: (
+                    "done; Location is the policy's, or the message's",
+                    _content(ANY) | _content(TEXT, ATOM),
+                ),
+                207: ("a batch of which not every message was stored", _content(ANY)),
+                303: ("a metadata name: see Location", None),
+            },
+            (_BROKER, _BODY_KINDS),
+            _content(_ref("Policy"), JSON, POLICY)
+            | {ATOM: {"schema": TEXT}}
+            | {BATCH: {"schema": {"type": "array", "items": _ref("BatchMessage"), "maxItems": 1000}}}
+            | {
+                "text/plain": {"schema": TEXT},
+                AMQP: {"schema": TEXT},
+                "application/octet-stream": {"schema": TEXT},
+            },
+        ),
+    },
+    "/{name}/": {
+        "get": Operation(
+            "listNames",
+            "names below",
+            {200: ("a page", _content(_list("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
+            (AFTER, LIMIT, _query("deep", FLAG, "true: not only the next segment")),
+        )
+    },
+    "/{name}/!policy": {
+        "get": Operation(
+            "getPolicy",
+            "a name's policy",
+            {200: ("the policy as it was given", _content(_ref("Policy"))), 304: ("as you know it", None)},
+            (_query("effective", FLAG, "true: with every default"),),
+        ),
+        "put": Operation(
+            "changePolicy",
+            "change or renew it; the role stays",
+            {200: ("the policy", _content(_ref("Policy")))},
+            (IF_MATCH,),
+            _content(_ref("Policy")),
+        ),
+        "delete": Operation(
+            "dropPolicy", "take the role away, with what is in it", {204: ("gone", None)}, (IF_MATCH,)
+        ),
+    },
+    "/{name}/!head": {
+        "delete": Operation(
+            "receive",
+            "take the next message",
+            {200: ("the message", MESSAGE), 204: ("there is none", None)},
+            (TIMEOUT,),
+        ),
+        "post": Operation(
+            "lock",
+            "lock the next message; Location is the lock's",
+            {201: ("the message, locked", MESSAGE), 204: ("there is none", None)},
+            (TIMEOUT,),
+        ),
+    },
+    "/{name}/!messages": {
+        "get": Operation(
+            "browse",
+            "look at messages",
+            {200: ("messages", _content(_list("messages", ANY, paged=True)))},
+            (
+                _query("from", SEQUENCE, "first sequence"),
+                _query(
+                    "count",
+                    {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
+                    "most; 10 by default",
+                ),
+            ),
+        ),
+        "delete": Operation(
+            "purge",
+            "remove what no consumer holds",
+            {200: ("done", _content(_of({"purged": WHOLE}, "purged")))},
+        ),
+    },
+    "/{name}/!messages/{sequence}": {
+        "get": Operation("look", "look at one message", {200: ("the message", _content(ANY))}),
+        "delete": Operation("cancel", "cancel a scheduled message", {204: ("gone", None)}),
+    },
+    "/{name}/!messages/{sequence}/{lock}": {
+        "delete": Operation("complete", "done with it", {200: ("gone", _content(ANY))}),
+        "put": Operation(
+            "settle",
+            "give it back, or make it a dead letter",
+            {200: ("done", _content(ANY))},
+            body=_content(_ref("Outcome")),
+            body_required=False,
+        ),
+        "post": Operation("renew", "lock it anew", {200: ("locked", _content(_of({"locked_until": TIME})))}),
+    },
+    "/{name}/!figures": {
+        "get": Operation("figures", "how much is in a queue", {200: ("figures", _content(ANY))})
+    },
+    "/{name}/!subscriptions": {
+        "get": Operation(
+            "listSubscriptions",
+            "of a router",
+            {200: ("subscriptions", _content(_list("subscriptions", _ref("Subscription"))))},
+        ),
+        "post": Operation(
+            "subscribe",
+            "messages of a router go to a queue, a router or a URL",
+            {201: ("made; a push's secret is shown once", _content(_ref("Subscription")))},
+            body=_content(_ref("NewSubscription")),
+        ),
+    },
+    "/{name}/!subscriptions/{id}": {
+        "get": Operation("getSubscription", "one of them", {200: ("it", _content(_ref("Subscription")))}),
+        "put": Operation(
+            "changeSubscription",
+            "another filter, action, target or end",
+            {200: ("it", _content(_ref("Subscription")))},
+            (IF_MATCH,),
+            _content(_ref("NewSubscription")),
+        ),
+        "delete": Operation("unsubscribe", "end it", {204: ("gone", None)}),
+    },
+    "/!tokens": {
+        "post": Operation(
+            "makeToken",
+            "a bearer token for the user who shows its password",
+            {201: ("the token", _content(_ref("Token")))},
+            body=_content(_ref("TokenRequest")),
+        )
+    },
+    "/!status": {"get": Operation("status", "processes, shards, sums", {200: ("status", _content(ANY))})},
+    "/!queues": {
+        "get": Operation(
+            "listQueues",
+            "figures of queues",
+            {200: ("a page", _content(_list("queues", ANY, paged=True)))},
+            (PREFIX, AFTER, LIMIT),
+        )
+    },
+    "/!routers": {
+        "get": Operation(
+            "listRouters",
+            "routers and their subscriptions",
+            {200: ("them", _content(_list("routers", ANY)))},
+            (PREFIX,),
+        )
+    },
+    "/!permissions": {
+        "get": Operation(
+            "listPermissions",
+            "who may do what",
+            {200: ("them", _content(_list("permissions", _ref("Permission"))))},
+            (_query("user", TEXT, "only of this user"),),
+        )
+    },
+    "/!permissions/{user}": {
+        "put": Operation(
+            "permit",
+            "set what a user may do at and below a prefix",
+            {200: ("it", _content(_ref("Permission")))},
+            (PREFIX,),
+            _content(
+                _of({"rights": {"type": "array", "items": {"enum": [str(each) for each in Right]}}}, "rights")
+            ),
+        ),
+        "delete": Operation("clearPermission", "take it away", {204: ("gone", None)}, (PREFIX,)),
+    },
+    "/!definitions": {
+        "get": Operation(
+            "export",
+            "every name, subscription and right",
+            {200: ("them", _content(_ref("Definitions")))},
+            (PREFIX,),
+        ),
+        "post": Operation(
+            "import",
+            "take definitions in",
+            {200: ("what was done", _content(ANY))},
+            (
+                _query("dry_run", FLAG, "true: only say what would be done"),
+                _query("replace", FLAG, "true: change what is there and differs"),
+            ),
+            _content(_ref("Definitions")),
+        ),
+    },
+    "/!openapi.json": {"get": Operation("openapi", "this description", {200: ("it", _content(ANY))})},
+    "/healthz": {
+        "get": Operation("alive", "the gateway lives", {200: ("alive", _content(TEXT, "text/plain"))})
+    },
+    "/readyz": {
+        "get": Operation(
+            "ready",
+            "everything serves",
+            {
+                200: ("ready", _content(TEXT, "text/plain")),
+                503: ("what does not", _content(TEXT, "text/plain")),
+            },
+        )
+    },
+}
+IN_PATH: Final = {"name": NAME, "sequence": SEQUENCE_IN_PATH, "lock": LOCK, "id": ID, "user": USER}
+
+
+def description() -> Object:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "LightRail gateway",
+            "version": version("lightrail"),
+            "description": "Names, policies and messages of a LightRail broker; see docs/operate/http.md.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"basic": []}, {"bearer": []}, {}],
+        "paths": {
+            path: {method: _operation(path, operation) for method, operation in methods.items()}
+            for path, methods in PATHS.items()
+        },
+        "components": {
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
+            "schemas": _schemas(),
+        },
+    }
+
+
+def _operation(path: str, operation: Operation) -> Object:
+    parameters = [IN_PATH[part[1:-1]] for part in path.split("/") if part.startswith("{")]
+    made: Object = {
+        "operationId": operation.id,
+        "summary": operation.summary,
+        "parameters": [*parameters, *operation.parameters],
+        "responses": {
+            str(status): {"description": doc} | ({"content": content} if content else {})
+            for status, (doc, content) in operation.answers.items()
+        }
+        | {"default": {"description": "refused, and why", "content": _content(_ref("Problem"), PROBLEM)}},
+    }
+    if operation.body is not None:
+        made["requestBody"] = {"content": operation.body, "required": operation.body_required}
+    return made
+
+
+def _schemas() -> Object:
+    roles = [role for role in Role if role is not Role.NONE]
+    batch = {
+        "type": "object",
+        "properties": {key: {} for key in BROKER_PROPERTIES},
+        "additionalProperties": False,
+    }
+    subscription: Object = {
+        "target": {"type": "string", "minLength": 1},
+        "filter": {"type": ["object", "null"]},
+        "action": {"type": ["object", "null"]},
+        "expires_at": {"type": ["string", "null"]},
+    }
+    scope = _of(
+        {"prefix": TEXT, "rights": {"type": "array", "items": {"enum": [str(each) for each in Right]}}},
+        "rights",
+    )
+    permission = _of(
+        {"user": TEXT, "prefix": TEXT, "rights": {"type": "array", "items": TEXT}}, "user", "rights"
+    )
+    return {
+        "Policy": {"oneOf": [_ref(_schema_name(role)) for role in Role]},
+        **{_schema_name(role): _policy(role) for role in (*roles, Role.NONE)},
+        "Name": _of(
+            {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY},
+            "name",
+        ),
+        "BatchMessage": {
+            "type": "object",
+            "properties": {"Body": {}, "BrokerProperties": batch, "UserProperties": {"type": "object"}},
+            "additionalProperties": False,
+        },
+        "Outcome": {
+            "type": "object",
+            "properties": {
+                "outcome": {"enum": ["accepted", "released", "modified", "rejected"], "default": "released"},
+                "delivery_failed": FLAG,
+                "undeliverable_here": FLAG,
+                "condition": {"type": "string", "maxLength": 256},
+                "description": {"type": "string", "maxLength": 1024},
+                "annotations": {"type": ["object", "null"]},
+            },
+            "additionalProperties": False,
+        },
+        "NewSubscription": _of(subscription, "target") | {"additionalProperties": False},
+        "Subscription": _of(
+            {"id": TEXT, "router": TEXT, **subscription, "secret": TEXT}, "id", "router", "target"
+        ),
+        "TokenRequest": {
+            "type": "object",
+            "properties": {
+                "scope": {"type": ["array", "null"], "items": scope},
+                "ttl": {"type": "number", "minimum": 1, "maximum": limits.TOKEN_SECONDS_MAX},
+            },
+            "additionalProperties": False,
+        },
+        "Token": _of({"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, "token", "expires_at"),
+        "Permission": permission,
+        "Definitions": _of(
+            {
+                "format": {"const": 1},
+                "names": {"type": "object", "additionalProperties": _ref("Policy")},
+                "subscriptions": {"type": "array", "items": _ref("Subscription")},
+                "permissions": {"type": "array", "items": _ref("Permission")},
+            }
+        ),
+        "Problem": _of(
+            {
+                "title": TEXT,
+                "status": {"type": "integer"},
+                "detail": TEXT,
+                "field": TEXT,
+                "found": {},
+                "allowed": {},
+                "condition": TEXT,
+            },
+            "title",
+            "status",
+            "detail",
+        ),
+    }
+
+
+def _schema_name(role: Role) -> str:
+    return "".join(word.capitalize() for word in role.value.split("-")) + "Policy"
+
+
+def _policy(role: Role) -> Object:
+    fields = {field.name: _field(field) for field in fields_of(role)}
+    required = ["role", "reference"] if role is Role.METADATA else ["role"]
+    return {
+        "type": "object",
+        "properties": {"role": {"const": str(role)}, **fields},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _field(field: Field) -> Object:
+    made: Object
+    match field.kind:
+        case "seconds":
+            made = {"type": "number", "minimum": field.low, "maximum": field.high}
+        case "bytes" | "count":
+            made = {"type": "integer", "minimum": int(field.low), "maximum": int(field.high)}
+        case "boolean":
+            made = {"type": "boolean"}
+        case "choice":
+            made = {"type": "string", "enum": list(field.choices)}
+        case "time":
+            made = {"type": "string", "format": "date-time"}
+        case "object":
+            made = {"type": "object"}
+        case _:
+            made = {"type": "string"}
+            if field.kind == "text":
+                made["maxLength"] = int(field.high)
+    if field.default is None:
+        made["type"] = [made["type"], "null"]
+    return made | {"description": field.doc, "default": field.default}

@@ -113,6 +113,8 @@ NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router whose policy says nothing."""
+ROUTE_PATHS_MAX: Final = 100_000
+"""Ways that a message may take from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""
 PEEK_MESSAGES_MAX: Final = 1_000

@@ -169,13 +169,10 @@ class Service:
             compile_filter(filter)
             if action is not None:
                 compile_action(action)
-        except FilterError as error:
-            raise Refused(str(error)) from None
-        if expires_at is not None:
-            try:
+            if expires_at is not None:
                 Policy.parse({"role": "none", "expires_at": expires_at})
-            except InvalidPolicy as error:
-                raise Refused(str(error)) from None
+        except (FilterError, InvalidPolicy) as error:
+            raise Refused(str(error)) from None
         made = Subscription(
             router,
             id or secrets.token_hex(8),

@@ -33,7 +33,10 @@ def with_gateway(
             counts = FrontendCounts()
             counts.messages_received = 10 + id
             runner, port = await exposition.start(
-                "127.0.0.1", 0, registry(FRONTEND_FAMILIES, counts), lambda id=id: reasons[id]  # type: ignore[misc]
+                "127.0.0.1",
+                0,
+                registry(FRONTEND_FAMILIES, counts),
+                lambda id=id: reasons[id],  # type: ignore[misc]
             )
             runners.append(runner)
             processes.append(member("frontend", id, f"127.0.0.1:{port}"))

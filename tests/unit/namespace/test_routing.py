@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,39 +9,22 @@ from hypothesis import strategies as st
 from proton import Message
 
 from lightrail.cluster.coordinator import Write
-from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import limits
-from lightrail.model.policy import Policy
-from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.routing import Plan, Routing
-from lightrail.namespace.service import Service
+from tests.support.routers import Graph
 
 
-class Scene:
-    """A directory with routers, and a choice that follows a list."""
+class Scene(Graph):
+    """Routers, and a choice that follows a list."""
 
     def __init__(self) -> None:
-        self.coordinator = MemoryCoordinator()
-        self.now_ms = 1_000
-        self.directory = Directory(self.coordinator, now_ms=lambda: self.now_ms)
-        self.service = Service(self.coordinator, self.directory, now_ms=lambda: self.now_ms)
+        super().__init__()
         self.choices: list[int] = []
         self.routing = Routing(self.directory, self.choose)
 
     def choose(self, count: int) -> int:
         return self.choices.pop(0) % count if self.choices else 0
-
-    async def queue(self, *names: str) -> None:
-        for name in names:
-            await self.service.give(ANYBODY, name, Policy.parse({"role": "queue"}))
-
-    async def router(self, name: str, distribution: str = "all") -> None:
-        await self.service.give(ANYBODY, name, Policy.parse({"role": "router", "distribution": distribution}))
-
-    async def subscribe(self, router: str, target: str, **fields: Any) -> Subscription:
-        return await self.service.subscribe(ANYBODY, router, target, **fields)
 
     def plan(self, router: str = "r") -> Plan:
         self.directory.refresh()
@@ -71,7 +53,7 @@ def run(check: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(checked())
 
 
-def message(subject: str = "", **properties: Any) -> bytes:
+def message(subject: str = "", **properties: object) -> bytes:
     encoded: bytes = Message(subject=subject or None, properties=properties or None, body="x").encode()
     return encoded
 
@@ -113,7 +95,7 @@ def test_all_gives_a_message_to_every_subscription_whose_filter_matches() -> Non
 
 def test_one_gives_a_message_to_one_of_those_that_match() -> None:
     async def check(scene: Scene) -> None:
-        await scene.router("r", "one")
+        await scene.router("r", distribution="one")
         await scene.queue("a", "b", "c")
         for target in "ab":
             await scene.subscribe("r", target)
@@ -132,7 +114,7 @@ def test_one_gives_a_message_to_one_of_those_that_match() -> None:
 
 def test_one_takes_another_router_only_if_it_would_send_the_message_on() -> None:
     async def check(scene: Scene) -> None:
-        await scene.router("r", "one")
+        await scene.router("r", distribution="one")
         await scene.router("inner")
         await scene.router("empty")
         await scene.queue("a", "b")
@@ -166,7 +148,7 @@ def test_audit_beside_competing_processors() -> None:
 
     async def check(scene: Scene) -> None:
         await scene.router("jobs")
-        await scene.router("workers", "one")
+        await scene.router("workers", distribution="one")
         await scene.queue("audit", "w1", "w2")
         await scene.subscribe("jobs", "audit")
         await scene.subscribe("jobs", "workers")
@@ -246,11 +228,11 @@ def test_what_changes_on_the_way_makes_a_plan_void() -> None:
         assert scene.route(b"m") == {"a": [b"m"]}
         await scene.subscribe("inner", "b")
         assert set(scene.route(b"m")) == {"a", "b"}
-        await scene.service.drop(ANYBODY, "b")
+        await scene.drop("b")
         assert set(scene.route(b"m")) == {"a"}
-        await scene.service.unsubscribe(ANYBODY, "inner", found.id)
+        await scene.unsubscribe(found)
         assert scene.route(b"m") == {"nobody": [b"m"]}
-        await scene.service.drop(ANYBODY, "r")
+        await scene.drop("r")
         scene.directory.refresh()
         assert scene.routing.plan("r", scene.now_ms) is None
 
@@ -333,7 +315,7 @@ def test_every_queue_gets_what_is_for_it_once_and_in_order(kinds: list[str], cho
     async def check(scene: Scene) -> None:
         scene.choices = choices
         await scene.router("r")
-        await scene.router("any", "one")
+        await scene.router("any", distribution="one")
         await scene.queue("a", "b", "c", "x", "y")
         for name in "abc":
             await scene.subscribe("r", name, filter={"selector": f"kind LIKE '%{name}%'"})

@@ -285,3 +285,17 @@ def test_a_subscription_that_can_not_be_used_is_refused_with_the_reason(
         assert scene.one.directory.subscriptions("r") == []
 
     run(check)
+
+
+def test_a_router_takes_the_queues_of_its_subscriptions_along() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        for name in ("q", "r/$subscriptions/k"):
+            await scene.one.give(ANYBODY, name, policy())
+            await scene.one.subscribe(ANYBODY, "r", name)
+        await scene.one.drop(ANYBODY, "r")
+        assert [record.name for record in scene.one.directory.below("")] == ["q"]
+        assert list(scene.one.directory.every_subscription()) == []
+        assert set(await scene.coordinator.placements()) == {"q"}
+
+    run(check)

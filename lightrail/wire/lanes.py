@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal, Targets
 from lightrail.wire.shards import Producer, ShardPeer
@@ -198,6 +198,10 @@ class Lane(Producer):
         load = self._unanswered.pop(number, None)
         if load is None:
             return
+        if refusal.condition == conditions.NOT_FOUND:
+            # A set may stand for queues that were deleted, and made again since: it has to be said anew.
+            self._declared.clear()
+            self._sets.clear()
         innocent = self._is_refusing
         if innocent:
             self._again.append(load)

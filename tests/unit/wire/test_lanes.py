@@ -142,6 +142,21 @@ def test_a_lane_that_the_shard_ends_opens_again_for_what_comes_next() -> None:
     ]
 
 
+def test_a_set_that_was_not_found_is_declared_anew() -> None:
+    rig = Rig()
+    for batch in "xyz":
+        rig.send(batch, "a")
+    rig.shard.take()
+    rig.lane.refused(1, Refusal("amqp:not-found", "a was dropped"))
+    for number in (2, 3):
+        rig.lane.refused(number, FULL)
+    assert [(said.kind, said.number, said.epoch) for said in rig.shard.take()] == [
+        (Kind.TARGETS, 2, 0),
+        (Kind.ROUTE, 4, 2),
+        (Kind.ROUTE, 5, 2),
+    ]
+
+
 def test_numbers_of_sets_are_given_anew_and_frames_keep_their_meaning() -> None:
     rig = Rig()
     for place in range(limits.ROUTE_SETS_MAX + 1):

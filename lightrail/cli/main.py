@@ -21,7 +21,7 @@ EXAMPLES: Final = """examples:
   lightrail bench --help
 """
 SOURCES: Final = (
-    "Every setting is also a key of the TOML file given by --config (memory_mark = \"64MB\") and a variable "
+    'Every setting is also a key of the TOML file given by --config (memory_mark = "64MB") and a variable '
     "(LIGHTRAIL_MEMORY_MARK=64MB). Flags win over variables, variables over the file."
 )
 ROLES: Final = {

@@ -5,19 +5,20 @@ a shard, or raises Refused.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
-from lightrail.frontend import dynamic
+from lightrail.frontend import dynamic, subscribing
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.filters import source_filter
 from lightrail.frontend.guard import Hold
 from lightrail.frontend.relays import RelayLink
 from lightrail.frontend.routes import Refused, consumer_options, label_of, name_of, terminus_of
+from lightrail.frontend.routing import RouterLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicy, Policy, Role
@@ -53,6 +54,10 @@ class Terms:
     filter: dict[Symbol, Any] | None = None
     """The part of the source's filter that is applied; the answer says this one (messaging 3.5.3)."""
     hold: Hold | None = None
+    outlives: bool = False
+    """The terminus is there when the link is gone: a durable subscription."""
+    at_close: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """What has to be done when the client closes the link for good (detach with closed)."""
 
 
 @dataclass(slots=True)
@@ -122,9 +127,14 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
 
 async def _attach(connection: "ClientConnection", link: Link) -> None:
     frontend = connection.frontend
-    terminus = terminus_of(link)
     number = frontend.next_link()
     terms = Terms(f"{connection.session_owner(link.session)}/{number}")
+    if link.is_sender and link.source is None:
+        router, queue, shared = subscribing.find(link, frontend)
+        frontend.guard.demand(connection, Right.LISTEN, router)
+        subscribing.look_up(Attach(connection, link, router, number, terms), queue, shared)
+        return
+    terminus = terminus_of(link)
     if terminus.dynamic:
         record = await dynamic.make(connection, link, terminus, terms.owner)
         made = Attach(connection, link, record, number, terms)
@@ -243,17 +253,32 @@ async def _to_connection_point(attach: Attach) -> None:
 
 
 async def _to_router(attach: Attach) -> None:
-    raise Refused(
-        conditions.NOT_IMPLEMENTED, f"{attach.record.name} is a router; links to routers are not available"
+    if attach.link.is_sender:
+        await subscribing.subscribe(attach)
+        return
+    _bound_size(attach)
+    router = RouterLink(
+        attach.connection,
+        attach.link,
+        number=attach.number,
+        router=attach.record.name,
+        label=label_of(attach.link),
     )
+    attach.bind(router)
+    router.start()
 
 
 async def _to_send(attach: Attach) -> "tuple[ShardPeer, int] | None":
-    """The place of what the client sends to; the link takes messages up to the policy's size."""
+    """The place of what the client sends to."""
+    _bound_size(attach)
+    return await attach.place()
+
+
+def _bound_size(attach: Attach) -> None:
+    """The link takes messages up to the policy's size."""
     most = attach.record.policy["max_message_bytes"]
     if most is not None:
         attach.link.max_message_size = min(most, attach.link.max_message_size)
-    return await attach.place()
 
 
 async def _consume(attach: Attach, *, relay: bool = False) -> None:

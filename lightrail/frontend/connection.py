@@ -338,7 +338,10 @@ class ClientConnection(asyncio.Protocol):
             self._task(attach(self, event.link))
 
     def _detached(self, event: events.Detached) -> None:
+        terms = self._links.get(event.link.context) if self._links is not None else None
         self._drop_link(event.link)
+        if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
+            self._task(terms.at_close())
 
     def _ended(self, event: events.Ended) -> None:
         self.frontend.counts.sessions -= 1
@@ -414,7 +417,8 @@ class ClientConnection(asyncio.Protocol):
         assert isinstance(source, Source)
         terms = self._terms(link)
         source.filter = terms.filter
-        _forget_durability(source)
+        if not terms.outlives:
+            _forget_durability(source)
         link.accept(source=source, target=link.target, offered_capabilities=terms.offered)
         self.touch()
 

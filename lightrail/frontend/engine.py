@@ -25,6 +25,7 @@ from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.management import Management
 from lightrail.frontend.nodes import Nodes
+from lightrail.frontend.routing import Routers
 from lightrail.model import conditions, limits, names
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
@@ -70,6 +71,7 @@ class Frontend:
         self.service = Service(coordinator, self.directory, now_ms=lambda: self.now_ms())
         self.lifetimes = Lifetimes(self.service, name, boot, self.spawn, self._is_empty)
         self.guard = Guard(self.directory, self.lifetimes.unused)
+        self.routers = Routers(self.directory, self.later)
         self.directory.listen(self._names_changed)
         self._unreadable = False
         self.nodes = Nodes({management.ADDRESS: Management(self.service, self)})
@@ -139,6 +141,11 @@ class Frontend:
                 self._routes.clear()
             self._routes[queue] = known
         return self.shards[known[0]], known[1]
+
+    def placed(self, queue: str) -> tuple[ShardPeer, int] | None:
+        """The same if it is known here, else None."""
+        known = self._routes.get(queue)
+        return None if known is None else (self.shards[known[0]], known[1])
 
     async def _ask(self, queue: str) -> tuple[int, int]:
         placement = await self._coordinator.placement(queue) or await self._coordinator.place(queue)

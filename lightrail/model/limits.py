@@ -102,6 +102,8 @@ SOCKET_READ_BYTES: Final = 256 * 1024
 """One read of a socket."""
 
 # --- frontend to shard ---------------------------------------------------------------------------------
+ROUTE_SETS_MAX: Final = 1_024
+"""Sets of queues that one sending link of a router has declared at a shard; the oldest goes first."""
 HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """A shard or frontend that says nothing for so long is taken as gone until it speaks again."""
@@ -181,6 +183,8 @@ NAMES_MAX: Final = 200_000
 """Names with a role."""
 SUBSCRIPTIONS_MAX: Final = 10_000
 """Subscriptions of a router whose policy says nothing."""
+ROUTE_PATHS_MAX: Final = 100_000
+"""Ways that a message may take from a router to queues, over all routers behind it."""
 QUEUES_MAX: Final = 100_000
 """Queues that come into being by attaching, per shard."""
 PEEK_MESSAGES_MAX: Final = 1_000

@@ -169,13 +169,10 @@ class Service:
             compile_filter(filter)
             if action is not None:
                 compile_action(action)
-        except FilterError as error:
-            raise Refused(str(error)) from None
-        if expires_at is not None:
-            try:
+            if expires_at is not None:
                 Policy.parse({"role": "none", "expires_at": expires_at})
-            except InvalidPolicy as error:
-                raise Refused(str(error)) from None
+        except (FilterError, InvalidPolicy) as error:
+            raise Refused(str(error)) from None
         made = Subscription(
             router,
             id or secrets.token_hex(8),
@@ -252,16 +249,22 @@ class Service:
 
     async def _drop(self, record: Name) -> None:
         name = record.name
-        gone = {name, rules.dead_letter_name(name)}
+        leaving = [record]
+        if record.role is Role.ROUTER:
+            # The queues of its subscriptions have no other purpose.
+            leaving += self.directory.below(f"{name}/{rules.SUBSCRIPTIONS_SEGMENT}")
+        gone = {each.name for each in leaving} | {rules.dead_letter_name(each.name) for each in leaving}
         writes = [Write(NAMES + name, None, record.revision)]
+        writes += [Write(NAMES + each.name, None) for each in leaving[1:]]
         writes += [
             Write(each.key, None)
             for each in self.directory.every_subscription()
             if each.router == name or each.target in gone
         ]
         await self._write(writes, name)
-        if record.role in PLACED:
-            await self._coordinator.unplace(sorted(gone))
+        placed = [each.name for each in leaving if each.role in PLACED]
+        if placed:
+            await self._coordinator.unplace(sorted({*placed, *map(rules.dead_letter_name, placed)}))
 
     async def _write(self, writes: list[Write], what: str) -> None:
         try:

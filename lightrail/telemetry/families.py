@@ -50,6 +50,8 @@ class FrontendCounts:
         "messages_redelivered",
         "messages_refused",
         "messages_released",
+        "messages_routed",
+        "messages_unroutable",
         "outcomes",
         "sessions",
         "shards_connected",
@@ -83,6 +85,8 @@ class FrontendCounts:
     messages_redelivered: int
     messages_refused: int
     messages_released: int
+    messages_routed: int
+    messages_unroutable: int
     sessions: int
     shards_connected: int
     unanswered_bytes: int
@@ -110,6 +114,14 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Messages that senders got back, by the outcome they were told.",
         "outcome",
         {"rejected": "messages_refused", "released": "messages_released"},
+    ),
+    counter(
+        "lightrail_messages_routed", "Messages for queues that routers made of what came.", "messages_routed"
+    ),
+    counter(
+        "lightrail_messages_unroutable",
+        "Messages to routers that nobody gets: rejected or dropped, as the policy says.",
+        "messages_unroutable",
     ),
     counter("lightrail_messages_delivered", "Messages written to receivers.", "messages_delivered"),
     counter(

@@ -99,8 +99,6 @@ def gauge(name: str, help: str, attribute: str) -> Family[object]:
     return Family("gauge", name, help, (), lambda counts: [((), getattr(counts, attribute))])
 
 
-
-
 def _labelled(attributes: Mapping[str, str]) -> Callable[[object], Iterable[tuple[Labels, float]]]:
     return lambda counts: [((value,), getattr(counts, name)) for value, name in attributes.items()]
 

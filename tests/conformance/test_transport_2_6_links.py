@@ -135,7 +135,7 @@ REFUSED = {
     "dynamic-target": (sender("q", target=Target(dynamic=True, address="q")), "amqp:invalid-field"),
     "anonymous-terminus": (sender(None), "amqp:not-implemented"),
     "no-target": (sender("q", target=None), "amqp:invalid-field"),
-    "no-source": (receiver("q", source=None), "amqp:invalid-field"),
+    "no-source": (receiver("q", source=None), "amqp:not-found"),
     "no-source-address": (receiver(None), "amqp:invalid-field"),
     "empty-source-address": (receiver(""), "amqp:invalid-field"),
     "system-name": (receiver("$cbs"), "amqp:invalid-field"),

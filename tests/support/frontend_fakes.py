@@ -115,8 +115,10 @@ class Said:
 class FakeShard:
     """The side of ShardPeer that links see."""
 
-    def __init__(self) -> None:
+    def __init__(self, shard: int = 0) -> None:
+        self.shard = shard
         self.said: list[Said] = []
+        self.opened: dict[int, Any] = {}
         self.closed: list[tuple[str, int]] = []
         self.serving = True
 
@@ -124,7 +126,13 @@ class FakeShard:
         if self.serving:
             self.said.append(Said(part))
 
+    def open_producer(self, producer: Any) -> None:
+        self.opened[producer.number] = producer
+        if self.serving:
+            producer.say_all()
+
     def close_producer(self, number: int) -> None:
+        self.opened.pop(number, None)
         self.closed.append(("producer", number))
 
     def close_consumer(self, number: int) -> None:

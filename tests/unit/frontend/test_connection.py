@@ -184,7 +184,7 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
         (True, Source(), Coordinator(), conditions.NOT_IMPLEMENTED),
         (True, Source(), Target(address="a" * 600), conditions.INVALID_FIELD),
         (False, Source(), Target(), conditions.INVALID_FIELD),
-        (False, None, Target(), conditions.INVALID_FIELD),
+        (False, None, Target(), conditions.NOT_FOUND),
         (False, Source(dynamic=True, address="q"), Target(), conditions.INVALID_FIELD),
     ],
 )

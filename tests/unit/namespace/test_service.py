@@ -263,3 +263,39 @@ def test_a_list_shows_what_the_caller_may_know_of() -> None:
         assert list(scene.one.names(Caller("eve"))) == []
 
     run(check)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"filter": {"sql": "colour ="}}, "expected .*, found the end of the expression"),
+        ({"filter": {"colour": "red"}}, "no other keys than"),
+        ({"action": {"set": {"durable": True}}}, "set: expected"),
+        ({"expires_at": "tomorrow"}, "expires_at is 'tomorrow'"),
+    ],
+)
+def test_a_subscription_that_can_not_be_used_is_refused_with_the_reason(
+    fields: dict[str, Any], says: str
+) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        with pytest.raises(Refused, match=says):
+            await scene.one.subscribe(ANYBODY, "r", "q", **fields)
+        assert scene.one.directory.subscriptions("r") == []
+
+    run(check)
+
+
+def test_a_router_takes_the_queues_of_its_subscriptions_along() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        for name in ("q", "r/$subscriptions/k"):
+            await scene.one.give(ANYBODY, name, policy())
+            await scene.one.subscribe(ANYBODY, "r", name)
+        await scene.one.drop(ANYBODY, "r")
+        assert [record.name for record in scene.one.directory.below("")] == ["q"]
+        assert list(scene.one.directory.every_subscription()) == []
+        assert set(await scene.coordinator.placements()) == {"q"}
+
+    run(check)

@@ -24,9 +24,7 @@ from lightrail.telemetry.metrics import SYNC_SECONDS, Histogram, registry
 
 def queue(**figures: int) -> Any:
     """Figures of one queue, zero where nothing is said."""
-    return SimpleNamespace(
-        **(dict.fromkeys((*QUEUE_COUNTERS, "ready", "in_flight", "bytes"), 0) | figures)
-    )
+    return SimpleNamespace(**(dict.fromkeys((*QUEUE_COUNTERS, "ready", "in_flight", "bytes"), 0) | figures))
 
 
 def scrape(families: Any, counts: Any) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -126,9 +124,12 @@ def test_detail_per_queue_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None
     assert samples["lightrail_detailed_depth", ("a/2", "in_flight")] == 5
     assert samples["lightrail_detailed_queues_omitted", ()] == 1
     assert ("lightrail_detailed_bytes", ("a/3",)) not in samples
-    assert scrape(DETAILED_FAMILIES, QueueSelection(counts, "odd"))[
-        "lightrail_detailed_depth", ('odd"\\\n', "ready")
-    ] == 1
+    assert (
+        scrape(DETAILED_FAMILIES, QueueSelection(counts, "odd"))[
+            "lightrail_detailed_depth", ('odd"\\\n', "ready")
+        ]
+        == 1
+    )
 
 
 @pytest.mark.parametrize("families", [FRONTEND_FAMILIES, SHARD_FAMILIES, DETAILED_FAMILIES])

@@ -135,7 +135,7 @@ def test_a_slice_of_a_batch_is_read_again(messages: list[bytes], data: st.DataOb
         Welcome(VERSION, 1, 2, 3),
         ProducerOpen("ordérs/🚲"),
         ConsumerOpen("q", 5, True, True, True, -3, 1, False),
-        SettleDetail("amqp:not-allowed", "a \"reason\"", True, True, "c1"),
+        SettleDetail("amqp:not-allowed", 'a "reason"', True, True, "c1"),
         Refusal("amqp:internal-error", ""),
     ],
 )

@@ -1,0 +1,142 @@
+"""What every link on which a client sends has: its credit, and what it sent that nobody has answered yet.
+
+Backpressure is the sum of three numbers that never exceeds the window: credit that is out, messages that
+came and were not answered. A shard that is slow, full or away answers nothing, so nothing more is granted.
+"""
+
+from typing import TYPE_CHECKING
+
+from lightrail.amqp.events import Transfers
+from lightrail.amqp.sections import decode_header
+from lightrail.model import conditions, limits
+from lightrail.wire.messages import Refusal
+from lightrail.wire.shards import Producer
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+
+
+class IncomingLink(Producer):
+    """One incoming link (the client sends), whatever becomes of its messages."""
+
+    __slots__ = (
+        "_attached",
+        "_closed",
+        "_connection",
+        "_head",
+        "_head_attributes",
+        "_held_back",
+        "_link",
+        "_mean_size",
+        "_unanswered_bytes",
+        "_unanswered_messages",
+    )
+
+    def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
+        self.number = number
+        self._connection = connection
+        self._link = link
+        self._attached = False
+        self._closed = False
+        self._held_back = False
+        self._unanswered_messages = 0
+        self._unanswered_bytes = 0
+        self._mean_size = 1024.0
+        self._head: bytes | None = None
+        self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
+
+    def close(self) -> None:
+        """The client's link is gone."""
+        raise NotImplementedError
+
+    @property
+    def unanswered(self) -> int:
+        """Messages that came and have no answer yet."""
+        return self._unanswered_messages
+
+    def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
+        """(durable, priority, when they expire or 0) of the messages that came."""
+        head = event.head
+        if head != self._head:
+            # Every message with this header section has the same; the engine has checked it.
+            header = decode_header(head)
+            self._head = head
+            self._head_attributes = (header.durable, header.priority, header.ttl)
+        durable, priority, ttl = self._head_attributes
+        expires = 0
+        if ttl is not None:
+            expires = now_ms + ttl
+        if event.absolute_expiry_ms is not None:
+            # The earlier of both: whichever says that the message is of no more use (messaging 3.2.1, 3.2.4).
+            expires = min(expires, event.absolute_expiry_ms) if expires else event.absolute_expiry_ms
+            expires = max(expires, 1)
+        return durable, priority, expires
+
+    def _take(self, count: int, size: int) -> None:
+        """Messages came: they count until they are answered."""
+        self._unanswered_messages += count
+        self._unanswered_bytes += size
+        # One byte more than there is: the mean of messages without any must not come near 0.
+        self._mean_size += ((size + 1) / count - self._mean_size) * 0.25
+        counts = self._connection.frontend.counts
+        counts.messages_received += count
+        counts.message_bytes_received += size
+        self._connection.frontend.intake.took(self._connection, size)
+        if self._unanswered_bytes > limits.LINK_UNANSWERED_BYTES:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """The messages are larger than those that the credit was meant for: what is left of it shrinks."""
+        if self._link.credit > limits.LINK_CREDIT_MIN:
+            self._link.grant(limits.LINK_CREDIT_MIN)
+            self._connection.touch()
+
+    def _attach(self) -> None:
+        """The client's attach is answered and gets its first credit; once."""
+        if self._closed or self._attached:
+            return
+        self._attached = True
+        self._connection.accept_incoming(self._link)
+        self._top_up()
+
+    def _hold_back(self, refusal: Refusal) -> None:
+        """A full disk: the sender knows, and goes on at the pace of our asking."""
+        if refusal.condition == conditions.RESOURCE_LIMIT_EXCEEDED and not self._held_back:
+            self._held_back = True
+            self._connection.frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._held_back = False
+        if not self._closed:
+            self._top_up()
+            self._connection.touch()
+
+    def _give(self, count: int, size: int) -> None:
+        """So many messages have their answer, or will get none."""
+        self._unanswered_messages -= count
+        self._unanswered_bytes -= size
+        self._connection.frontend.intake.answered(self._connection, size)
+        if not self._closed:
+            self._top_up()
+            self._connection.touch()
+
+    def _end(self, refusal: Refusal) -> None:
+        """Nothing that was sent will get an answer: the link ends with the reason."""
+        self._connection.frontend.intake.answered(self._connection, self._unanswered_bytes)
+        self._unanswered_messages = self._unanswered_bytes = 0
+        if not self._closed:
+            self._closed = True
+            self._connection.refuse_link(self._link, self._attached, refusal)
+
+    def _top_up(self) -> None:
+        """Grants credit when at least half of the window is free: one flow for many messages."""
+        if self._connection.frontend.stopping or self._held_back:
+            return
+        window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
+        window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
+        if self._connection.frontend.counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
+            window = limits.LINK_CREDIT_MIN
+        credit = window - self._unanswered_messages
+        if credit - self._link.credit >= window >> 1:
+            self._link.grant(credit)

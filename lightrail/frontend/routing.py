@@ -1,0 +1,387 @@
+"""A link that sends to a router: its batches are taken apart by the plan, and answered when all parts are.
+
+A batch goes through the plan when it comes, and becomes one frame per set of queues that live on one shard
+(wire/lanes.py). It is accepted when every frame that carries it is; messages of a frame that is refused are
+rejected with the frame's reason. While the shard of a queue has to be asked for, or nobody has subscribed yet
+and the policy lets senders wait, batches wait in their order; credit bounds how many.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.types import Symbol
+from lightrail.frontend.incoming import IncomingLink
+from lightrail.model import conditions
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
+from lightrail.wire.lanes import Attributes, Lane, Load
+from lightrail.wire.messages import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.wire.shards import ShardPeer
+
+log = logging.getLogger("lightrail.frontend.routing")
+
+QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
+"""What a shard says of a queue that it does not have, or not any more."""
+
+
+class RoutedBatch:
+    """What a client sent in one go, and what became of it so far."""
+
+    __slots__ = (
+        "attributes",
+        "count",
+        "deadline_ms",
+        "first_id",
+        "loads",
+        "outstanding",
+        "payloads",
+        "refused",
+        "settled",
+        "size",
+    )
+
+    def __init__(self, event: Transfers, size: int, attributes: Attributes) -> None:
+        self.first_id = event.first_delivery_id
+        self.settled = event.settled
+        self.payloads = event.payloads
+        self.count = len(event.payloads)
+        self.size = size
+        self.attributes = attributes
+        self.deadline_ms: int | None = None
+        """Until when it waits for a first subscriber, once it does."""
+        self.outstanding = 0
+        """Loads that have no answer."""
+        self.loads: list[Load] = []
+        self.refused: dict[int, Refusal] | None = None
+        """Why, by place in the batch."""
+
+    def refuse(self, indices: Iterable[int], refusal: Refusal) -> None:
+        """These messages are not where they have to be."""
+        if self.refused is None:
+            self.refused = {}
+        for index in indices:
+            self.refused.setdefault(index, refusal)
+
+
+class RouterLink(IncomingLink):
+    """One incoming link (the client sends) bound to a router."""
+
+    __slots__ = ("_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
+
+    def __init__(
+        self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
+    ) -> None:
+        super().__init__(connection, link, number)
+        self.router = router
+        self._label = label
+        self._lanes: dict[int, Lane] = {}
+        """By shard."""
+        self._plan: Plan | None = None
+        self._splits: dict[frozenset[str], list[tuple[Lane, frozenset[str]]]] = {}
+        """Sets of queues of that plan, by the shards that they live on."""
+        self._waiting: deque[RoutedBatch] = deque()
+        self._looking_up = False
+
+    def start(self) -> None:
+        """Answers the attach: there is no shard to wait for."""
+        self._attach()
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """A batch came: it goes where the plan says."""
+        durable, priority, expires = self._attributes(event, now_ms)
+        size = sum(map(len, event.payloads))
+        batch = RoutedBatch(event, size, Attributes(durable, priority, expires, event.message_format))
+        self._take(batch.count, size)
+        if self._waiting or not self._route(batch, now_ms):
+            self._waiting.append(batch)
+
+    def _route(self, batch: RoutedBatch, now_ms: int) -> bool:
+        """Sends a batch on its way, or refuses it; False when it has to wait."""
+        frontend = self._connection.frontend
+        frontend.poll()
+        plan = frontend.routers.routing.plan(self.router, now_ms)
+        if plan is not self._plan:
+            self._plan = plan
+            self._splits.clear()
+        if plan is None:
+            self._gone(batch)
+            return True
+        if plan.problem:
+            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+            self._give_up(batch, range(batch.count), refusal)
+            return True
+        if plan.is_empty and self._may_wait(batch, plan, now_ms):
+            return False
+        groups, unroutable = plan.route(batch.payloads)
+        ways = []
+        unknown: list[str] = []
+        for group in groups:
+            way = self._splits.get(group.queues) or self._split(group.queues, unknown)
+            ways.append((group, way))
+        if unknown:
+            self._look_up(unknown)
+            return False
+        if unroutable:
+            self._unroutable(batch, unroutable, plan)
+        copies = 0
+        for group, way in ways:
+            copies += len(group.indices) * len(group.queues)
+            for lane, queues in way:
+                load = Load(batch, queues, group.indices)
+                batch.loads.append(load)
+                batch.outstanding += 1
+                lane.send(load, group.payloads, batch.attributes)
+        frontend.counts.messages_routed += copies
+        if not batch.outstanding:
+            self._finish([batch])
+        return True
+
+    def _split(self, queues: frozenset[str], unknown: list[str]) -> list[tuple[Lane, frozenset[str]]]:
+        """The queues of each shard; what nobody knows the shard of is added to `unknown`."""
+        by_shard: dict[int, tuple[Lane, list[str]]] = {}
+        complete = True
+        for queue in queues:
+            place = self._connection.frontend.placed(queue)
+            if place is None:
+                unknown.append(queue)
+                complete = False
+                continue
+            peer, _ = place
+            by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
+        found = [(lane, frozenset(names)) for lane, names in by_shard.values()]
+        if complete:
+            self._splits[queues] = found
+        return found
+
+    def _lane(self, peer: "ShardPeer") -> Lane:
+        lane = self._lanes.get(peer.shard)
+        if lane is None:
+            lane = self._lanes[peer.shard] = Lane(
+                peer, self.number, label=self._label, stored=self._stored, refused=self._refused
+            )
+        return lane
+
+    # --- what has to wait ------------------------------------------------------------------------------
+
+    def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
+        """Nobody is there at all: a batch waits for a first subscriber for as long as the policy says."""
+        wait_ms = plan.policy.milliseconds("buffer_timeout") or 0
+        if batch.deadline_ms is None:
+            batch.deadline_ms = now_ms + wait_ms
+        left = batch.deadline_ms - now_ms
+        if left <= 0:
+            return False
+        frontend = self._connection.frontend
+        frontend.routers.wait(self)
+        frontend.later(left, self.go_on)
+        return True
+
+    def _look_up(self, queues: list[str]) -> None:
+        if not self._looking_up:
+            self._looking_up = True
+            self._connection.frontend.spawn(self._place(queues))
+
+    async def _place(self, queues: list[str]) -> None:
+        """Asks the coordinator where queues are, then goes on with what waits for it."""
+        refusal: Refusal | None = None
+        try:
+            for queue in queues:
+                await self._connection.frontend.place(queue)
+        except Exception:
+            log.exception("the coordinator could not say where the queues of %s are", self.router)
+            refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")
+        self._looking_up = False
+        if refusal is not None and self._waiting:
+            batch = self._waiting.popleft()
+            self._give_up(batch, range(batch.count), refusal)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Something has changed that batches may be waiting for."""
+        if self._looking_up:
+            return
+        waiting = self._waiting
+        while waiting and self._route(waiting[0], self._connection.frontend.now_ms()):
+            waiting.popleft()
+
+    # --- from the shards -------------------------------------------------------------------------------
+
+    def _stored(self, loads: list[Load]) -> None:
+        finished = []
+        for load in loads:
+            batch: RoutedBatch = load.batch
+            batch.outstanding -= 1
+            if not batch.outstanding:
+                finished.append(batch)
+        if finished:
+            self._finish(finished)
+
+    def _refused(self, load: Load, refusal: Refusal) -> None:
+        if refusal.condition in QUEUE_AWAY and not load.is_repeated and not refusal.accepted:
+            self._connection.frontend.spawn(self._repeat(load, refusal))
+            return
+        self._fail(load, refusal)
+
+    def _fail(self, load: Load, refusal: Refusal) -> None:
+        batch: RoutedBatch = load.batch
+        batch.refuse(load.indices[refusal.accepted :], refusal)
+        self._hold_back(refusal)
+        self._stored([load])
+
+    async def _repeat(self, load: Load, refusal: Refusal) -> None:
+        """A queue of a load went away: what is there now gets its messages, once."""
+        try:
+            await self._resolve(load)
+        except Exception:
+            log.exception("messages for %s could not be resolved anew", self.router)
+            self._fail(load, refusal)
+
+    async def _resolve(self, load: Load) -> None:
+        frontend = self._connection.frontend
+        batch: RoutedBatch = load.batch
+        for queue in load.queues:
+            frontend.forget_route(queue)
+        self._splits.clear()
+        frontend.poll()
+        plan = frontend.routers.routing.plan(self.router, frontend.now_ms())
+        if plan is None:
+            deleted = Refusal(conditions.RESOURCE_DELETED, f"{self.router} is no router any more")
+            self._fail(load, deleted)
+            return
+        carried: dict[int, set[str]] = {}
+        for other in batch.loads:
+            if other is not load:
+                for index in other.indices:
+                    carried.setdefault(index, set()).update(other.queues)
+        places = sorted(set(load.indices))
+        groups, unroutable = plan.route([batch.payloads[place] for place in places])
+        if unroutable:
+            self._unroutable(
+                batch, [places[index] for index in unroutable if places[index] not in carried], plan
+            )
+        for group in groups:
+            for queue in group.queues:
+                await frontend.place(queue)
+        for group in groups:
+            parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
+            for index, payload in zip(group.indices, group.payloads, strict=True):
+                left = group.queues - carried.get(places[index], frozenset())
+                if left:
+                    indices, payloads = parts.setdefault(left, ([], []))
+                    indices.append(places[index])
+                    payloads.append(payload)
+            for queues, (indices, payloads) in parts.items():
+                for lane, names in self._split(queues, []):
+                    repeated = Load(batch, names, indices, is_repeated=True)
+                    batch.loads.append(repeated)
+                    batch.outstanding += 1
+                    lane.send(repeated, payloads, batch.attributes)
+        batch.loads.remove(load)
+        self._stored([load])
+
+    # --- answers to the client -------------------------------------------------------------------------
+
+    def _unroutable(self, batch: RoutedBatch, indices: Sequence[int], plan: Plan) -> None:
+        self._connection.frontend.counts.messages_unroutable += len(indices)
+        if plan.policy["unroutable"] == "reject":
+            batch.refuse(indices, Refusal(conditions.NOT_FOUND, UNROUTABLE.format(router=self.router)))
+
+    def _give_up(self, batch: RoutedBatch, indices: Sequence[int], refusal: Refusal) -> None:
+        batch.refuse(indices, refusal)
+        self._finish([batch])
+
+    def _gone(self, batch: RoutedBatch) -> None:
+        """The router is none any more: so is the link."""
+        refusal = Refusal(conditions.RESOURCE_DELETED, f"{self.router} is no router any more")
+        self._give_up(batch, range(batch.count), refusal)
+        if not self._closed:
+            self._closed = True
+            self._connection.refuse_link(self._link, self._attached, refusal)
+
+    def _finish(self, batches: list[RoutedBatch]) -> None:
+        """Batches that have all their answers: the client gets its own, neighbours in one."""
+        counts = self._connection.frontend.counts
+        count = size = 0
+        first = last = -1
+        for batch in batches:
+            count += batch.count
+            size += batch.size
+            counts.messages_accepted += batch.count
+            if batch.refused is not None:
+                counts.messages_accepted -= len(batch.refused)
+                counts.messages_refused += len(batch.refused)
+            if batch.settled or self._closed:
+                continue
+            if batch.refused is not None:
+                self._settle_apart(batch, batch.refused)
+                continue
+            if first >= 0 and batch.first_id == last + 1:
+                last += batch.count
+                continue
+            if first >= 0:
+                self._link.settle(first, last, ACCEPTED)
+            first = batch.first_id
+            last = first + batch.count - 1
+        if first >= 0:
+            self._link.settle(first, last, ACCEPTED)
+        self._give(count, size)
+        if self._closed and not self._unanswered_messages:
+            self._close_lanes()
+
+    def _settle_apart(self, batch: RoutedBatch, refused: dict[int, Refusal]) -> None:
+        """Some messages of a batch were refused: ranges of one outcome each."""
+        start = 0
+        for index in range(1, batch.count + 1):
+            refusal = refused.get(start)
+            if index < batch.count and refused.get(index) == refusal:
+                continue
+            state: Any = ACCEPTED
+            if refusal is not None:
+                error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
+                state = Rejected(error=error)
+            self._link.settle(batch.first_id + start, batch.first_id + index - 1, state)
+            start = index
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The client's link is gone. What it sent still goes where it has to."""
+        self._closed = True
+        if not self._unanswered_messages:
+            self._close_lanes()
+
+    def _close_lanes(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+
+
+class Routers:
+    """What a frontend's links to routers share: the plans, and who waits for a first subscriber."""
+
+    __slots__ = ("_later", "_waiting", "routing")
+
+    def __init__(self, directory: Directory, later: Callable[[int, Callable[[], None]], None]) -> None:
+        self._later = later
+        self._waiting: dict[RouterLink, None] = {}
+        self.routing = Routing(directory)
+        directory.listen(self._changed)
+
+    def wait(self, link: RouterLink) -> None:
+        """A link is told when subscriptions or names change, once."""
+        self._waiting[link] = None
+
+    def _changed(self, changes: Changes) -> None:
+        # Not at once: whoever refreshed the directory may be in the middle of a batch.
+        waiting, self._waiting = self._waiting, {}
+        for link in waiting:
+            self._later(0, link.go_on)

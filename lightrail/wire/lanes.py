@@ -1,0 +1,244 @@
+"""A lane: the batches of one sending link of a router on their way to one shard, and their answers.
+
+Each ROUTE frame goes to a set of queues, which the shard knows by a number (TARGETS). Sets are declared when
+they are first used, and again after each greeting. Where a shard refuses a frame, it refuses all that are on
+their way behind it, whatever queues they are for (rule 4 of docs/formats/wire.md); those have done nothing
+wrong and are sent again, in order, as soon as the last answer has come.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final, NamedTuple
+
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import AFRESH, HEADER, HEADER_SIZE, Kind, enqueue, frame
+from lightrail.wire.messages import ProducerOpen, Refusal, Targets
+from lightrail.wire.shards import Producer, ShardPeer
+
+ROUTE: Final = int(Kind.ROUTE)
+
+
+class Attributes(NamedTuple):
+    """What all messages of a frame have in common."""
+
+    durable: bool
+    priority: int
+    expires_at_ms: int
+    """0 for never."""
+    message_format: int
+
+
+class Load:
+    """Messages on their way to queues of one shard, in one frame."""
+
+    __slots__ = ("batch", "indices", "is_repeated", "number_of_set", "part", "queues")
+
+    def __init__(
+        self, batch: Any, queues: frozenset[str], indices: Sequence[int], is_repeated: bool = False
+    ) -> None:
+        self.batch = batch
+        """The caller's own."""
+        self.queues = queues
+        self.indices = indices
+        """Which messages of the batch they are."""
+        self.is_repeated = is_repeated
+        """It was refused once, and has been resolved anew."""
+        self.part = b""
+        self.number_of_set = 0
+
+
+class Lane(Producer):
+    """One sending link's way to one shard.
+
+    Args:
+        number: of the link; the lanes of one link to several shards share it.
+        stored: told of loads that are where they have to be.
+        refused: told of a load that is not, or only its first `refusal.accepted` messages.
+    """
+
+    __slots__ = (
+        "_again",
+        "_declared",
+        "_held",
+        "_is_open",
+        "_is_refusing",
+        "_label",
+        "_next",
+        "_next_set",
+        "_peer",
+        "_refused",
+        "_sets",
+        "_stored",
+        "_unanswered",
+    )
+
+    def __init__(
+        self,
+        peer: ShardPeer,
+        number: int,
+        *,
+        label: str,
+        stored: Callable[[list[Load]], None],
+        refused: Callable[[Load, Refusal], None],
+    ) -> None:
+        self.number = number
+        self._peer = peer
+        self._label = label
+        self._stored = stored
+        self._refused = refused
+        self._is_open = False
+        self._next = 1
+        self._unanswered: dict[int, Load] = {}
+        self._is_refusing = False
+        self._again: list[Load] = []
+        """What was refused only for what was before it."""
+        self._held: list[Load] = []
+        """What came meanwhile."""
+        self._sets: dict[frozenset[str], int] = {}
+        self._declared: dict[int, frozenset[str]] = {}
+        """The same by number, as the shard knows it."""
+        self._next_set = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything has its answer."""
+        return not self._unanswered and not self._is_refusing
+
+    def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
+        """Messages leave for the queues of a load."""
+        ends = array("I", accumulate(map(len, payloads)))
+        number_of_set = self._sets.get(load.queues)
+        if number_of_set is None:
+            number_of_set = self._declare(load.queues)
+        load.number_of_set = number_of_set
+        number = self._next
+        load.part = enqueue(
+            self.number,
+            number_of_set,
+            number,
+            ends.tobytes(),
+            payloads,
+            durable=attributes.durable,
+            afresh=not self._unanswered,
+            priority=attributes.priority,
+            expires_at_ms=attributes.expires_at_ms,
+            message_format=attributes.message_format,
+            size=ends[-1],
+            kind=ROUTE,
+        )
+        if self._is_refusing:
+            self._held.append(load)
+            return
+        self._next = number + 1
+        self._unanswered[number] = load
+        if not self._is_open:
+            # Opening says everything that has no answer, this load included.
+            self._is_open = True
+            self._peer.open_producer(self)
+        else:
+            self._peer.post(load.part)
+
+    def close(self) -> None:
+        """The link is gone, and everything has its answer."""
+        if self._is_open:
+            self._is_open = False
+            self._peer.close_producer(self.number)
+
+    # --- sets ------------------------------------------------------------------------------------------
+
+    def _declare(self, queues: frozenset[str]) -> int:
+        """A number for a set of queues. The oldest number is given anew when there are too many: frames that
+        mean its former set are before the declaration, or are sent again with their own."""
+        number = self._next_set = self._next_set % limits.ROUTE_SETS_MAX + 1
+        self._say_set(number, queues)
+        return number
+
+    def _say_set(self, number: int, queues: frozenset[str]) -> None:
+        former = self._declared.get(number)
+        if former is not None:
+            self._sets.pop(former, None)
+        self._declared[number] = queues
+        self._sets[queues] = number
+        if self._is_open:
+            body = Targets(sorted(queues)).encode()
+            self._peer.post(frame(Kind.TARGETS, link=self.number, number=number, body=body))
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens this lane at the shard and sends what was never answered, in order."""
+        body = ProducerOpen("", label=self._label).encode()
+        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, body=body))
+        self._declared.clear()
+        self._sets.clear()
+        for load in self._unanswered.values():
+            if self._declared.get(load.number_of_set) != load.queues:
+                self._say_set(load.number_of_set, load.queues)
+            self._peer.post(load.part)
+
+    def ready(self) -> None:
+        """Frames need not wait for it."""
+
+    def answered(self, number: int, count: int) -> None:
+        """The frames number .. number+count-1 are stored."""
+        unanswered = self._unanswered
+        stored = []
+        for key in range(number, number + count):
+            load = unanswered.pop(key, None)
+            if load is not None:
+                stored.append(load)
+        if not unanswered and self._is_refusing:
+            self._go_on()
+        if stored:
+            self._stored(stored)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One frame could not be stored, or not all of it."""
+        load = self._unanswered.pop(number, None)
+        if load is None:
+            return
+        if refusal.condition == conditions.NOT_FOUND:
+            # A set may stand for queues that were deleted, and made again since: it has to be said anew.
+            self._declared.clear()
+            self._sets.clear()
+        innocent = self._is_refusing
+        if innocent:
+            self._again.append(load)
+        elif self._unanswered:
+            self._is_refusing = True
+        if not self._unanswered and self._is_refusing:
+            self._go_on()
+        if not innocent:
+            self._refused(load, refusal)
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this lane; it is opened again for what comes next."""
+        self._is_open = False
+        self._is_refusing = False
+        loads = [*self._again, *self._unanswered.values(), *self._held]
+        self._unanswered.clear()
+        self._again.clear()
+        self._held.clear()
+        for load in loads:
+            self._refused(load, refusal)
+
+    def _go_on(self) -> None:
+        """The last answer after a refusal has come: what waits is sent under new numbers."""
+        self._is_refusing = False
+        again = [*self._again, *self._held]
+        self._again.clear()
+        self._held.clear()
+        for load in again:
+            if self._declared.get(load.number_of_set) != load.queues:
+                load.number_of_set = self._sets.get(load.queues) or self._declare(load.queues)
+            kind, flags, priority, _, link, count, _ = HEADER.unpack_from(load.part)
+            flags = flags & ~AFRESH if self._unanswered else flags | AFRESH
+            number = self._next
+            self._next = number + 1
+            load.part = (
+                HEADER.pack(kind, flags, priority, load.number_of_set, link, count, number)
+                + load.part[HEADER_SIZE:]
+            )
+            self._unanswered[number] = load
+            self._peer.post(load.part)

@@ -1,0 +1,371 @@
+"""RouterLink: batches taken apart, one answer for all parts, what waits, and what is sent anew."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+from proton import Message
+
+from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.performatives import Rejected
+from lightrail.frontend.routing import RouterLink, Routers
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
+from lightrail.wire.messages import Refusal, Targets
+from tests.support.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
+from tests.support.routers import Graph
+
+FULL = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "full")
+AWAY = Refusal(conditions.NOT_FOUND, "no such queue")
+
+
+class RouterFrontend(FakeFrontend):
+    """A frontend with a namespace and two shards: queues whose names begin with `far` are on the second."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.shards = [FakeShard(0), FakeShard(1)]
+        self.routers = Routers(graph.directory, self.later)
+        self.routes: dict[str, tuple[FakeShard, int]] = {}
+        self.broken = False
+
+    def now_ms(self) -> int:
+        return self.graph.now_ms
+
+    def poll(self) -> None:
+        self.graph.directory.refresh()
+
+    def placed(self, queue: str) -> tuple[FakeShard, int] | None:
+        return self.routes.get(queue)
+
+    async def place(self, queue: str) -> tuple[FakeShard, int]:
+        await asyncio.sleep(0)
+        if self.broken:
+            raise OSError("no disk")
+        return self.routes.setdefault(queue, (self.shards[queue.startswith("far")], 1))
+
+    def forget_route(self, queue: str) -> None:
+        self.routes.pop(queue, None)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    tasks: list[asyncio.Task[None]]
+
+
+class Rig:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.connection = FakeConnection()
+        self.frontend = RouterFrontend(graph)
+        self.frontend.tasks = []
+        self.connection.frontend = self.frontend
+        self.link = FakeLink()
+        self.router = RouterLink(
+            self.connection,  # type: ignore[arg-type]
+            self.link,  # type: ignore[arg-type]
+            number=5,
+            router="r",
+            label="me",
+        )
+        self.next_id = 0
+        self.router.start()
+        self.meaning: list[dict[int, list[str]]] = [{}, {}]
+
+    async def settle(self) -> None:
+        """Everything that was begun ends."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+            calls, self.frontend.calls = self.frontend.calls, []
+            for wait_ms, call in calls:
+                if wait_ms:
+                    self.frontend.calls.append((wait_ms, call))
+                else:
+                    call()
+
+    async def send(self, *payloads: bytes, settled: bool = False, head: bytes = b"") -> int:
+        first = self.next_id
+        self.next_id += len(payloads)
+        self.link.credit -= len(payloads)
+        event = Transfers(self.link, first, list(payloads), settled, 0, head)  # type: ignore[arg-type]
+        self.router.transfers(event, self.graph.now_ms)
+        await self.settle()
+        return first
+
+    def said(self, shard: int = 0) -> list[tuple[list[str], list[bytes]]]:
+        """The queues and the messages of the frames that left."""
+        found = []
+        for said in self.frontend.shards[shard].take():
+            if said.kind == Kind.TARGETS:
+                self.meaning[shard][said.number] = Targets.decode(said.body).queues
+            elif said.kind == Kind.ROUTE:
+                found.append((self.meaning[shard][said.epoch], messages(said)))
+        return found
+
+    def answer(self, number: int, count: int = 1, shard: int = 0) -> None:
+        self.frontend.shards[shard].opened[5].answered(number, count)
+
+    async def refuse(self, number: int, refusal: Refusal, shard: int = 0) -> None:
+        self.frontend.shards[shard].opened[5].refused(number, refusal)
+        await self.settle()
+
+    def outcomes(self) -> list[str]:
+        """Of each message: its condition, or accepted."""
+        found: dict[int, str] = {}
+        for first, last, state in self.link.settled:
+            for id in range(first, last + 1):
+                assert id not in found
+                found[id] = str(state.error.condition) if isinstance(state, Rejected) else "accepted"
+                assert isinstance(state, Rejected) or state is ACCEPTED
+        assert sorted(found) == list(range(len(found)))
+        return [found[id] for id in sorted(found)]
+
+
+def messages(said: Said) -> list[bytes]:
+    ends = memoryview(said.part)[ENQUEUE_ENDS : ENQUEUE_ENDS + 4 * said.count].cast("I")
+    blob = said.part[ENQUEUE_ENDS + 4 * said.count :]
+    starts = [0, *ends[:-1]]
+    return [blob[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def message(subject: str, **fields: Any) -> bytes:
+    encoded: bytes = Message(subject=subject, body="x", **fields).encode()
+    return encoded
+
+
+def run(check: Callable[[Rig], Awaitable[None]], **policy: Any) -> None:
+    async def checked() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(2)
+        await graph.router("r", **policy)
+        await check(Rig(graph))
+
+    asyncio.run(checked())
+
+
+async def fan_out(rig: Rig, *queues: str) -> None:
+    await rig.graph.queue(*queues)
+    for queue in queues:
+        await rig.graph.subscribe("r", queue)
+
+
+def test_the_attach_is_answered_at_once() -> None:
+    async def check(rig: Rig) -> None:
+        assert rig.connection.accepted == [rig.link]
+        assert rig.link.granted == [limits.LINK_CREDIT_MAX]
+
+    run(check)
+
+
+def test_a_batch_is_one_frame_for_all_queues_of_a_shard() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "b", "far")
+        await rig.send(b"1", b"2")
+        assert rig.said() == [(["a", "b"], [b"1", b"2"])]
+        assert rig.said(1) == [(["far"], [b"1", b"2"])]
+        rig.answer(1)
+        assert rig.link.settled == []
+        rig.answer(1, shard=1)
+        assert rig.link.settled == [(0, 1, ACCEPTED)]
+        counts = rig.frontend.counts
+        assert (counts.messages_received, counts.messages_accepted, counts.messages_routed) == (2, 2, 6)
+        assert counts.unanswered_bytes == 0
+        assert rig.router.unanswered == 0
+
+    run(check)
+
+
+def test_the_header_says_how_the_frames_are_kept() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        payload = Message(durable=True, priority=7, body="x").encode()
+        await rig.send(payload, head=payload[: payload.index(b"\x00Sw")])
+        (said,) = rig.frontend.shards[0].take(Kind.ROUTE)
+        assert said.flags & DURABLE
+
+    run(check)
+
+
+def test_neighbours_are_answered_in_one() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        for payload in (b"1", b"2", b"3"):
+            await rig.send(payload)
+        rig.answer(1, 3)
+        assert rig.link.settled == [(0, 2, ACCEPTED)]
+
+    run(check)
+
+
+def test_messages_are_answered_apart_where_their_ends_differ() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.queue("a", "b")
+        for queue in "ab":
+            await rig.graph.subscribe("r", queue, filter={"properties": {"subject": queue}})
+        await rig.send(*map(message, ["a", "b", "c", "a"]))
+        assert rig.said() == [
+            (["a"], [message("a"), message("a")]),
+            (["b"], [message("b")]),
+        ]
+        rig.answer(1)
+        assert rig.link.settled == []
+        await rig.refuse(2, FULL)
+        assert rig.outcomes() == ["accepted", FULL.condition, conditions.NOT_FOUND, "accepted"]
+        counts = rig.frontend.counts
+        assert (counts.messages_accepted, counts.messages_refused, counts.messages_unroutable) == (2, 2, 1)
+
+    run(check)
+
+
+def test_a_message_is_accepted_only_if_every_frame_is() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "far")
+        await rig.send(b"1", b"2", b"3")
+        rig.answer(1)
+        await rig.refuse(1, Refusal(FULL.condition, "full", accepted=2), shard=1)
+        assert rig.outcomes() == ["accepted", "accepted", FULL.condition]
+        # A sender that overruns is slowed down.
+        assert [wait_ms for wait_ms, _ in rig.frontend.calls] == [limits.REFUSED_PAUSE_MS]
+
+    run(check)
+
+
+def test_settled_transfers_get_no_disposition() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1", settled=True)
+        await rig.send(b"2")
+        rig.answer(1, 2)
+        assert rig.link.settled == [(1, 1, ACCEPTED)]
+
+    run(check)
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [("reject", conditions.NOT_FOUND), ("drop", "accepted")])
+def test_what_nobody_gets_is_rejected_or_dropped(policy: str, outcome: str) -> None:
+    async def check(rig: Rig) -> None:
+        await rig.send(b"1", b"2")
+        assert rig.outcomes() == [outcome, outcome]
+        assert rig.frontend.counts.messages_unroutable == 2
+        assert rig.frontend.counts.unanswered_bytes == 0
+        if policy == "reject":
+            assert "nobody subscribes to r" in rig.link.settled[0][2].error.description
+
+    run(check, unroutable=policy)
+
+
+def test_a_sender_waits_for_a_first_subscriber_in_order() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.send(b"1")
+        await rig.send(b"2")
+        assert rig.outcomes() == []
+        await fan_out(rig, "a")
+        await rig.settle()
+        assert rig.said() == [(["a"], [b"1"]), (["a"], [b"2"])]
+        rig.answer(1, 2)
+        assert rig.outcomes() == ["accepted", "accepted"]
+
+    run(check, buffer_timeout=5)
+
+
+def test_a_sender_waits_no_longer_than_the_policy_says() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.send(b"1")
+        ((wait_ms, ring),) = rig.frontend.calls
+        assert wait_ms == 5_000
+        rig.graph.now_ms += 5_000
+        ring()
+        assert rig.outcomes() == [conditions.NOT_FOUND]
+
+    run(check, buffer_timeout=5)
+
+
+def test_batches_wait_in_order_while_a_queue_is_looked_up() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        for id, payload in enumerate((b"1", b"2")):
+            event = Transfers(rig.link, id, [payload], False)  # type: ignore[arg-type]
+            rig.router.transfers(event, 0)
+        assert rig.said() == []
+        await rig.settle()
+        assert rig.said() == [(["a"], [b"1"]), (["a"], [b"2"])]
+
+    run(check)
+
+
+def test_a_place_that_can_not_be_known_is_said() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        rig.frontend.broken = True
+        await rig.send(b"1")
+        assert rig.outcomes() == [conditions.INTERNAL_ERROR]
+
+    run(check)
+
+
+def test_where_a_queue_went_away_what_is_there_now_gets_the_messages_once() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "b", "far")
+        await rig.send(b"1")
+        assert rig.said() == [(["a", "b"], [b"1"])]
+        await rig.graph.drop("b")
+        await rig.refuse(1, AWAY)
+        assert rig.said() == [(["a"], [b"1"])]
+        assert rig.said(1) == [(["far"], [b"1"])]
+        rig.answer(1, shard=1)
+        assert rig.outcomes() == []
+        rig.answer(2)
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_a_message_that_is_resolved_anew_may_be_for_nobody() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        await rig.graph.drop("a")
+        await rig.refuse(1, AWAY)
+        assert rig.outcomes() == [conditions.NOT_FOUND]
+
+    run(check)
+
+
+def test_messages_are_resolved_anew_once() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        await rig.refuse(1, AWAY)
+        assert rig.outcomes() == []
+        await rig.refuse(2, AWAY)
+        assert rig.outcomes() == [AWAY.condition]
+
+    run(check)
+
+
+def test_a_router_that_is_none_any_more_ends_the_link() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.graph.drop("r")
+        await rig.send(b"1")
+        assert rig.outcomes() == [conditions.RESOURCE_DELETED]
+        ((link, attached, refusal),) = rig.connection.refused
+        assert (link, attached, refusal.condition) == (rig.link, True, conditions.RESOURCE_DELETED)
+
+    run(check)
+
+
+def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "far")
+        await rig.send(b"1")
+        rig.answer(1)
+        rig.router.close()
+        assert rig.frontend.shards[0].closed == []
+        rig.answer(1, shard=1)
+        assert rig.link.settled == []
+        for shard in rig.frontend.shards:
+            assert shard.closed == [("producer", 5)]
+
+    run(check)

@@ -11,10 +11,9 @@ per range, never per message, except where messages have to be rewritten (annota
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.model import limits
 from lightrail.shard.queue.commands import (
     Attach,
     Command,
@@ -47,24 +46,17 @@ from lightrail.shard.queue.effects import (
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Place, Run, batch_of
+
+__all__ = ["DEAD_LETTER_SUFFIX", "Annotate", "Machine", "Policy"]
 
 DEAD_LETTER_SUFFIX: Final = "/$dlq"
 _JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
 """Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
 
 Annotate = Callable[[bytes, Any], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a queue does beyond first in, first out."""
-
-    max_delivery_count: int = limits.DELIVERY_COUNT_MAX_DEFAULT
-    """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
-    dead_letter: bool = True
-    """Whether what is rejected, failed or expired goes to `NAME/$dlq`; never of such a queue itself."""
 
 
 class Machine:

@@ -21,7 +21,7 @@ ORDERS: Final = (FIFO, LAST_VALUE, SORTED)
 
 
 def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str | None:
-    """What is wrong with these fields of a queue's policy: what was expected, what came; None if nothing is."""
+    """What is wrong with these fields of a queue's policy: None if nothing is."""
     if not 1 <= priorities <= limits.PRIORITIES_MAX:
         return f"priorities: expected 1 to {limits.PRIORITIES_MAX} levels, found {priorities}"
     if order not in ORDERS:
@@ -29,7 +29,7 @@ def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str |
     if order != FIFO and not order_key:
         return f"order_key: expected the field of the message that is the key of {order}, found none"
     if order == FIFO and order_key:
-        return f"order_key: expected none with order fifo, found {order_key}; set order to last_value or sorted"
+        return f"order_key: expected none with order fifo, found {order_key}: set last_value or sorted"
     asked = [name for name, is_asked in (("groups", groups), ("priorities", priorities > 1)) if is_asked]
     if order != FIFO:
         asked.append(f"order {order}")
@@ -45,8 +45,8 @@ def level(priority: int, levels: int) -> int:
     """The level, from 0, of an AMQP priority in a queue that has so many.
 
     As messaging 3.2.1 has it for fewer than ten distinct priorities: they are told apart around the normal
-    one, 4. Two levels part at 4|5 (JMS: normal and expedited), three have 4 for itself, ten are the priorities
-    as they are; what is above 9 is 9.
+    one, 4. Two levels part at 4|5 (JMS: normal and expedited), three have 4 for itself, ten are the
+    priorities as they are; what is above 9 is 9.
     """
     lowest = 5 - (levels + 1) // 2
     return min(max(priority - lowest, 0), levels - 1)

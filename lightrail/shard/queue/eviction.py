@@ -21,12 +21,14 @@ FETCH_RETRY_MS: Final = 1_000
 class Eviction:
     """The window at the head of one queue, and the fetches under way."""
 
-    __slots__ = ("evicted", "fetched", "fetching", "head_bytes", "ready", "retries", "unseen_bytes")
+    __slots__ = ("evicted", "fetched", "fetching", "head_bytes", "joins", "ready", "retries", "unseen_bytes")
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
         self.head_bytes = RESIDENT_HEAD_BYTES
         """Bytes at the head that stay in memory; whoever shares out the memory may set another value."""
+        self.joins = True
+        """Whether what was fetched is joined: not where every message has a run of its own."""
         self.fetching: dict[int, int] = {}
         """First and last sequence of what was asked for and has not come."""
         self.retries: list[tuple[int, int]] = []
@@ -150,7 +152,8 @@ class Eviction:
                 continue
             if missing:
                 lost.extend(_gaps(pieces, run))
-            pieces = join_neighbours(pieces)
+            if self.joins:
+                pieces = join_neighbours(pieces)
             ready.swap(index, index + 1, pieces)
             index = ready.index(run.end)
             came.extend(pieces)

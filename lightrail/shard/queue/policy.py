@@ -14,7 +14,7 @@ class Policy:
     dead_letter: bool = True
     """Whether what is rejected, failed or expired goes to `NAME/$dlq`; never of such a queue itself."""
     priorities: int = 1
-    """Levels, 1 to 10: higher ones go first; AMQP's priorities are mapped by `lightrail.model.orders.level`."""
+    """Levels, 1 to 10: higher ones go first; AMQP's are mapped by `lightrail.model.orders.level`."""
     order: str = orders.FIFO
     """`fifo`; `last_value`: a newer message replaces a ready one with its key; `sorted`: by rising key."""
     order_key: str = ""
@@ -32,7 +32,7 @@ class Policy:
 
     @property
     def reads_messages(self) -> bool:
-        """Whether the queue looks into its messages: then it keeps all of them in memory, one run for each."""
+        """Whether the queue looks into its messages: then it keeps all in memory, one run for each."""
         return self.order != orders.FIFO or self.groups or self.delay
 
     @property

@@ -67,7 +67,7 @@ class Groups(Order):
         self.groups: dict[Hashable, Group] = {}
         self._of: dict[int, Group] = {}
         """The group of each message that is here and has one, by sequence."""
-        self._shared = View()
+        self._shared = View(joins=False)
         """What is offered to everybody."""
         self._mine: dict[int, list[int]] = {}
         """By consumer: the first ready sequences of the groups that it owns; a heap."""
@@ -153,15 +153,15 @@ class Groups(Order):
     def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """Takes what is first of its own groups and of what is offered to all.
 
-        Groups are spread like messages: a turn claims at most `ceil(groups without owner / consumers with
-        credit)` of them.
+        Groups are spread like messages: in its turn a consumer claims as many as make its groups
+        `ceil(groups / consumers with credit)`, but always one.
         """
         ready = self._line
         ring = consumer.ring
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = limits.DELIVERY_SLICE_BYTES
-        unowned = len(self.groups) - sum(map(len, self._owned.values()))
-        claims = -(-unowned // max(1, len(ring.turn) if ring is not None else 1))
+        share_of_groups = -(-len(self.groups) // max(1, len(ring.turn) if ring is not None else 1))
+        claims = max(1, share_of_groups - len(self._owned.get(consumer.id, ())))
         got = False
         while wanted > 0 and room > 0:
             mine = self._first_of_mine(consumer.id)
@@ -314,6 +314,8 @@ class Groups(Order):
             self._leave(owned)
             self._touched.pop(owned, None)
             self._offer(owned)
+            # Others may have had their turn already.
+            self.unfinished = True
 
     def _first_of_mine(self, consumer: int) -> int:
         """The lowest sequence that is offered to the owner of its group, -1 if none is."""

@@ -19,15 +19,17 @@ _THIN_MIN: Final = 1_024
 class View:
     """Ranges of sequences that may be ready; every message of a range has its rank."""
 
-    __slots__ = ("_thin_at", "heap")
+    __slots__ = ("_joins", "_thin_at", "heap")
 
-    def __init__(self, heap: list[Range] | None = None) -> None:
+    def __init__(self, heap: list[Range] | None = None, joins: bool = True) -> None:
         self.heap: list[Range] = [] if heap is None else heap
+        self._joins = joins
+        """Whether neighbours become one range: not where each range is one message with a meaning."""
         self._thin_at = max(_THIN_MIN, 2 * len(self.heap))
 
     def copy(self) -> "View":
         """The same ranges for somebody who goes their own way from here."""
-        return View(self.heap.copy())
+        return View(self.heap.copy(), self._joins)
 
     def push(self, rank: Any, first: int, last: int) -> None:
         heappush(self.heap, (rank, first, last))
@@ -52,13 +54,13 @@ class View:
             heapreplace(self.heap, (rank, position, last))
 
     def thin(self, ready: Ready) -> None:
-        """Forgets stale ranges and makes one of neighbours, when there are many."""
+        """Forgets stale ranges and joins neighbours, when there are many."""
         if len(self.heap) < self._thin_at:
             return
         kept: list[Range] = []
         for each in sorted(self.heap):
             rank, first, last = each
-            if kept and kept[-1][0] == rank and first <= kept[-1][2]:
+            if self._joins and kept and kept[-1][0] == rank and first <= kept[-1][2]:
                 kept[-1] = (rank, kept[-1][1], max(last, kept[-1][2]))
             elif ready.find(first, last) >= 0:
                 kept.append(each)

@@ -48,6 +48,7 @@ from lightrail.shard.queue.effects import (
 )
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
@@ -480,6 +481,8 @@ class Machine:
         # The last one of the time before may have room left.
         start = max(start - 1, ready.head)
         runs = ready.runs[start:stop]
+        if self.special is not None:
+            runs = [run for run in runs if run is not GONE]
         joined = join_neighbours(runs)
         if len(joined) < len(runs):
             ready.swap(start, stop, joined)

@@ -12,7 +12,7 @@ from lightrail.model.limits import RESIDENT_HEAD_BYTES
 from lightrail.shard.queue.commands import Fetched
 from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk, parted
 from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Batch, Place, Run
 
 FETCH_RETRY_MS: Final = 1_000
 """After a read that failed, before the same run is asked for again."""
@@ -177,6 +177,7 @@ class Eviction:
         moved = 0
         low = index = ready.index(run.sequence)
         window: list[Run] = []
+        shared: dict[int, Batch] = {}
         while index < len(ready.runs) and ready.runs[index].sequence < run.end:
             each = ready.runs[index]
             index += 1
@@ -184,7 +185,11 @@ class Eviction:
                 window.append(each)
                 continue
             for piece in parted(each, run, place):
-                moved += piece.count if piece.batch.place is place else 0
+                if piece.batch.place is place:
+                    moved += piece.count
+                    if piece.batch.data is not None:
+                        # Parts of one batch stay parts of one.
+                        piece.batch = shared.setdefault(id(each.batch), piece.batch)
                 window.append(piece)
         if moved:
             start = max(low - 1, ready.head)

@@ -563,6 +563,13 @@ class Machine:
             self._delayed.count,
         )
 
+    def due_ms(self, run: Run) -> int | None:
+        """When a delayed message may be delivered, in milliseconds since the epoch; None if it is not."""
+        special = self.special
+        if special is None or special.delays is None or not special.delays.line.has(run.sequence):
+            return None
+        return special.delays.due_ms(run)
+
     @property
     def delayed_count(self) -> int:
         """Messages that wait for their time."""
@@ -579,7 +586,7 @@ class Machine:
         return self.ready.waiting() if self.special is None else self.special.waiting()
 
     def _all_runs(self) -> Iterable[Run]:
-        yield from self.waiting()
+        yield from _rejoined(self.waiting()) if self.special is not None else self.waiting()
         for consumer in self.consumers:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
 

@@ -489,6 +489,19 @@ def test_a_queue_that_reads_messages_keeps_them_in_memory() -> None:
     assert bench.machine.evict(1_000) == 0
 
 
+def test_single_messages_are_moved_on_disk_by_the_batch() -> None:
+    bench = Bench(SORTED)
+    bench.put("key=3", "key=1", "key=2", durable=True, place=Place(1, 0, 99))
+    (run,) = bench.machine.runs_in(1)
+    assert (run.sequence, run.count) == (0, 3)
+    bench.machine.relocate(run, Place(2, 0, 99))
+    (run,) = bench.machine.runs_in(2)
+    assert run.count == 3
+    assert not bench.machine.runs_in(1)
+    bench.consumer(1)
+    assert bench.get() == ["key=1", "key=2", "key=3"]
+
+
 # --- selectors -----------------------------------------------------------------------------------------
 
 

@@ -227,3 +227,9 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher remembers; past it it begins anew."""
+PRIORITIES_MAX: Final = 10
+"""Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
+SELECTOR_LOOKS: Final = 2_000
+"""Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+LOADING_BYTES: Final = 16 * 1024 * 1024
+"""Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""

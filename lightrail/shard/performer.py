@@ -27,6 +27,8 @@ JOURNAL_OUTCOME: Final = {
     Reason.EXPIRED: record.Outcome.EXPIRED,
     Reason.MAX_DELIVERY_COUNT: record.Outcome.DEAD_LETTERED,
     Reason.PURGED: record.Outcome.PURGED,
+    Reason.REPLACED: record.Outcome.PURGED,
+    Reason.CANCELLED: record.Outcome.PURGED,
 }
 
 

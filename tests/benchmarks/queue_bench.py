@@ -10,12 +10,15 @@ import gc
 import statistics
 import time
 from array import array
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from lightrail.shard.queue.commands import Attach, Credit, Enqueue, Settle
+from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Enqueue, Settle
 from lightrail.shard.queue.effects import Deliver, Stored
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.runs import Batch, Place
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Batch, Place, batch_of
 
 MESSAGE_BYTES = 108
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -60,6 +63,79 @@ def cycle_us(count: int, consumers: int, messages: int) -> float:
     used = time.process_time() - start
     assert machine.counters.accepted == len(batches) * count
     return used / (len(batches) * count) * 1e6
+
+
+def order_us(policy: Policy, options: ConsumerOptions, messages: int, backlog: int = 0) -> float:
+    """CPU microseconds per message of a queue with a policy: enqueue, deliver and accept batches of 100.
+
+    Every message has a key, a group and no delay, found by looking at two bytes of it: what the real look
+    costs (1 to 2 us) comes on top. The backlog is there before, of keys that come last.
+    """
+    count = 100
+    machine = Machine("bench", policy, look=look)
+    for _ in range(backlog // count):
+        machine.apply(Enqueue(keyed(count, 255, 0)), 0)
+    machine.apply(Attach(1, options), 0)
+    batches = [keyed(count, index % 251, index % 10) for index in range(messages // count)]
+    accepted = 0
+    machine.apply(Credit(1, 1), 0)
+    while options.selects is not None and machine.ready.count:
+        # The selector has seen the backlog before.
+        machine.dispatch(0)
+        if machine.next_deadline_ms is None:
+            break
+    start = time.process_time()
+    for each in batches:
+        machine.apply(Credit(1, accepted + count), 0)
+        machine.apply(Enqueue(each), 0)
+        for effect in machine.dispatch(0):
+            if type(effect) is Deliver:
+                _, first, run = effect
+                accepted = first + run.last - run.first
+                machine.apply(Settle(1, first, accepted), 0)
+    used = time.process_time() - start
+    assert machine.counters.accepted + machine.counters.replaced >= messages, machine.counters
+    return used / messages * 1e6
+
+
+def keyed(count: int, key: int, priority: int) -> Batch:
+    """A batch whose messages begin with a key that rises from `key`."""
+    batch = batch_of(
+        [bytes(((key + index) % 251 if key < 255 else 255, index)) + b"m" * 106 for index in range(count)]
+    )
+    batch.priority = priority
+    return batch
+
+
+def look(path: str) -> Callable[[bytes], Any]:
+    """A message's key, group or delay: its first byte, or none."""
+    if path.startswith("message-annotations"):
+        return lambda message: None
+    return lambda message: message[0]
+
+
+def orders() -> None:
+    """One row per order."""
+    rows = {
+        "plain": (Policy(), ConsumerOptions(), 0),
+        "priorities": (Policy(priorities=10), ConsumerOptions(), 0),
+        "priorities, 100,000 waiting": (Policy(priorities=10), ConsumerOptions(), 100_000),
+        "last_value": (Policy(order="last_value", order_key="key"), ConsumerOptions(), 0),
+        "sorted": (Policy(order="sorted", order_key="key"), ConsumerOptions(), 0),
+        "sorted, 100,000 waiting": (Policy(order="sorted", order_key="key"), ConsumerOptions(), 100_000),
+        "groups": (Policy(groups=True), ConsumerOptions(), 0),
+        "delay": (Policy(delay=True), ConsumerOptions(), 0),
+        "selector that matches all": (Policy(), ConsumerOptions(selects=lambda message: True), 0),
+        "selector that matches, 100,000 that don't": (
+            Policy(),
+            ConsumerOptions(selects=lambda message: message[0] != 255),
+            100_000,
+        ),
+    }
+    print("orders, batches of 100 enqueued, delivered and accepted:")
+    for name, (policy, options, waiting) in rows.items():
+        rounds = [order_us(policy, options, 20_000, waiting) for _ in range(ROUNDS)]
+        print(f"  {name:42} {statistics.median(rounds):7.3f} us per message")
 
 
 def backlog(messages: int) -> float:
@@ -127,6 +203,7 @@ def main() -> None:
                 " per message"
                 f" ({min(rounds):.3f} to {max(rounds):.3f})"
             )
+    orders()
     print("a backlog in batches of 10:")
     print(f"  {backlog(arguments.backlog):.3f} x its payload")
     print("an evicted backlog in batches of 10:")

@@ -5,9 +5,10 @@ holds which delivery, and that every byte can be found in memory or on the disk 
 set so small that slices, joins, evictions and fetches happen all the time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
@@ -15,10 +16,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lightrail.model import limits
-from lightrail.shard.queue import invariants, machine, merging
+from lightrail.model import limits, orders
+from lightrail.shard.queue import invariants, last_values, machine, merging, sparse, views
 from lightrail.shard.queue.commands import (
     Attach,
+    Cancel,
+    Change,
     ConsumerOptions,
     Credit,
     Detach,
@@ -44,6 +47,7 @@ from lightrail.shard.queue.effects import (
     Removed,
     Replaced,
     Returned,
+    State,
     Stored,
 )
 from lightrail.shard.queue.machine import Machine, Policy
@@ -57,6 +61,11 @@ SMALL_LIMITS = [
     (machine, "_JOIN_BACKLOG_BYTES", 24),
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
+    (limits, "SELECTOR_LOOKS", 7),
+    (limits, "LOADING_BYTES", 30),
+    (last_values, "_THIN_MIN", 2),
+    (sparse, "_HOLES", 2),
+    (views, "_THIN_MIN", 3),
 ]
 SEGMENT_BYTES = 400
 
@@ -74,6 +83,54 @@ class Message:
     barred: set[int] = field(default_factory=set)
     holder: int | None = None
     number: int | None = None
+    priority: int = 4
+    enqueued_at_ms: int = 0
+    delayed: bool = False
+    held_before: bool = False
+    """It was in flight when the policy changed."""
+
+    @property
+    def key(self) -> Any:
+        return look("key")(self.payload)
+
+    @property
+    def group(self) -> Any:
+        return look("properties.group-id")(self.payload)
+
+    @property
+    def due_ms(self) -> int:
+        delay = look("message-annotations.x-opt-delivery-delay")(self.payload)
+        return 0 if delay is None else self.enqueued_at_ms + int(delay)
+
+
+def look(path: str) -> Callable[[bytes], Any]:
+    """The first byte of a message is its key and its group, the second, if there is one, its delay."""
+    if path == "message-annotations.x-opt-delivery-delay":
+        return lambda message: message[1] % 40 if len(message) > 1 and message[1] % 3 == 0 else None
+    if path in ("key", "properties.group-id"):
+        return lambda message: (None, 2, "b", 1)[message[0] % 4]
+    return lambda message: None
+
+
+def selects_even(message: bytes) -> bool:
+    return message[0] % 2 == 0
+
+
+def selects_nothing(message: bytes) -> bool:
+    return False
+
+
+POLICIES = {
+    "plain": Policy(max_delivery_count=3),
+    "priorities": Policy(max_delivery_count=3, priorities=3),
+    "last_value": Policy(max_delivery_count=3, order="last_value", order_key="key"),
+    "sorted": Policy(max_delivery_count=3, order="sorted", order_key="key"),
+    "groups": Policy(max_delivery_count=3, groups=True),
+    "delay": Policy(max_delivery_count=3, delay=True),
+    "priorities, delay": Policy(max_delivery_count=3, priorities=5, delay=True),
+    "groups, delay": Policy(max_delivery_count=3, groups=True, delay=True),
+    "last_value, delay": Policy(max_delivery_count=3, order="last_value", order_key="key", delay=True),
+}
 
 
 @dataclass
@@ -116,14 +173,16 @@ class QueueModel(RuleBasedStateMachine):
     """Rules are what frontends, the journal and time may do to a queue."""
 
     name = "orders"
+    policies: ClassVar[list[str]] = ["plain"]
+    """The first one is the queue's; it may change to any of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stack = ExitStack()
         for module, attribute, value in SMALL_LIMITS:
             self.stack.enter_context(patch.object(module, attribute, value))
-        self.policy = Policy(max_delivery_count=3)
-        self.machine = Machine(self.name, self.policy, annotate)
+        self.policy = POLICIES[self.policies[0]]
+        self.machine = Machine(self.name, self.policy, annotate, look)
         self.machine.eviction.head_bytes = 30
         self.dead_letters = not self.name.endswith("/$dlq")
         self.now = 1_000
@@ -134,6 +193,13 @@ class QueueModel(RuleBasedStateMachine):
         self.links: dict[int, Link] = {}
         self.fetches: list[Run] = []
         self.given = 0
+        self.newest: dict[Any, int] = {}
+        """Of last values: the newest sequence of each key."""
+        self.replaced: set[int] = set()
+        """Taken out, and to be told with the next dispatch."""
+        self.owners: dict[Any, int] = {}
+        self.building = False
+        """The queue was given a policy, or restarted, and may have to load what is on disk first."""
 
     def teardown(self) -> None:
         self.stack.close()
@@ -141,7 +207,99 @@ class QueueModel(RuleBasedStateMachine):
     # --- the model ------------------------------------------------------------------------------------
 
     def ready(self) -> list[Message]:
-        return sorted((each for each in self.live.values() if each.holder is None), key=lambda m: m.sequence)
+        """By sequence."""
+        waiting = (each for each in self.live.values() if each.holder is None and not each.delayed)
+        return sorted(waiting, key=lambda m: m.sequence)
+
+    def rank(self, message: Message) -> Any:
+        if self.policy.order == "sorted":
+            return 3 if message.key is None else (1, 2, "b").index(message.key), message.sequence
+        if self.policy.priorities > 1:
+            return -orders.level(message.priority, self.policy.priorities), message.sequence
+        return 0, message.sequence
+
+    def may_get(self, identity: int, message: Message) -> bool:
+        """Whether a consumer may get a message that is ready, were it alone with its credit."""
+        selects = self.links[identity].options.selects
+        if identity in message.barred or (selects is not None and not selects(message.payload)):
+            return False
+        if not self.policy.groups or message.group is None:
+            return True
+        members = [m for m in self.live.values() if m.group == message.group]
+        first = min(m.sequence for m in members if m.holder is None and not m.delayed)
+        owner = self.owners.get(message.group)
+        return (
+            message.sequence == first
+            and owner in (None, identity)
+            and all(m.holder == identity for m in members if m.holder is not None)
+        )
+
+    def for_consumer(self, identity: int) -> list[Message]:
+        """What it may get, the first one first."""
+        return sorted((m for m in self.ready() if self.may_get(identity, m)), key=self.rank)
+
+    def forget_owners(self) -> None:
+        """Groups that nobody owns any more."""
+        for group, owner in list(self.owners.items()):
+            members = [m for m in self.live.values() if m.group == group and not m.delayed]
+            held = [m for m in members if m.holder is not None]
+            waiting = sorted((m for m in members if m.holder is None), key=lambda m: m.sequence)
+            if not members or owner not in self.links:
+                del self.owners[group]
+            elif waiting and not [m for m in held if m.holder == owner]:
+                selects = self.links[owner].options.selects
+                first = waiting[0]
+                if owner in first.barred or (selects is not None and not selects(first.payload)):
+                    del self.owners[group]
+
+    def note(self, message: Message) -> None:
+        """A message is ready in a queue of last values: the older of it and the newest one goes."""
+        if self.policy.order != "last_value" or message.key is None:
+            return
+        newest = self.newest.get(message.key, -1)
+        self.newest[message.key] = max(newest, message.sequence)
+        older = self.live.get(min(newest, message.sequence))
+        if newest != message.sequence and older is not None and older.holder is None and not older.delayed:
+            self.replaced.add(older.sequence)
+            del self.live[older.sequence]
+
+    def wake(self) -> None:
+        """What is due becomes ready."""
+        for message in sorted(self.live.values(), key=lambda m: (m.due_ms, m.sequence)):
+            if message.delayed and message.due_ms <= self.now:
+                message.delayed = False
+                self.note(message)
+
+    def built(self) -> None:
+        """After a restart, or a change of policy: everything was looked into, and has found its place."""
+        special = self.machine.special
+        if special is not None and special.loading:
+            return
+        self.building = False
+        self.newest.clear()
+        self.owners.clear()
+        delays = None if special is None else special.delays
+        held = [m for m in self.live.values() if m.holder is not None]
+        if self.policy.groups:
+            for identity in self.links:
+                for message in held:
+                    if message.holder == identity and message.group is not None:
+                        self.owners.setdefault(message.group, identity)
+        for message in held:
+            message.held_before = True
+            if self.policy.order == "last_value" and message.key is not None:
+                self.newest[message.key] = max(self.newest.get(message.key, -1), message.sequence)
+        for message in sorted(self.live.values(), key=lambda m: m.sequence):
+            if message.holder is None:
+                # Joined messages of a plain queue share the earliest time of arrival.
+                message.delayed = delays is not None and delays.line.has(message.sequence)
+                if message.delayed and delays is not None:
+                    run = delays.line.runs[delays.line.index(message.sequence)]
+                    assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
+                    message.enqueued_at_ms = run.batch.enqueued_at_ms
+                assert not message.delayed or message.due_ms > self.now
+                if not message.delayed:
+                    self.note(message)
 
     def write(self, size: int) -> Place:
         """Room on the model's disk: offsets rise, and other queues write in between."""
@@ -193,9 +351,28 @@ class QueueModel(RuleBasedStateMachine):
             assert message.expires_at_ms <= self.now
 
     def dispatch(self) -> None:
-        for effect in self.perform(self.machine.dispatch(self.now)):
+        self.dispatch_once()
+        rounds = 0
+        while self.machine.deliveries.order is not None and self.machine.deliveries.order.unfinished:
+            rounds += 1
+            assert rounds < 50, "the selectors look at the same messages again"
+            assert self.machine.next_deadline_ms == 0
+            self.dispatch_once()
+        self.everything_was_handed_out()
+
+    def dispatch_once(self) -> None:
+        if not self.building:
+            self.wake()
+        effects = self.machine.dispatch(self.now)
+        if self.building:
+            self.built()
+        self.forget_owners()
+        for effect in self.perform(effects):
             if isinstance(effect, Deliver):
                 self.deliver(effect)
+            elif isinstance(effect, Removed) and effect.reason is Reason.REPLACED:
+                self.replaced.remove(effect.first_sequence)
+                assert effect.last_sequence == effect.first_sequence + 1
             elif isinstance(effect, Removed):
                 assert effect.reason is Reason.ACCEPTED
                 for sequence in range(effect.first_sequence, effect.last_sequence):
@@ -208,11 +385,11 @@ class QueueModel(RuleBasedStateMachine):
                 assert link.draining
                 assert effect.number == link.next
                 if not link.options.browse:
-                    waiting = [m for m in self.ready() if effect.consumer not in m.barred]
-                    assert not waiting or link.next == link.limit
+                    assert not self.for_consumer(effect.consumer) or link.next == link.limit
                 link.limit = link.next
                 link.draining = False
-        self.everything_was_handed_out()
+            self.forget_owners()
+        assert not self.replaced, "nobody was told what was replaced"
 
     def deliver(self, effect: Deliver) -> None:
         link = self.links[effect.consumer]
@@ -225,22 +402,31 @@ class QueueModel(RuleBasedStateMachine):
             assert effect.run.attempts == message.attempts
             assert message.expires_at_ms is None or message.expires_at_ms > self.now
             assert link.next < link.limit, "beyond its credit"
+            selects = link.options.selects
             if link.options.browse:
                 assert sequence >= link.cursor
-                expected = min(m.sequence for m in self.ready() if m.sequence >= link.cursor)
+                expected = min(
+                    m.sequence
+                    for m in self.ready()
+                    if m.sequence >= link.cursor and (selects is None or selects(m.payload))
+                )
+                assert sequence == expected, "out of order"
                 link.cursor = sequence + 1
             else:
-                assert effect.consumer not in message.barred
-                expected = min(m.sequence for m in self.ready() if effect.consumer not in m.barred)
+                assert self.may_get(effect.consumer, message), "not for this consumer"
                 for other_id, other in self.links.items():
                     assert (
                         other.options.browse
                         or other.options.priority <= link.options.priority
                         or other.next >= other.limit
-                        or other_id in message.barred
+                        or other.options.selects is not None
+                        or not self.may_get(other_id, message)
                     ), "a consumer of higher priority waits"
+                if not self.policy.groups:
+                    assert message is self.for_consumer(effect.consumer)[0], "out of order"
+                elif message.group is not None:
+                    self.owners[message.group] = effect.consumer
                 message.holder, message.number = effect.consumer, link.next
-            assert sequence == expected, "out of order"
             link.next += 1
 
     def on_disk(self) -> set[int]:
@@ -254,8 +440,15 @@ class QueueModel(RuleBasedStateMachine):
     def everything_was_handed_out(self) -> None:
         """After a dispatch nobody with credit waits for something that is in memory."""
         on_disk = self.on_disk()
+        if self.building:
+            asked = {sequence for sequence in on_disk if self.is_asked_for(sequence)}
+            assert asked, "nobody asked for what has to be looked into"
+            return
         ready = self.ready()
-        for message in ready:
+        assert not any(m.delayed and m.due_ms <= self.now for m in self.live.values()), "nobody woke it"
+        for message in self.live.values():
+            if message.holder is not None:
+                continue
             if message.expires_at_ms is not None and message.expires_at_ms <= self.now:
                 assert message.sequence in on_disk
                 assert self.is_asked_for(message.sequence)
@@ -263,11 +456,19 @@ class QueueModel(RuleBasedStateMachine):
             if link.next >= link.limit:
                 continue
             assert not link.draining or on_disk
+            selects = link.options.selects
             if link.options.browse:
-                mine = [m.sequence for m in ready if m.sequence >= link.cursor]
+                mine = [
+                    m.sequence
+                    for m in ready
+                    if m.sequence >= link.cursor and (selects is None or selects(m.payload))
+                ]
             else:
-                mine = [m.sequence for m in ready if identity not in m.barred]
-            if mine:
+                mine = [m.sequence for m in self.for_consumer(identity)]
+            if mine and selects is not None:
+                # What it waits for lies behind something on disk that it has not looked at.
+                assert any(self.is_asked_for(sequence) for sequence in on_disk), f"{identity} waits"
+            elif mine:
                 assert mine[0] in on_disk, f"{identity} waits for {mine[0]}"
                 assert self.is_asked_for(mine[0])
 
@@ -283,22 +484,41 @@ class QueueModel(RuleBasedStateMachine):
         payloads=st.lists(st.binary(min_size=1, max_size=12), min_size=1, max_size=9),
         durable=st.booleans(),
         lives_ms=st.sampled_from([None, None, None, 1, 20, 50]),
+        priority=st.sampled_from([4, 4, 0, 9]),
         steps=st.booleans(),
     )
-    def enqueue(self, payloads: list[bytes], durable: bool, lives_ms: int | None, steps: bool) -> None:
+    def enqueue(
+        self, payloads: list[bytes], durable: bool, lives_ms: int | None, priority: int, steps: bool
+    ) -> None:
         expires_at_ms = None if lives_ms is None else self.now + lives_ms
-        batch = batch_of(payloads, durable=durable, expires_at_ms=expires_at_ms, enqueued_at_ms=self.now)
+        batch = batch_of(
+            payloads,
+            durable=durable,
+            expires_at_ms=expires_at_ms,
+            enqueued_at_ms=self.now,
+            priority=priority,
+        )
         (effect,) = self.machine.apply(Enqueue(batch), self.now)
         assert isinstance(effect, Stored)
         run = effect.run
         assert (run.batch, run.sequence, run.count) == (batch, self.next_sequence, len(payloads))
-        for payload in payloads:
-            message = Message(self.next_sequence, payload, expires_at_ms, durable)
-            self.live[self.next_sequence] = message
-            self.next_sequence += 1
         if durable:
             batch.place = self.write(batch.size)
-            self.journal(run, batch.place)
+        for payload in payloads:
+            message = Message(
+                self.next_sequence,
+                payload,
+                expires_at_ms,
+                durable,
+                batch.place,
+                priority=priority,
+                enqueued_at_ms=self.now,
+            )
+            self.live[self.next_sequence] = message
+            self.next_sequence += 1
+            message.delayed = not self.building and self.policy.delay and message.due_ms > self.now
+            if not (message.delayed or self.building):
+                self.note(message)
         if steps:
             self.dispatch()
 
@@ -310,6 +530,7 @@ class QueueModel(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 0, 5]),
         outcome=outcomes,
         first=st.sampled_from([0, 7]),
+        selects=st.sampled_from([None, None, None, selects_even, selects_nothing]),
         credit=st.integers(0, 12),
     )
     def attach(
@@ -320,9 +541,10 @@ class QueueModel(RuleBasedStateMachine):
         priority: int,
         outcome: Outcome,
         first: int,
+        selects: Callable[[bytes], bool] | None,
         credit: int,
     ) -> None:
-        options = ConsumerOptions(browse, presettled, exclusive, priority, outcome, first)
+        options = ConsumerOptions(browse, presettled, exclusive, priority, outcome, first, selects=selects)
         identity = self.next_consumer
         self.next_consumer += 1
         effects = self.machine.apply(Attach(identity, options), self.now)
@@ -381,6 +603,7 @@ class QueueModel(RuleBasedStateMachine):
         returned: dict[int, int] = {}
         replaced: dict[int, bytes] = {}
         for message in chosen:
+            message.held_before = False
             if outcome.kind == OutcomeKind.ACCEPTED:
                 removed.add(message.sequence)
             elif outcome.kind == OutcomeKind.REJECTED:
@@ -431,11 +654,17 @@ class QueueModel(RuleBasedStateMachine):
                     self.live[sequence].area = effect.run.batch.place
         missing = [*removed, *dead, *returned, *replaced]
         assert not missing, "an effect is missing"
+        if not self.building:
+            for message in sorted(chosen, key=lambda m: m.number or 0):
+                if message.sequence in self.live:
+                    self.note(message)
 
     @rule(passes_ms=st.sampled_from([1, 10, 30, 1_100]), ticks=st.booleans())
     def time_passes(self, passes_ms: int, ticks: bool) -> None:
         self.now += passes_ms
         if ticks:
+            if not self.building:
+                self.wake()
             assert not self.perform(self.machine.apply(Tick(), self.now))
         else:
             self.dispatch()
@@ -449,7 +678,7 @@ class QueueModel(RuleBasedStateMachine):
             assert isinstance(effect, Removed)
             assert effect.reason is Reason.PURGED
             gone |= set(range(effect.first_sequence, effect.last_sequence))
-        assert gone == {m.sequence for m in self.ready()}
+        assert gone == {m.sequence for m in self.live.values() if m.holder is None}
         for sequence in gone:
             del self.live[sequence]
 
@@ -458,8 +687,15 @@ class QueueModel(RuleBasedStateMachine):
         start = max(self.next_sequence - back, 0)
         (effect,) = self.machine.apply(Peek(start, count), self.now)
         assert isinstance(effect, Peeked)
-        seen = [sequence for run in effect.runs for sequence, _ in messages_of(run)]
-        assert seen == [m.sequence for m in self.ready() if m.sequence >= start][:count]
+        seen = [
+            (sequence, state)
+            for run, state in zip(effect.runs, effect.states, strict=True)
+            for sequence, _ in messages_of(run)
+        ]
+        waiting = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
+        assert seen == [
+            (m.sequence, State.DELAYED if m.delayed else State.READY) for m in waiting if m.sequence >= start
+        ][:count]
 
     @rule(wanted=st.sampled_from([20, 60, 1_000]), spills=st.booleans())
     def evict(self, wanted: int, spills: bool) -> None:
@@ -490,7 +726,9 @@ class QueueModel(RuleBasedStateMachine):
             one = batch_of(
                 [message.payload],
                 durable=message.durable,
+                priority=message.priority,
                 expires_at_ms=message.expires_at_ms,
+                enqueued_at_ms=message.enqueued_at_ms,
                 place=message.area,
             )
             read.append(Run(one, 0, 1, sequence))
@@ -531,23 +769,55 @@ class QueueModel(RuleBasedStateMachine):
     def restart(self, memory: int) -> None:
         """The shard dies: durable messages come back, some of them on disk; consumers are gone."""
         self.given += 1
-        self.machine = Machine(self.name, self.policy, annotate)
+        self.machine = Machine(self.name, self.policy, annotate, look)
         self.machine.eviction.head_bytes = 30
+        self.building = True
+        self.replaced.clear()
         self.links.clear()
         self.fetches.clear()
         self.live = {s: m for s, m in self.live.items() if m.durable}
         runs = []
         for message in sorted(self.live.values(), key=lambda m: m.sequence):
             message.holder = message.number = None
+            message.delayed = False
             message.barred.clear()
             batch = batch_of(
-                [message.payload], durable=True, expires_at_ms=message.expires_at_ms, place=message.area
+                [message.payload],
+                durable=True,
+                priority=message.priority,
+                expires_at_ms=message.expires_at_ms,
+                enqueued_at_ms=message.enqueued_at_ms,
+                place=message.area,
             )
             memory -= batch.size
             if memory < 0:
                 batch.data = batch.ends = None
             runs.append(Run(batch, 0, 1, message.sequence, message.attempts))
         assert not self.machine.apply(Restore(runs, self.next_sequence), self.now)
+        self.dispatch()
+
+    @precondition(lambda self: any(m.delayed for m in self.live.values()))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.live)))
+        effects = self.machine.apply(Cancel(sequence), self.now)
+        if not self.live[sequence].delayed:
+            assert not effects
+            return
+        (effect,) = effects
+        assert isinstance(effect, Removed)
+        assert (effect.first_sequence, effect.last_sequence) == (sequence, sequence + 1)
+        assert effect.reason is Reason.CANCELLED
+        del self.live[sequence]
+
+    @precondition(lambda self: len(self.policies) > 1)
+    @rule(data=st.data())
+    def change(self, data: st.DataObject) -> None:
+        self.policy = POLICIES[data.draw(st.sampled_from(self.policies))]
+        assert not self.machine.apply(Change(self.policy), self.now)
+        self.building = True
+        for message in self.live.values():
+            message.delayed = False
         self.dispatch()
 
     # --- after every step -----------------------------------------------------------------------------
@@ -560,10 +830,11 @@ class QueueModel(RuleBasedStateMachine):
     def machine_and_model_agree(self) -> None:
         ready = [
             (sequence, run.attempts, set(run.barred), payload)
-            for run in self.machine.ready.waiting()
+            for run in self.machine.waiting()
             for sequence, payload in messages_of(run)
         ]
-        expected = self.ready()
+        expected = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
+        assert self.machine.delayed_count == sum(m.delayed for m in expected)
         assert len(ready) == len(expected)
         for (sequence, attempts, barred, payload), message in zip(ready, expected, strict=True):
             assert (sequence, attempts, barred) == (message.sequence, message.attempts, message.barred)
@@ -600,16 +871,57 @@ class DeadLetterQueueModel(QueueModel):
     name = "orders/$dlq"
 
 
+class PriorityQueueModel(QueueModel):
+    policies: ClassVar[list[str]] = ["priorities"]
+
+
+class LastValueQueueModel(QueueModel):
+    policies: ClassVar[list[str]] = ["last_value"]
+
+
+class SortedQueueModel(QueueModel):
+    policies: ClassVar[list[str]] = ["sorted"]
+
+
+class GroupedQueueModel(QueueModel):
+    policies: ClassVar[list[str]] = ["groups"]
+
+
+class DelayingQueueModel(QueueModel):
+    policies: ClassVar[list[str]] = ["delay"]
+
+
+class ChangingQueueModel(QueueModel):
+    """The policy changes at any time, to and from all kinds of orders."""
+
+    policies: ClassVar[list[str]] = list(POLICIES)
+
+
 CHECKED = settings(
     max_examples=60,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-QueueModel.TestCase.settings = CHECKED
-DeadLetterQueueModel.TestCase.settings = CHECKED
+for _model in (
+    QueueModel,
+    DeadLetterQueueModel,
+    PriorityQueueModel,
+    LastValueQueueModel,
+    SortedQueueModel,
+    GroupedQueueModel,
+    DelayingQueueModel,
+    ChangingQueueModel,
+):
+    _model.TestCase.settings = CHECKED
 TestQueue = QueueModel.TestCase
 TestDeadLetterQueue = DeadLetterQueueModel.TestCase
+TestPriorityQueue = PriorityQueueModel.TestCase
+TestLastValueQueue = LastValueQueueModel.TestCase
+TestSortedQueue = SortedQueueModel.TestCase
+TestGroupedQueue = GroupedQueueModel.TestCase
+TestDelayingQueue = DelayingQueueModel.TestCase
+TestChangingQueue = ChangingQueueModel.TestCase
 
 if __name__ == "__main__":
     pytest.main([__file__])

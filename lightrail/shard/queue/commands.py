@@ -3,11 +3,12 @@
 Ranges of delivery numbers and sequences are half-open: `last` is the first one that no longer belongs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run
 
 
@@ -57,6 +58,8 @@ class ConsumerOptions:
     """For what is in flight when the consumer goes."""
     first: int = 0
     """The delivery number it begins with: not 0 for one that goes on after the shard was away."""
+    selects: Callable[[bytes], bool] | None = None
+    """It gets only messages for which this is true; it must not raise. None for all."""
 
 
 class Enqueue(NamedTuple):
@@ -96,9 +99,21 @@ class Purge(NamedTuple):
     """Removes every ready message; what is in flight stays with its consumers."""
 
 
+class Cancel(NamedTuple):
+    """Removes a delayed message before its time; one that is not delayed (any more) is left alone."""
+
+    sequence: int
+
+
+class Change(NamedTuple):
+    """Gives the queue another policy, which has been checked; what is in flight stays where it is."""
+
+    policy: Policy
+
+
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Looks at up to `count` ready messages from a sequence on; nothing is locked."""
+    """Looks at up to `count` ready or delayed messages from a sequence on; nothing is locked."""
 
     from_sequence: int
     count: int
@@ -123,4 +138,6 @@ class Restore(NamedTuple):
     next_sequence: int
 
 
-Command = Enqueue | Attach | Detach | Credit | Settle | Tick | Purge | Peek | Fetched | Restore
+Command = (
+    Enqueue | Attach | Detach | Credit | Settle | Tick | Purge | Cancel | Change | Peek | Fetched | Restore
+)

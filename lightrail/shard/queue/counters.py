@@ -22,6 +22,10 @@ class Counters:
     rejected: int = 0
     expired: int = 0
     purged: int = 0
+    replaced: int = 0
+    """By a newer message with the same key."""
+    cancelled: int = 0
+    """While they were delayed."""
     lost: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason; what was rejected or expired is counted here too where it went to the dead-letter queue."""
@@ -37,7 +41,7 @@ class Counters:
     def left(self) -> int:
         """Everything that is not in the queue any more."""
         gone = sum(self.dead_lettered.values()) + sum(self.discarded.values())
-        return self.accepted + self.purged + self.lost + gone
+        return self.accepted + self.purged + self.replaced + self.cancelled + self.lost + gone
 
 
 class Gauges(NamedTuple):
@@ -49,3 +53,5 @@ class Gauges(NamedTuple):
     """Of all messages, in memory or on disk."""
     resident_bytes: int
     consumers: int
+    delayed: int = 0
+    """Messages that wait for their time; not part of `ready`, but of `bytes`."""

@@ -1,5 +1,7 @@
 """Deliveries: who gets which ready runs in one step, and how much is in flight because of it."""
 
+from typing import TYPE_CHECKING
+
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
@@ -8,17 +10,22 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run
 
+if TYPE_CHECKING:
+    from lightrail.shard.queue.order import Order
+
 
 class Deliveries:
     """Hands out the ready runs of one queue to its consumers."""
 
-    __slots__ = ("_consumers", "_counters", "_eviction", "_ready", "_seen_to", "bytes", "count")
+    __slots__ = ("_consumers", "_counters", "_eviction", "_seen_to", "bytes", "count", "order", "ready")
 
     def __init__(self, ready: Ready, consumers: Consumers, eviction: Eviction, counters: Counters) -> None:
-        self._ready = ready
+        self.ready = ready
         self._consumers = consumers
         self._eviction = eviction
         self._counters = counters
+        self.order: Order | None = None
+        """Who gets what where it is not simply the head that is next."""
         self._seen_to = 0
         """Sequences below were delivered at least once: delivering them again is a redelivery."""
         self.count = 0
@@ -33,25 +40,33 @@ class Deliveries:
             Whether somebody waits for a head that is only on disk.
         """
         consumers = self._consumers
+        order = self.order
+        if order is not None and not order.begin():
+            return False
         if consumers.browsers:
             for browser in consumers.browsers:
                 if browser.next < browser.limit:
-                    self._show(browser, effects)
+                    if order is None:
+                        self._show(browser, effects)
+                    else:
+                        order.show(browser, effects)
         blocked = False
         for ring in consumers.rings:
             turn = ring.turn
             idle: list[Consumer] = []
             round_left = share = 0
-            while turn and self._ready.count and not blocked:
+            while turn and self.ready.count and not blocked:
                 consumer = turn[0]
                 if not round_left:
                     round_left = len(turn)
-                    share = -(-self._ready.count // round_left)
+                    share = -(-self.ready.count // round_left)
                 round_left -= 1
-                if self._ready.barred_runs:
-                    got, blocked = self._deliver_around(consumer, share, effects)
+                if order is not None:
+                    got, blocked = order.turn(consumer, share, effects)
+                elif self.ready.barred_runs:
+                    got, blocked = self.deliver_around(consumer, share, effects)
                 else:
-                    got, blocked = self._deliver(consumer, share, effects)
+                    got, blocked = self.deliver(consumer, share, effects)
                 if consumer.next == consumer.limit:
                     consumer.waits = False
                     turn.popleft()
@@ -62,13 +77,13 @@ class Deliveries:
             turn.extend(idle)
         return blocked
 
-    def _deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+    def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """One turn from the head.
 
         Returns:
             Whether the consumer got something, and whether the head is only on disk.
         """
-        ready = self._ready
+        ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = limits.DELIVERY_SLICE_BYTES
         got = False
@@ -79,12 +94,12 @@ class Deliveries:
             wanted -= run.last - run.first
             room -= size
             got = True
-            self._hand_over(consumer, run, size, effects)
+            self.hand_over(consumer, run, size, effects)
         return got, False
 
-    def _deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+    def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
         """The same where some runs are barred for some consumers: those are passed over."""
-        ready = self._ready
+        ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = limits.DELIVERY_SLICE_BYTES
         got = False
@@ -96,6 +111,10 @@ class Deliveries:
                 self._consumers.passed_over = True
                 index += 1
                 continue
+            if run.last == run.first:
+                # A hole of a sparse line.
+                index += 1
+                continue
             if run.batch.data is None:
                 if self._eviction.ask(run):
                     effects.append(Fetch(run))
@@ -104,11 +123,11 @@ class Deliveries:
             wanted -= run.last - run.first
             room -= size
             got = True
-            self._hand_over(consumer, run, size, effects)
+            self.hand_over(consumer, run, size, effects)
             index = ready.index(run.end)
         return got, False
 
-    def _hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
+    def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
         """Sends a run that was taken from the ready ones."""
         number = consumer.next
         count = run.last - run.first
@@ -132,7 +151,7 @@ class Deliveries:
 
     def _show(self, browser: Consumer, effects: list[Effect]) -> None:
         """Sends copies of what is ready from the browser's cursor on."""
-        ready = self._ready
+        ready = self.ready
         index = ready.index(browser.cursor)
         while browser.next < browser.limit and index < len(ready.runs):
             run = ready.runs[index]
@@ -146,10 +165,14 @@ class Deliveries:
             while rest.count and browser.next < browser.limit:
                 wanted = min(rest.count, browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
                 piece, rest = rest.split(fitting(rest, wanted, limits.DELIVERY_SLICE_BYTES))
-                effects.append(Deliver(browser.id, browser.next, piece))
-                browser.next += piece.count
                 browser.cursor = piece.end
-                self._counters.browsed += piece.count
+                self.show_copy(browser, piece, effects)
+
+    def show_copy(self, browser: Consumer, run: Run, effects: list[Effect]) -> None:
+        """Sends a copy of a run that stays ready."""
+        effects.append(Deliver(browser.id, browser.next, run))
+        browser.next += run.count
+        self._counters.browsed += run.count
 
     def drain(self, effects: list[Effect]) -> None:
         """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
@@ -168,7 +191,9 @@ class Deliveries:
 
     def _expects(self, consumer: Consumer) -> bool:
         """Whether something that this consumer may get is ready: after a dispatch, only what is on disk."""
-        ready = self._ready
+        if self.order is not None:
+            return self.order.expects(consumer)
+        ready = self.ready
         index = ready.index(consumer.cursor)
         while index < len(ready.runs):
             if consumer.id not in ready.runs[index].barred:

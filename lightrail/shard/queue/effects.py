@@ -3,6 +3,7 @@
 Sequences are half-open: `last_sequence` is the first one that no longer belongs.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -17,8 +18,19 @@ class Reason(StrEnum):
     EXPIRED = "expired"
     MAX_DELIVERY_COUNT = "max-delivery-count"
     PURGED = "purged"
+    REPLACED = "replaced"
+    """A newer message with its key came, in a queue of last values."""
+    CANCELLED = "cancelled"
+    """It was delayed, and called off before its time."""
     LOST = "lost"
     """The journal gave back less than was written to it."""
+
+
+class State(StrEnum):
+    """Where a message is that a Peek saw."""
+
+    READY = "ready"
+    DELAYED = "delayed"
 
 
 class Stored(NamedTuple):
@@ -98,6 +110,8 @@ class Peeked(NamedTuple):
     """What a Peek saw; some of the runs may be evicted, the engine reads those from their places."""
 
     runs: list[Run]
+    states: Sequence[State] = ()
+    """Of each of the runs."""
 
 
 Effect = Stored | Deliver | Drained | Removed | Returned | Replaced | DeadLetter | Fetch | Refused | Peeked

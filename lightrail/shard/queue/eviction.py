@@ -12,7 +12,7 @@ from lightrail.model.limits import RESIDENT_HEAD_BYTES
 from lightrail.shard.queue.commands import Fetched
 from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk, parted
 from lightrail.shard.queue.ready import Ready
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.runs import Batch, Place, Run
 
 FETCH_RETRY_MS: Final = 1_000
 """After a read that failed, before the same run is asked for again."""
@@ -21,12 +21,14 @@ FETCH_RETRY_MS: Final = 1_000
 class Eviction:
     """The window at the head of one queue, and the fetches under way."""
 
-    __slots__ = ("evicted", "fetched", "fetching", "head_bytes", "ready", "retries", "unseen_bytes")
+    __slots__ = ("evicted", "fetched", "fetching", "head_bytes", "joins", "ready", "retries", "unseen_bytes")
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
         self.head_bytes = RESIDENT_HEAD_BYTES
         """Bytes at the head that stay in memory; whoever shares out the memory may set another value."""
+        self.joins = True
+        """Whether what was fetched is joined: not where every message has a run of its own."""
         self.fetching: dict[int, int] = {}
         """First and last sequence of what was asked for and has not come."""
         self.retries: list[tuple[int, int]] = []
@@ -150,7 +152,8 @@ class Eviction:
                 continue
             if missing:
                 lost.extend(_gaps(pieces, run))
-            pieces = join_neighbours(pieces)
+            if self.joins:
+                pieces = join_neighbours(pieces)
             ready.swap(index, index + 1, pieces)
             index = ready.index(run.end)
             came.extend(pieces)
@@ -174,6 +177,7 @@ class Eviction:
         moved = 0
         low = index = ready.index(run.sequence)
         window: list[Run] = []
+        shared: dict[int, Batch] = {}
         while index < len(ready.runs) and ready.runs[index].sequence < run.end:
             each = ready.runs[index]
             index += 1
@@ -181,7 +185,11 @@ class Eviction:
                 window.append(each)
                 continue
             for piece in parted(each, run, place):
-                moved += piece.count if piece.batch.place is place else 0
+                if piece.batch.place is place:
+                    moved += piece.count
+                    if piece.batch.data is not None:
+                        # Parts of one batch stay parts of one.
+                        piece.batch = shared.setdefault(id(each.batch), piece.batch)
                 window.append(piece)
         if moved:
             start = max(low - 1, ready.head)

@@ -2,9 +2,12 @@
 
 from itertools import pairwise
 
-from lightrail.shard.queue.line import Line
+from lightrail.shard.queue.groups import Groups
+from lightrail.shard.queue.line import GONE, Line
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sparse import Sparse
 
 
 def check(machine: Machine) -> None:
@@ -14,24 +17,38 @@ def check(machine: Machine) -> None:
     _check_consumers(machine)
     _check_locked_once(machine)
     _check_deadlines(machine)
+    _check_groups(machine)
 
 
 def _check_conservation(machine: Machine) -> None:
     counters = machine.counters
-    present = machine.ready.count + machine.in_flight_count
+    present = machine.ready.count + machine.delayed_count + machine.in_flight_count
     assert counters.arrived == present + counters.left, (
         f"{counters.arrived} arrived, but {present} are here and {counters.left} left: {counters}"
     )
 
 
 def _check_ready(machine: Machine) -> None:
-    ready = machine.ready
+    _check_sums(machine, machine.ready)
+    special = machine.special
+    if special is not None and special.delays is not None:
+        _check_sums(machine, special.delays.line)
+        assert not special.delays.line.evicted_runs, "a delayed message is not in memory"
+    if special is not None and special.singles and not special.loading:
+        assert not machine.ready.evicted_runs, "a message that the index is made of is not in memory"
+        assert machine.ready.count == len(machine.ready), "a run of several messages in an index of messages"
+
+
+def _check_sums(machine: Machine, ready: Ready) -> None:
     runs = ready.waiting()
     _check_line(ready)
     for run in runs:
         assert run.end <= machine.next_sequence, f"{run} reaches beyond {machine.next_sequence}"
-    for index in range(len(runs)):
-        assert ready.keys[ready.head + index] == runs[index].sequence, "a key is not the sequence of its run"
+    for key, run in zip(ready.keys[ready.head :], ready.runs[ready.head :], strict=True):
+        assert run is GONE or key == run.sequence, "a key is not the sequence of its run"
+    if isinstance(ready, Sparse):
+        assert ready.holes == sum(run is GONE for run in ready.runs[ready.head :])
+        assert not runs or ready.runs[ready.head] is not GONE, "the head is a hole"
     assert ready.count == sum(run.count for run in runs)
     assert ready.bytes == sum(run.size for run in runs)
     evicted = [run for run in runs if run.batch.data is None]
@@ -69,7 +86,7 @@ def _check_consumers(machine: Machine) -> None:
 
 
 def _check_locked_once(machine: Machine) -> None:
-    ranges = [(run.sequence, run.end) for run in machine.ready.waiting()]
+    ranges = [(run.sequence, run.end) for run in machine.waiting()]
     for consumer in machine.consumers:
         ranges += [(run.sequence, run.end) for run in consumer.in_flight.runs[consumer.in_flight.head :]]
     ranges.sort()
@@ -78,7 +95,7 @@ def _check_locked_once(machine: Machine) -> None:
 
 
 def _check_deadlines(machine: Machine) -> None:
-    for run in machine.ready.waiting():
+    for run in machine.waiting():
         expires_at_ms = run.batch.expires_at_ms
         if expires_at_ms is None or run.sequence in machine.eviction.fetching:
             continue
@@ -93,11 +110,25 @@ def _check_deadlines(machine: Machine) -> None:
             assert len(covered) == run.count, f"nobody will expire some of {run}"
 
 
+def _check_groups(machine: Machine) -> None:
+    """What has no group, or whose group has no owner, is offered to all; the rest to the owner only."""
+    order = machine.deliveries.order
+    if not isinstance(order, Groups) or order.loading:
+        return
+    for group in order.groups.values():
+        assert group.in_flight >= 0
+        assert group.foreign >= 0
+        assert group.owner is not None or not group.in_flight, "messages with an owner who is none"
+        assert group.owner is None or group.owner in machine.consumers.by_id, "the owner has left"
+
+
 def _check_line(line: Line) -> None:
     assert len(line.keys) == len(line.runs)
     assert 0 <= line.head <= len(line.runs)
     end = -1
     for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+        if run is GONE:
+            continue
         assert key >= end, f"key {key} lies in the run before it"
         _check_run(run)
         end = key + run.count

@@ -11,12 +11,13 @@ per range, never per message, except where messages have to be rewritten (annota
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.model import limits
 from lightrail.shard.queue.commands import (
     Attach,
+    Cancel,
+    Change,
     Command,
     Credit,
     Detach,
@@ -42,29 +43,30 @@ from lightrail.shard.queue.effects import (
     Removed,
     Replaced,
     Returned,
+    State,
     Stored,
 )
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
-from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.order import Order
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Place, Run, batch_of
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.special import Look, Special
+
+__all__ = ["DEAD_LETTER_SUFFIX", "Annotate", "Machine", "Policy"]
 
 DEAD_LETTER_SUFFIX: Final = "/$dlq"
 _JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
 """Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
 
+_NOTHING: Final = Ready()
+"""What is delayed in a queue without delays."""
+
 Annotate = Callable[[bytes, Any], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a queue does beyond first in, first out."""
-
-    max_delivery_count: int = limits.DELIVERY_COUNT_MAX_DEFAULT
-    """A message whose delivery-count would reach it is dead-lettered; 0 for never."""
-    dead_letter: bool = True
-    """Whether what is rejected, failed or expired goes to `NAME/$dlq`; never of such a queue itself."""
 
 
 class Machine:
@@ -74,6 +76,11 @@ class Machine:
         name: of the queue; one that ends with `/$dlq` never dead-letters.
         annotate: merges the annotations of a modified outcome into an encoded message; without it they
             are ignored.
+        look: makes of a path what reads that field from an encoded message; without it no message has a
+            key, a group or a delay.
+
+    Raises:
+        ValueError: the policy asks for what does not go together.
     """
 
     __slots__ = (
@@ -81,6 +88,8 @@ class Machine:
         "_joined_to",
         "_joining_bytes",
         "_known_to",
+        "_look",
+        "_selecting",
         "consumers",
         "counters",
         "deadlines",
@@ -90,14 +99,18 @@ class Machine:
         "next_sequence",
         "policy",
         "ready",
+        "special",
     )
 
-    def __init__(self, name: str, policy: Policy | None = None, annotate: Annotate | None = None) -> None:
-        policy = policy or Policy()
-        if name.endswith(DEAD_LETTER_SUFFIX):
-            policy = replace(policy, dead_letter=False)
+    def __init__(
+        self,
+        name: str,
+        policy: Policy | None = None,
+        annotate: Annotate | None = None,
+        look: Look | None = None,
+    ) -> None:
         self.name = name
-        self.policy = policy
+        self.policy = Policy()
         self.next_sequence = 0
         """Of the next message that is enqueued."""
         self.ready = Ready()
@@ -107,11 +120,17 @@ class Machine:
         self.counters = Counters()
         self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters)
         self._annotate = annotate
+        self._look = look or _blind
+        self.special: Special | None = None
+        """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
+        self._selecting = 0
+        """Consumers that select."""
         self._joining_bytes = 0
         """Bytes that came since the tail was last joined."""
         self._joined_to = 0
         self._known_to = 0
         """Sequences below were there in an earlier step: the engine has given them their places."""
+        self._set_policy(policy or self.policy, 0)
 
     # --- commands -------------------------------------------------------------------------------------
 
@@ -131,29 +150,47 @@ class Machine:
                 refused = self.consumers.attach(command.consumer, command.options)
                 if refused is not None:
                     effects.append(refused)
+                elif self.deliveries.order is not None or command.options.selects is not None:
+                    self._attached(self.consumers.by_id[command.consumer])
             case Detach():
                 consumer = self.consumers.detach(command.consumer)
                 if consumer is not None:
                     runs = consumer.in_flight.everything()
                     self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
+                    if self.deliveries.order is not None:
+                        self._detached(consumer, self.deliveries.order)
             case Tick():
                 self._pass_time(now_ms, effects)
             case Fetched():
                 self._fetched(command, now_ms, effects)
             case Purge():
-                for run in self.ready.clear():
+                for run in self.ready.clear() if self.special is None else self.special.clear():
                     self.counters.purged += run.count
                     effects.append(_removed(run, Reason.PURGED))
             case Peek():
-                effects.append(Peeked(self._peek(command)))
+                effects.append(self._peek(command))
             case Restore():
-                self._restore(command)
+                self._restore(command, now_ms)
+            case Cancel():
+                called_off = None if self.special is None else self.special.cancel(command.sequence)
+                if called_off is not None:
+                    self.counters.cancelled += called_off.count
+                    effects.append(_removed(called_off, Reason.CANCELLED))
+            case Change():
+                if self.special is not None:
+                    self.special.tell(effects)
+                self._set_policy(command.policy, now_ms)
         return effects
 
     def _enqueue(self, command: Enqueue, now_ms: int) -> list[Effect]:
         batch = command.batch
         sequence = self.next_sequence
-        run = self.ready.add_batch(batch, sequence)
+        if self.special is None:
+            run = self.ready.add_batch(batch, sequence)
+            if self.deliveries.order is not None:
+                self.deliveries.order.enqueued(run.end)
+        else:
+            run = self.special.enqueue(batch, sequence, now_ms)
         self.next_sequence = sequence + batch.count
         self.counters.enqueued += batch.count
         self._joining_bytes += batch.size
@@ -174,6 +211,8 @@ class Machine:
     ) -> None:
         """Gives runs that were taken out of flight their outcome."""
         deliveries = self.deliveries
+        if deliveries.order is not None:
+            deliveries.order.settling(consumer, runs)
         if outcome.kind == OutcomeKind.ACCEPTED:
             for run in runs:
                 batch = run.batch
@@ -243,7 +282,12 @@ class Machine:
 
     def _give_back(self, run: Run) -> None:
         """Ready again, at its place by sequence."""
-        self.ready.give_back(run)
+        if self.special is not None:
+            self.special.give_back(run)
+        else:
+            self.ready.give_back(run)
+            if self.deliveries.order is not None:
+                self.deliveries.order.returned(run)
         if run.batch.expires_at_ms is not None:
             self.deadlines.add(run)
         if self.consumers.passed_over:
@@ -266,18 +310,26 @@ class Machine:
     def next_deadline_ms(self) -> int | None:
         """When the machine wants a Tick (or a dispatch, which does the same), or None."""
         times = [self.deadlines.next_ms, self.eviction.retries[0][0] if self.eviction.retries else None]
+        if self.special is not None:
+            times.append(self.special.next_ms)
+        elif self.deliveries.order is not None and self.deliveries.order.unfinished:
+            times.append(0)
         return min((time for time in times if time is not None), default=None)
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         for run in self.eviction.retry(now_ms):
             self.deadlines.add(run)
+        special = self.special
+        if special is not None:
+            special.wake(now_ms)
         for first, last in self.deadlines.due(now_ms):
-            self._expire(first, last, now_ms, effects)
-        self.deadlines.thin(self.ready.waiting(), len(self.ready))
+            self._expire(self.ready, first, last, now_ms, effects)
+            if special is not None and special.delays is not None:
+                self._expire(special.delays.line, first, last, now_ms, effects)
+        self.deadlines.thin(self.waiting(), len(self.ready))
 
-    def _expire(self, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
-        """Takes out what is ready and due of these sequences; what is only on disk is fetched first."""
-        ready = self.ready
+    def _expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Takes out what is there and due of these sequences; what is only on disk is fetched first."""
         index = ready.index(first)
         while index < len(ready.runs) and ready.runs[index].sequence < last:
             run = ready.runs[index]
@@ -292,6 +344,8 @@ class Machine:
                 ready.swap(index, index + 1, [])
                 index = ready.index(run.end)
                 self.counters.expired += run.count
+                if self.deliveries.order is not None:
+                    self.deliveries.order.removed(run)
                 self._discard(run, Reason.EXPIRED, effects)
 
     # --- deliveries -----------------------------------------------------------------------------------
@@ -307,6 +361,8 @@ class Machine:
         heap = self.deadlines.heap
         if (heap and heap[0][0] <= now_ms) or self.eviction.retries:
             self._pass_time(now_ms, effects)
+        if self.special is not None:
+            self.special.prepare(now_ms, effects)
         deliveries = self.deliveries
         blocked = deliveries.hand_out(effects)
         if self.ready.evicted_runs and (
@@ -324,10 +380,14 @@ class Machine:
 
     def evict(self, bytes_wanted: int) -> int:
         """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
+        if self.special is not None and self.special.singles:
+            return 0
         return self.eviction.evict(bytes_wanted)
 
     def spill_candidates(self, bytes_wanted: int) -> list[Run]:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
+        if self.special is not None and self.special.singles:
+            return []
         return self.eviction.spill_candidates(bytes_wanted)
 
     def runs(self) -> list[Run]:
@@ -349,7 +409,10 @@ class Machine:
         from disk; what was settled in the meantime is passed over.
         """
         old = run.batch.place
-        if self.eviction.relocate(run, place) == run.count or old is None:
+        moved = self.eviction.relocate(run, place)
+        if self.special is not None and self.special.delays is not None:
+            moved += self.special.delays.relocate(run, place)
+        if moved == run.count or old is None:
             return
         for consumer in self.consumers:
             consumer.in_flight.relocate(run, old.segment, place)
@@ -362,7 +425,7 @@ class Machine:
             self.counters.lost += run.count
             effects.append(_removed(run, Reason.LOST))
 
-    def _restore(self, command: Restore) -> None:
+    def _restore(self, command: Restore, now_ms: int) -> None:
         assert not self.next_sequence, "expected a new machine to restore into"
         runs = [
             on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms)
@@ -370,28 +433,47 @@ class Machine:
             else run
             for run in command.runs
         ]
-        for run in merge_evicted(join_neighbours(runs), {}):
+        special = self.special
+        if special is None or not special.singles:
+            # Joined messages share the earliest time of arrival: delays count from each one's own.
+            runs = join_neighbours(runs)
+        for run in merge_evicted(runs, {}):
             self.ready.add(run)
             self.deadlines.add(run)
             self.counters.restored += run.count
         self.next_sequence = self._joined_to = self._known_to = command.next_sequence
+        if special is not None:
+            special.build(now_ms)
+        if self.deliveries.order is not None:
+            self.deliveries.order.enqueued(command.next_sequence)
 
-    def _peek(self, command: Peek) -> list[Run]:
+    def _peek(self, command: Peek) -> Peeked:
         found: list[Run] = []
         wanted = command.count
-        for run in self.ready.runs[self.ready.index(command.from_sequence) :]:
+        special = self.special
+        delays = None if special is None else special.delays
+        runs = self.ready.runs[self.ready.index(command.from_sequence) :]
+        if delays is not None:
+            line = delays.line
+            runs = sorted(runs + line.runs[line.index(command.from_sequence) :], key=lambda run: run.sequence)
+        for run in runs:
             if wanted <= 0:
                 break
-            skipped = max(command.from_sequence - run.sequence, 0)
-            found.append(run.cut(skipped, min(run.count, skipped + wanted)))
-            wanted -= found[-1].count
-        return found
+            if run.last > run.first:
+                skipped = max(command.from_sequence - run.sequence, 0)
+                found.append(run.cut(skipped, min(run.count, skipped + wanted)))
+                wanted -= found[-1].count
+        if delays is None:
+            return Peeked(found, [State.READY] * len(found))
+        return Peeked(
+            found, [State.DELAYED if delays.line.has(run.sequence) else State.READY for run in found]
+        )
 
     def _join(self) -> None:
         """Joins small batches at the tail when a backlog has built up."""
         ready = self.ready
         self._joining_bytes = 0
-        if ready.bytes < _JOIN_BACKLOG_BYTES:
+        if ready.bytes < _JOIN_BACKLOG_BYTES or (self.special is not None and self.special.singles):
             return
         start = ready.index(self._joined_to)
         self._joined_to = self._known_to
@@ -399,9 +481,58 @@ class Machine:
         # The last one of the time before may have room left.
         start = max(start - 1, ready.head)
         runs = ready.runs[start:stop]
+        if self.special is not None:
+            runs = [run for run in runs if run is not GONE]
         joined = join_neighbours(runs)
         if len(joined) < len(runs):
             ready.swap(start, stop, joined)
+
+    # --- policy and selection -------------------------------------------------------------------------
+
+    def _set_policy(self, policy: Policy, now_ms: int) -> None:
+        """Arranges what is waiting as the policy says; what is in flight stays with its consumers."""
+        policy.check()
+        if self.name.endswith(DEAD_LETTER_SUFFIX):
+            policy = replace(policy, dead_letter=False)
+        runs = self.waiting()
+        self.policy = policy
+        sparse = Sparse() if policy.is_special else None
+        ready = Ready() if sparse is None else sparse
+        for run in _rejoined(runs):
+            ready.add(run)
+        self.ready = self.eviction.ready = self.deliveries.ready = ready
+        for consumer in self.consumers:
+            if consumer.ring is not None:
+                consumer.cursor = 0
+        self.consumers.passed_over = False
+        self.special = self.deliveries.order = None
+        self.eviction.joins = True
+        if sparse is not None:
+            self.special = Special(
+                policy, self._look, sparse, self.consumers, self.eviction, self.deliveries, self.counters
+            )
+            self.special.build(now_ms)
+            self.deliveries.order = self.special.order
+            self.special.order.enqueued(self.next_sequence)
+        elif self._selecting:
+            order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
+            for consumer in self.consumers:
+                order.attach(consumer)
+
+    def _attached(self, consumer: Consumer) -> None:
+        """A consumer came that selects, or to a queue with an order of its own."""
+        self._selecting += consumer.options.selects is not None
+        order = self.deliveries.order
+        if order is None:
+            order = Order(self.ready, self.eviction, self.deliveries, self.next_sequence)
+            self.deliveries.order = order
+        order.attach(consumer)
+
+    def _detached(self, consumer: Consumer, order: Order) -> None:
+        self._selecting -= consumer.options.selects is not None
+        order.detach(consumer)
+        if self.special is None and not self._selecting:
+            self.deliveries.order = None
 
     # --- figures --------------------------------------------------------------------------------------
 
@@ -418,7 +549,7 @@ class Machine:
     @property
     def resident_bytes(self) -> int:
         """Bytes of messages that are in memory, ready or in flight."""
-        return self.ready.bytes - self.ready.evicted_bytes + self.deliveries.bytes
+        return self.ready.bytes - self.ready.evicted_bytes + self.deliveries.bytes + self._delayed.bytes
 
     @property
     def gauges(self) -> Gauges:
@@ -426,16 +557,57 @@ class Machine:
         return Gauges(
             self.ready.count,
             self.in_flight_count,
-            self.ready.bytes + self.in_flight_bytes,
+            self.ready.bytes + self.in_flight_bytes + self._delayed.bytes,
             self.resident_bytes,
             len(self.consumers.by_id),
+            self._delayed.count,
         )
 
+    def due_ms(self, run: Run) -> int | None:
+        """When a delayed message may be delivered, in milliseconds since the epoch; None if it is not."""
+        special = self.special
+        if special is None or special.delays is None or not special.delays.line.has(run.sequence):
+            return None
+        return special.delays.due_ms(run)
+
+    @property
+    def delayed_count(self) -> int:
+        """Messages that wait for their time."""
+        return self._delayed.count
+
+    @property
+    def _delayed(self) -> Ready:
+        """The line of what is delayed."""
+        special = self.special
+        return _NOTHING if special is None or special.delays is None else special.delays.line
+
+    def waiting(self) -> list[Run]:
+        """Everything that is ready or delayed, by sequence."""
+        return self.ready.waiting() if self.special is None else self.special.waiting()
+
     def _all_runs(self) -> Iterable[Run]:
-        yield from self.ready.waiting()
+        yield from _rejoined(self.waiting()) if self.special is not None else self.waiting()
         for consumer in self.consumers:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
 
 
 def _removed(run: Run, reason: Reason) -> Removed:
     return Removed(run.batch, run.sequence, run.end, run.size, reason)
+
+
+def _blind(path: str) -> Callable[[bytes], Any]:
+    """Sees nothing in any message."""
+    return lambda message: None
+
+
+def _rejoined(runs: list[Run]) -> list[Run]:
+    """The same messages; neighbours that are parts of one batch are one run again."""
+    result: list[Run] = []
+    for run in runs:
+        if result and one_run(result[-1], run):
+            before = result[-1]
+            run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+            result[-1] = run
+        else:
+            result.append(run)
+    return result

@@ -1,7 +1,7 @@
 """Ready: the runs of a queue that wait for a consumer, by sequence, with their sums.
 
-There is one line now. Priorities get one per level, groups and delayed messages lines beside it; the
-machine asks only for the head, for a place by sequence, and for the sums.
+There is one line in every queue. Where the next message is not the one with the lowest sequence, an index
+says which it is (order.py), and the line is one with holes (sparse.py).
 """
 
 from bisect import bisect_right
@@ -77,11 +77,30 @@ class Ready(Line):
         self.swap(index, index + 1, [rest] if rest.count else [])
         return taken, taken.size
 
+    def take_part(self, index: int, first: int, last: int) -> tuple[Run, int]:
+        """Takes the messages with sequences from `first` to before `last` out of the run at an index."""
+        run = self.runs[index]
+        low, high = first - run.sequence, last - run.sequence
+        taken = run.cut(low, high)
+        rests = [run.cut(0, low), run.cut(high, run.count)]
+        self.swap(index, index + 1, [rest for rest in rests if rest.count])
+        return taken, taken.size
+
+    def find(self, first: int, last: int) -> int:
+        """The index of the first run with messages from `first` to before `last`, or -1."""
+        runs = self.runs
+        index = self.index(first)
+        while index < len(runs) and self.keys[index] < last:
+            if runs[index].last > runs[index].first:
+                return index
+            index += 1
+        return -1
+
     def give_back(self, run: Run) -> None:
         """Puts a run back to its place by sequence, and makes one run of it and its neighbours again."""
         self._count(run, 1)
         index = bisect_right(self.keys, run.sequence, self.head)
-        if index > self.head and _one_run(self.runs[index - 1], run):
+        if index > self.head and one_run(self.runs[index - 1], run):
             before = self.runs[index - 1]
             self.barred_runs -= bool(run.barred)
             run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
@@ -91,7 +110,7 @@ class Ready(Line):
         else:
             placed = False
         following = index + 1 if placed else index
-        if following < len(self.runs) and _one_run(run, self.runs[following]):
+        if following < len(self.runs) and one_run(run, self.runs[following]):
             after = self.runs[following]
             self.barred_runs -= bool(run.barred)
             run = Run(run.batch, run.first, after.last, run.sequence, run.attempts, run.barred)
@@ -145,7 +164,7 @@ def fitting(run: Run, count_max: int, bytes_max: int) -> int:
     return count or 1
 
 
-def _one_run(before: Run, after: Run) -> bool:
+def one_run(before: Run, after: Run) -> bool:
     """Whether two runs follow each other in their batch and in the queue, with the same past."""
     return (
         before.batch is after.batch

@@ -1,0 +1,77 @@
+"""Delays: messages that are not ready before their time, by sequence and by when they are due.
+
+A message asks for it with the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or
+an integer) or `x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts.
+Both are read from the message again after a restart.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final
+
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.sparse import Sparse
+
+TIME_PATH: Final = "message-annotations.x-opt-delivery-time"
+DELAY_PATH: Final = "message-annotations.x-opt-delivery-delay"
+
+
+class Delays:
+    """The delayed messages of one queue, each a run of its own.
+
+    Args:
+        look: makes of a path what reads that field from an encoded message.
+    """
+
+    __slots__ = ("_delay", "_due", "_eviction", "_time", "line")
+
+    def __init__(self, look: Callable[[str], Callable[[bytes], Any]]) -> None:
+        self._time = look(TIME_PATH)
+        self._delay = look(DELAY_PATH)
+        self.line = Sparse()
+        """By sequence."""
+        self._due: list[tuple[int, int]] = []
+        """(milliseconds since the epoch, sequence); a heap, of which some may have gone."""
+        self._eviction = Eviction(self.line)
+
+    def due_ms(self, run: Run) -> int:
+        """When a message may be delivered, in milliseconds since the epoch; 0 if it may at once."""
+        message = run.batch.message(run.first)
+        time, delay = self._time(message), self._delay(message)
+        due_ms = 0
+        if isinstance(time, int) and not isinstance(time, bool):
+            due_ms = int(time)
+        if isinstance(delay, int) and not isinstance(delay, bool) and delay > 0:
+            due_ms = max(due_ms, run.batch.enqueued_at_ms + int(delay))
+        return due_ms
+
+    def add(self, run: Run, due_ms: int) -> None:
+        """Keeps a message until it is due."""
+        self.line.give_back(run)
+        heappush(self._due, (due_ms, run.sequence))
+
+    def take(self, sequence: int) -> Run | None:
+        """Takes one out, None if it is not here."""
+        index = self.line.find(sequence, sequence + 1)
+        return None if index < 0 else self.line.take_single(index)[0]
+
+    def take_due(self, now_ms: int) -> list[Run]:
+        """Takes out those whose time has come, the earliest first."""
+        due: list[Run] = []
+        while self._due and self._due[0][0] <= now_ms:
+            run = self.take(heappop(self._due)[1])
+            if run is not None:
+                due.append(run)
+        return due
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the first one is due."""
+        while self._due and not self.line.has(self._due[0][1]):
+            heappop(self._due)
+        return self._due[0][0] if self._due else None
+
+    def relocate(self, run: Run, place: Place) -> int:
+        """Gives those of a run's messages that are here their new place; returns how many there were."""
+        return self._eviction.relocate(run, place)

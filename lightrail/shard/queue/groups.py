@@ -1,0 +1,352 @@
+"""Groups: the order of a queue whose messages of one group-id are with one consumer at a time.
+
+A group that nobody owns is offered to everybody by its first ready message; who takes that owns the group,
+and gets the next ones as they become the first. The owner keeps it until it leaves, or until the group has
+nothing ready and nothing in flight. An owner that is barred from the first message, or does not select it,
+gives the group up as soon as it has nothing of it in flight. Messages without a group-id are offered to
+everybody, each for itself.
+
+What left the queue without being delivered (expired, purged) is noticed when it gets to the top.
+"""
+
+from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+
+from lightrail.model import limits
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.effects import Effect
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.order import Order
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.views import View
+
+_NOTHING = -1
+
+
+class Group:
+    """The messages of one group-id that are here."""
+
+    __slots__ = ("foreign", "in_flight", "key", "offered", "owner", "ready", "refused")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.ready: list[int] = []
+        """Sequences; a heap."""
+        self.owner: int | None = None
+        self.in_flight = 0
+        """Messages that the owner has."""
+        self.foreign = 0
+        """Messages that others have: from before the queue had groups, or was left by its owner."""
+        self.offered = _NOTHING
+        """The first ready sequence, once it stands in the heap of whoever may take it."""
+        self.refused = False
+        """Whether the owner can't take the first message; it gives the group up when it holds nothing."""
+
+
+class Groups(Order):
+    """Groups by id, their owners, and what is offered to whom.
+
+    Args:
+        group_of: the key of a message's group, None for a message without.
+    """
+
+    __slots__ = ("_group_of", "_line", "_mine", "_of", "_owned", "_shared", "_touched", "groups")
+
+    def __init__(
+        self,
+        ready: Sparse,
+        eviction: Eviction,
+        deliveries: Deliveries,
+        group_of: Callable[[Run], Hashable],
+    ) -> None:
+        super().__init__(ready, eviction, deliveries)
+        self._line = ready
+        self._group_of = group_of
+        self.groups: dict[Hashable, Group] = {}
+        self._of: dict[int, Group] = {}
+        """The group of each message that is here and has one, by sequence."""
+        self._shared = View(joins=False)
+        """What is offered to everybody."""
+        self._mine: dict[int, list[int]] = {}
+        """By consumer: the first ready sequences of the groups that it owns; a heap."""
+        self._owned: dict[int, dict[Group, None]] = {}
+        """By consumer."""
+        self._touched: dict[Group, None] = {}
+        """Groups to look at before the next messages are handed out: settled in this step."""
+
+    # --- what happens to the queue --------------------------------------------------------------------
+
+    def arrived(self, run: Run) -> None:
+        key = self._group_of(run)
+        sequence = run.sequence
+        if key is None:
+            self._offer_to_all(sequence)
+            return
+        group = self._group(key)
+        self._of[sequence] = group
+        heappush(group.ready, sequence)
+        if group.ready[0] == sequence:
+            group.refused = False
+            self._offer(group)
+
+    def returned(self, run: Run) -> None:
+        self.arrived(run)
+
+    def held(self, consumer: Consumer, run: Run) -> None:
+        """A consumer has this message in flight from before the queue had groups."""
+        key = self._group_of(run)
+        if key is None:
+            return
+        group = self._group(key)
+        self._of[run.sequence] = group
+        if group.owner is None:
+            self._own(group, consumer.id)
+        if group.owner == consumer.id:
+            group.in_flight += 1
+        else:
+            group.foreign += 1
+
+    def removed(self, run: Run) -> None:
+        for sequence in range(run.sequence, run.end):
+            group = self._of.get(sequence)
+            if group is not None:
+                self._touched[group] = None
+
+    def settling(self, consumer: Consumer, runs: list[Run]) -> None:
+        for run in runs:
+            for sequence in range(run.sequence, run.end):
+                group = self._of.pop(sequence, None)
+                if group is None:
+                    continue
+                if group.owner == consumer.id:
+                    group.in_flight -= 1
+                else:
+                    group.foreign -= 1
+                self._touched[group] = None
+
+    def detach(self, consumer: Consumer) -> None:
+        super().detach(consumer)
+        self._mine.pop(consumer.id, None)
+        for group in self._owned.pop(consumer.id, ()):
+            self._leave(group)
+
+    def cleared(self) -> None:
+        super().cleared()
+        self._shared.heap.clear()
+        self._mine.clear()
+        for group in self.groups.values():
+            for sequence in group.ready:
+                self._of.pop(sequence, None)
+            group.ready.clear()
+            self._touched[group] = None
+
+    # --- one step -------------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        touched, self._touched = self._touched, {}
+        for group in touched:
+            self._review(group)
+        return super().begin()
+
+    def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """Takes what is first of its own groups and of what is offered to all.
+
+        Groups are spread like messages: in its turn a consumer claims as many as make its groups
+        `ceil(groups / consumers with credit)`, but always one.
+        """
+        ready = self._line
+        ring = consumer.ring
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        share_of_groups = -(-len(self.groups) // max(1, len(ring.turn) if ring is not None else 1))
+        claims = max(1, share_of_groups - len(self._owned.get(consumer.id, ())))
+        got = False
+        while wanted > 0 and room > 0:
+            mine = self._first_of_mine(consumer.id)
+            offered = self._first_offered(self._views.get(consumer.id, self._shared))
+            if mine < 0 and offered < 0:
+                break
+            own = offered < 0 or 0 <= mine < offered
+            group = self._of.get(mine if own else offered)
+            if not own and group is not None and group.owner is None and not claims:
+                if mine < 0:
+                    break
+                own, group = True, self._of[mine]
+            sequence = mine if own else offered
+            index = ready.find(sequence, sequence + 1)
+            run = ready.runs[index]
+            allowed = self._allowed(consumer, run)
+            if allowed is None:
+                break
+            if not allowed:
+                self._refuse(consumer, sequence, group if own else None)
+                continue
+            if own:
+                heappop(self._mine[consumer.id])
+            else:
+                heappop(self._views.get(consumer.id, self._shared).heap)
+            run, size = ready.take_single(index)
+            if group is not None:
+                claims -= group.owner is None
+                self._take(group, consumer)
+            wanted -= 1
+            room -= size
+            got = True
+            self._gather(consumer, run, size, effects)
+        self._hand_over(consumer, effects)
+        return got, False
+
+    def expects(self, consumer: Consumer) -> bool:
+        if consumer.ring is None:
+            return super().expects(consumer)
+        return self.loading or self.unfinished
+
+    def _whole_view(self) -> View:
+        return self._shared.copy()
+
+    def _feed(self) -> None:
+        """Nothing: every run is named as it arrives."""
+
+    def _allowed(self, consumer: Consumer, run: Run) -> bool | None:
+        """Whether the consumer may have this message; None when nobody may look at more in this step."""
+        if consumer.id in run.barred:
+            return False
+        selects = consumer.options.selects
+        if selects is None:
+            return True
+        if not self._looks:
+            self.unfinished = True
+            return None
+        self._looks -= 1
+        return selects(run.batch.message(run.first))
+
+    # --- groups ---------------------------------------------------------------------------------------
+
+    def _group(self, key: Hashable) -> Group:
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(key)
+        return group
+
+    def _own(self, group: Group, consumer: int) -> None:
+        group.owner = consumer
+        group.offered = _NOTHING
+        group.refused = False
+        self._owned.setdefault(consumer, {})[group] = None
+
+    def _leave(self, group: Group) -> None:
+        """The group has no owner any more; what the former one holds is foreign to the next."""
+        if group.owner is not None:
+            self._owned.get(group.owner, {}).pop(group, None)
+        group.owner = None
+        group.foreign += group.in_flight
+        group.in_flight = 0
+        group.offered = _NOTHING
+        group.refused = False
+        self._touched[group] = None
+
+    def _take(self, group: Group, consumer: Consumer) -> None:
+        """The first ready message of a group goes to a consumer."""
+        sequence = heappop(group.ready)
+        group.offered = _NOTHING
+        if group.owner is None:
+            self._own(group, consumer.id)
+        if consumer.options.presettled:
+            del self._of[sequence]
+            if not (group.ready or group.in_flight):
+                self._review(group)
+        else:
+            group.in_flight += 1
+        if group.ready:
+            self._offer(group)
+
+    def _offer(self, group: Group) -> None:
+        """Names the first ready message of a group to whoever may take it now."""
+        first = group.ready[0]
+        if group.offered == first or group.foreign or group.refused:
+            return
+        if group.owner is not None:
+            heappush(self._mine.setdefault(group.owner, []), first)
+        elif group.in_flight:
+            return
+        else:
+            self._offer_to_all(first)
+        group.offered = first
+
+    def _offer_to_all(self, sequence: int) -> None:
+        self._shared.push(0, sequence, sequence + 1)
+        self._shared.thin(self._line)
+        for view in self._views.values():
+            view.push(0, sequence, sequence + 1)
+            view.thin(self._line)
+
+    def _review(self, group: Group) -> None:
+        """Something of a group is gone: who owns it, and what is offered, is found out anew."""
+        ready = group.ready
+        while ready and not self._line.has(ready[0]):
+            self._of.pop(heappop(ready), None)
+        if not (ready or group.in_flight or group.foreign):
+            if group.owner is not None:
+                self._owned.get(group.owner, {}).pop(group, None)
+            if self.groups.get(group.key) is group:
+                del self.groups[group.key]
+            return
+        if group.refused and not group.in_flight:
+            self._leave(group)
+            self._touched.pop(group, None)
+        if ready:
+            self._offer(group)
+
+    def _refuse(self, consumer: Consumer, sequence: int, owned: Group | None) -> None:
+        """A consumer can't take what is first for it: an offer to all, or of the group that it owns."""
+        view = self._views.get(consumer.id)
+        if view is None:
+            view = self._views[consumer.id] = self._shared.copy()
+        if owned is None:
+            if view.heap and view.heap[0][1] == sequence:
+                heappop(view.heap)
+            return
+        heappop(self._mine[consumer.id])
+        owned.refused = True
+        if not owned.in_flight:
+            self._leave(owned)
+            self._touched.pop(owned, None)
+            self._offer(owned)
+            # Others may have had their turn already.
+            self.unfinished = True
+
+    def _first_of_mine(self, consumer: int) -> int:
+        """The lowest sequence that is offered to the owner of its group, -1 if none is."""
+        heap = self._mine.get(consumer)
+        while heap:
+            sequence = heap[0]
+            group = self._of.get(sequence)
+            if group is not None and group.owner == consumer and group.offered == sequence:
+                if self._line.has(sequence):
+                    return sequence
+                self._forget_first(group)
+            heappop(heap)
+        return _NOTHING
+
+    def _first_offered(self, view: View) -> int:
+        """The lowest sequence that is offered to everybody, -1 if none is."""
+        heap = view.heap
+        while heap:
+            sequence = heap[0][1]
+            group = self._of.get(sequence)
+            if group is None:
+                if self._line.has(sequence):
+                    return sequence
+            elif group.owner is None and group.offered == sequence:
+                if self._line.has(sequence):
+                    return sequence
+                self._forget_first(group)
+            heappop(heap)
+        return _NOTHING
+
+    def _forget_first(self, group: Group) -> None:
+        """The first ready message of a group is not there any more."""
+        group.offered = _NOTHING
+        self._review(group)

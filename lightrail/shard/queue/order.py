@@ -1,0 +1,276 @@
+"""Order: which ready message a consumer gets next where it is not simply the head for everybody.
+
+The base is the order by sequence with consumers that select: each of them has a view of its own and looks at
+every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
+"""
+
+from typing import TYPE_CHECKING
+
+from lightrail.model import limits
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.effects import Effect, Fetch
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.ready import Ready, fitting, one_run
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.views import View
+
+if TYPE_CHECKING:
+    from lightrail.shard.queue.deliveries import Deliveries
+
+
+class Order:
+    """By sequence."""
+
+    __slots__ = (
+        "_deliveries",
+        "_eviction",
+        "_fed",
+        "_gathered",
+        "_gathered_bytes",
+        "_looks",
+        "_next",
+        "_ready",
+        "_views",
+        "loading",
+        "unfinished",
+    )
+
+    def __init__(
+        self, ready: Ready, eviction: Eviction, deliveries: "Deliveries", next_sequence: int = 0
+    ) -> None:
+        self._ready = ready
+        self._eviction = eviction
+        self._deliveries = deliveries
+        self._views: dict[int, View] = {}
+        """By consumer: of those that select, or are barred from something."""
+        self._fed = next_sequence
+        """The views know of the sequences below."""
+        self._next = next_sequence
+        self._gathered: Run | None = None
+        """Taken in this turn and not handed over, since its batch may go on with the next one."""
+        self._gathered_bytes = 0
+        self._looks = 0
+        """Messages that selectors may still look at in this step."""
+        self.loading = False
+        """Whether messages have yet to come from disk before it is known which is next."""
+        self.unfinished = False
+        """Whether the selectors had to stop before they had seen everything: the next step goes on."""
+
+    # --- what happens to the queue --------------------------------------------------------------------
+
+    def attach(self, consumer: Consumer) -> None:
+        """A consumer came."""
+        if consumer.options.selects is not None and consumer.ring is not None:
+            self._views[consumer.id] = self._whole_view()
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer left; what it held has come back."""
+        self._views.pop(consumer.id, None)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody selects."""
+        return not self._views
+
+    def enqueued(self, next_sequence: int) -> None:
+        """Sequences below `next_sequence` have been given."""
+        self._next = next_sequence
+
+    def arrived(self, run: Run) -> None:
+        """A run is ready for the first time."""
+
+    def returned(self, run: Run) -> None:
+        """A run is ready again, or at last: everybody looks at it anew."""
+        for view in self._views.values():
+            view.push(0, run.sequence, run.end)
+            view.thin(self._ready)
+
+    def removed(self, run: Run) -> None:
+        """A run is not ready any more and was not delivered."""
+
+    def settling(self, consumer: Consumer, runs: list[Run]) -> None:
+        """Runs are not in flight any more; those that come back are named to `returned` after this."""
+
+    def cleared(self) -> None:
+        """Nothing is ready."""
+        for view in self._views.values():
+            view.heap.clear()
+
+    # --- one step -------------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Before messages are handed out; False when nobody may get any yet."""
+        self._looks = limits.SELECTOR_LOOKS
+        self.unfinished = False
+        if self._fed < self._next:
+            self._feed()
+            self._fed = self._next
+        return not self.loading
+
+    def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """One turn of one consumer, as `Deliveries.deliver` has it."""
+        view = self._views.get(consumer.id)
+        if view is not None:
+            return self._choose(consumer, view, share, effects), False
+        if self._ready.barred_runs:
+            return self._deliveries.deliver_around(consumer, share, effects)
+        if not isinstance(self._ready, Sparse):
+            return self._deliveries.deliver(consumer, share, effects)
+        return self._take_singles(consumer, self._ready, share, effects), False
+
+    def show(self, browser: Consumer, effects: list[Effect]) -> None:
+        """Sends a browser copies of what it selects of the ready messages, from its cursor on."""
+        ready = self._ready
+        index = ready.index(browser.cursor)
+        while browser.next < browser.limit and index < len(ready.runs):
+            run = ready.runs[index]
+            position = max(run.sequence, browser.cursor)
+            if position >= run.end:
+                index += 1
+                continue
+            if run.batch.data is None:
+                if self._eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            wanted = min(browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
+            low, high, browser.cursor = self._stretch(
+                browser, run, position, run.end, wanted, limits.DELIVERY_SLICE_BYTES
+            )
+            if high > low:
+                self._deliveries.show_copy(browser, run.cut(low - run.sequence, high - run.sequence), effects)
+            if self.unfinished:
+                return
+
+    def expects(self, consumer: Consumer) -> bool:
+        """Whether something may still come to this consumer without anything happening to the queue."""
+        if self.loading:
+            return True
+        ready = self._ready
+        view = self._views.get(consumer.id)
+        if view is not None:
+            return view.top(ready) >= 0
+        index = ready.index(consumer.cursor)
+        while index < len(ready.runs):
+            run = ready.runs[index]
+            if run.last > run.first and consumer.id not in run.barred:
+                return True
+            index += 1
+        return False
+
+    # --- messages that are runs of their own ----------------------------------------------------------
+
+    def _take_singles(self, consumer: Consumer, ready: Sparse, share: int, effects: list[Effect]) -> bool:
+        """One turn from the head of a line of single messages."""
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        while wanted > 0 and room > 0 and ready.count:
+            run, size = ready.take_single(ready.head)
+            wanted -= 1
+            room -= size
+            got = True
+            self._gather(consumer, run, size, effects)
+        self._hand_over(consumer, effects)
+        return got
+
+    def _gather(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
+        """Sends a run, in one piece with those before it where they are neighbours in their batch."""
+        before = self._gathered
+        if before is not None:
+            if one_run(before, run):
+                self._gathered = Run(
+                    run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
+                )
+                self._gathered_bytes += size
+                return
+            self._deliveries.hand_over(consumer, before, self._gathered_bytes, effects)
+        self._gathered = run
+        self._gathered_bytes = size
+
+    def _hand_over(self, consumer: Consumer, effects: list[Effect]) -> None:
+        """Ends a turn: what was gathered leaves."""
+        if self._gathered is not None:
+            self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)
+            self._gathered = None
+
+    # --- choosing -------------------------------------------------------------------------------------
+
+    def _whole_view(self) -> View:
+        return View([(0, 0, self._fed)] if self._fed else None)
+
+    def _feed(self) -> None:
+        for view in self._views.values():
+            view.push(0, self._fed, self._next)
+            view.thin(self._ready)
+
+    def _choose(self, consumer: Consumer, view: View, share: int, effects: list[Effect]) -> bool:
+        """Hands a consumer what it selects of its view; True if it got something."""
+        ready = self._ready
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        while wanted > 0 and room > 0:
+            index = view.top(ready)
+            if index < 0:
+                break
+            run = ready.runs[index]
+            _, first, last = view.heap[0]
+            start, stop = max(first, run.sequence), min(last, run.end)
+            if consumer.id in run.barred:
+                view.advance(stop)
+                continue
+            if run.batch.data is None:
+                if self._eviction.ask(run):
+                    effects.append(Fetch(run))
+                break
+            low, high, position = self._stretch(consumer, run, start, stop, wanted, room)
+            view.advance(position)
+            if high > low:
+                taken, size = ready.take_part(index, low, high)
+                wanted -= high - low
+                room -= size
+                got = True
+                self._gather(consumer, taken, size, effects)
+            if self.unfinished:
+                break
+        self._hand_over(consumer, effects)
+        return got
+
+    def _stretch(
+        self, consumer: Consumer, run: Run, start: int, stop: int, wanted: int, room: int
+    ) -> tuple[int, int, int]:
+        """The first messages in a row that a consumer selects, of those of a run in memory.
+
+        Returns:
+            The sequences of the first and after the last one, and up to where nobody has to look again.
+        """
+        selects = consumer.options.selects
+        if selects is None:
+            rest = run.cut(start - run.sequence, stop - run.sequence)
+            high = start + fitting(rest, min(wanted, rest.count), room)
+            return start, high, high
+        batch = run.batch
+        ends = batch.loaded().ends
+        shift = run.first - run.sequence
+        low = high = position = start
+        while position < stop and high - low < wanted:
+            if not self._looks:
+                self.unfinished = True
+                break
+            index = position + shift
+            room -= ends[index] - (ends[index - 1] if index else 0)
+            if high > low and room < 0:
+                break
+            self._looks -= 1
+            position += 1
+            if selects(batch.message(index)):
+                if high == low:
+                    low = position - 1
+                high = position
+            elif high > low:
+                break
+            else:
+                low = high = position
+                room += ends[index] - (ends[index - 1] if index else 0)
+        return low, high, position

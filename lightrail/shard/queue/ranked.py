@@ -1,0 +1,107 @@
+"""Ranked: the order of queues with priorities, and of those sorted by a key.
+
+Everybody shares one view. A consumer that selects, or that meets a message which it is barred from, goes
+on with a view of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightrail.model import limits
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.effects import Effect, Fetch
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.order import Order
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.views import View
+
+
+class Ranked(Order):
+    """Lower ranks first, and by sequence among equals.
+
+    Args:
+        rank: of a run: the same for all its messages, and every time it is asked.
+    """
+
+    __slots__ = ("_line", "_rank", "_shared")
+
+    def __init__(
+        self, ready: Sparse, eviction: Eviction, deliveries: Deliveries, rank: Callable[[Run], Any]
+    ) -> None:
+        super().__init__(ready, eviction, deliveries)
+        self._line = ready
+        self._rank = rank
+        self._shared = View()
+
+    def arrived(self, run: Run) -> None:
+        entry = self._rank(run), run.sequence, run.end
+        self._shared.push(*entry)
+        self._shared.thin(self._ready)
+        for view in self._views.values():
+            view.push(*entry)
+            view.thin(self._ready)
+
+    def returned(self, run: Run) -> None:
+        self.arrived(run)
+
+    def cleared(self) -> None:
+        super().cleared()
+        self._shared.heap.clear()
+
+    def turn(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        view = self._views.get(consumer.id)
+        if view is not None:
+            return self._choose(consumer, view, share, effects), False
+        ready, shared = self._line, self._shared
+        wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
+        room = limits.DELIVERY_SLICE_BYTES
+        got = False
+        while wanted > 0 and room > 0:
+            index = shared.top(ready)
+            if index < 0:
+                break
+            run = ready.runs[index]
+            if run.batch.data is None:
+                effects.extend(Fetch(each) for each in self._ahead(index))
+                break
+            if run.barred and consumer.id in run.barred:
+                self._views[consumer.id] = view = shared.copy()
+                self._hand_over(consumer, effects)
+                return self._choose(consumer, view, wanted, effects) or got, False
+            if run.last - run.first == 1:
+                run, size = ready.take_single(index)
+            else:
+                run, size = ready.take_at(index, wanted, room)
+            wanted -= run.last - run.first
+            room -= size
+            got = True
+            self._gather(consumer, run, size, effects)
+        self._hand_over(consumer, effects)
+        return got, False
+
+    def expects(self, consumer: Consumer) -> bool:
+        if self.loading or consumer.ring is None or consumer.id in self._views:
+            return super().expects(consumer)
+        return self._shared.top(self._ready) >= 0
+
+    def _whole_view(self) -> View:
+        return self._shared.copy()
+
+    def _feed(self) -> None:
+        """Nothing: every run is named as it arrives."""
+
+    def _ahead(self, index: int) -> list[Run]:
+        """The run at an index and the next ones of its rank on disk, as far as the window reaches."""
+        ready, eviction = self._ready, self._eviction
+        rank = self._rank(ready.runs[index])
+        wanted: list[Run] = []
+        seen = 0
+        while index < len(ready.runs) and seen < eviction.head_bytes:
+            run = ready.runs[index]
+            index += 1
+            seen += run.size
+            if run.batch.data is None and self._rank(run) == rank and eviction.ask(run):
+                wanted.append(run)
+        return wanted

@@ -1,0 +1,113 @@
+"""Sparse: a ready line whose runs are taken from anywhere, at the cost of a hole and not of a move.
+
+Where the next message is any of a million, taking it out of a list would move half of the others. A hole
+stays under its key until every second place is one; what comes back to its place fills it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.runs import Run
+
+_HOLES: Final = 256
+"""Holes that may stay; past it they are at most half of all places."""
+
+
+class Sparse(Ready):
+    """Runs by sequence with holes between them, which are `GONE`; the head is never one."""
+
+    __slots__ = ("holes",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.holes = 0
+        """From the head on."""
+
+    def __len__(self) -> int:
+        return len(self.runs) - self.head - self.holes
+
+    def has(self, sequence: int) -> bool:
+        """Whether a message is in this line."""
+        index = bisect_right(self.keys, sequence, self.head) - 1
+        if index < self.head:
+            return False
+        run = self.runs[index]
+        return sequence < self.keys[index] + run.last - run.first
+
+    def drop_first(self) -> None:
+        super().drop_first()
+        if self.holes:
+            self._skip_holes()
+
+    def swap(self, start: int, stop: int, runs: Sequence[Run]) -> list[Run]:
+        old = [run for run in self.runs[start:stop] if run is not GONE]
+        new = [run for run in runs if run is not GONE]
+        for run in old:
+            self._count(run, -1)
+        for run in new:
+            self._count(run, 1)
+        if not new and len(old) == stop - start == 1:
+            self._leave_hole(start)
+            return old
+        self.holes -= stop - start - len(old)
+        self.keys[start:stop] = [run.sequence for run in new]
+        self.runs[start:stop] = new
+        self._skip_holes()
+        return old
+
+    def give_back(self, run: Run) -> None:
+        """Puts a run back to its place by sequence; it stays a run of its own."""
+        self._count(run, 1)
+        index = bisect_right(self.keys, run.sequence, self.head)
+        if index == self.head:
+            self.put_first(run.sequence, run)
+        elif self.keys[index - 1] == run.sequence and self.runs[index - 1] is GONE:
+            self.runs[index - 1] = run
+            self.holes -= 1
+        else:
+            self.keys.insert(index, run.sequence)
+            self.runs.insert(index, run)
+
+    def take_single(self, index: int) -> tuple[Run, int]:
+        """Takes the run at an index, which is one message in memory: the hot way out."""
+        run = self.runs[index]
+        size = run.size
+        self.count -= 1
+        self.bytes -= size
+        self.barred_runs -= bool(run.barred)
+        self._leave_hole(index)
+        return run, size
+
+    def clear(self) -> list[Run]:
+        return [run for run in super().clear() if run is not GONE]
+
+    def waiting(self) -> list[Run]:
+        return [run for run in super().waiting() if run is not GONE]
+
+    def _leave_hole(self, index: int) -> None:
+        if index == self.head:
+            self.drop_first()
+            return
+        self.runs[index] = GONE
+        self.holes += 1
+        if self.holes > _HOLES and self.holes * 2 > len(self.runs) - self.head:
+            kept = [each for each in range(self.head, len(self.runs)) if self.runs[each] is not GONE]
+            self.keys = [self.keys[each] for each in kept]
+            self.runs = [self.runs[each] for each in kept]
+            self.head = 0
+            self.holes = 0
+
+    def _skip_holes(self) -> None:
+        """Moves the head to the first run."""
+        runs, head = self.runs, self.head
+        while head < len(runs) and runs[head] is GONE:
+            head += 1
+        self.holes -= head - self.head
+        self.head = head
+        if head == len(runs):
+            self.keys.clear()
+            runs.clear()
+            self.head = 0

@@ -1,0 +1,68 @@
+"""Views: which ready messages nobody, or one consumer, has looked at yet, first ones first.
+
+A view is a heap of ranges of sequences by rank. It is never told what left the queue: a range under which
+nothing is ready falls out when it gets to the top, or when the heap has grown far beyond what is ready.
+"""
+
+from heapq import heappop, heappush, heapreplace
+from typing import Any, Final
+
+from lightrail.shard.queue.ready import Ready
+
+Range = tuple[Any, int, int]
+"""(rank, first sequence, last sequence): lower ranks come first, and lower sequences in them."""
+
+_THIN_MIN: Final = 1_024
+"""Ranges below which nobody looks for stale ones."""
+
+
+class View:
+    """Ranges of sequences that may be ready; every message of a range has its rank."""
+
+    __slots__ = ("_joins", "_thin_at", "heap")
+
+    def __init__(self, heap: list[Range] | None = None, joins: bool = True) -> None:
+        self.heap: list[Range] = [] if heap is None else heap
+        self._joins = joins
+        """Whether neighbours become one range: not where each range is one message with a meaning."""
+        self._thin_at = max(_THIN_MIN, 2 * len(self.heap))
+
+    def copy(self) -> "View":
+        """The same ranges for somebody who goes their own way from here."""
+        return View(self.heap.copy(), self._joins)
+
+    def push(self, rank: Any, first: int, last: int) -> None:
+        heappush(self.heap, (rank, first, last))
+
+    def top(self, ready: Ready) -> int:
+        """The index in `ready` of the run at or in the first range, -1 when nothing is left."""
+        heap = self.heap
+        while heap:
+            _, first, last = heap[0]
+            index = ready.find(first, last)
+            if index >= 0:
+                return index
+            heappop(heap)
+        return -1
+
+    def advance(self, position: int) -> None:
+        """Everything of the first range below `position` was looked at."""
+        rank, _, last = self.heap[0]
+        if position >= last:
+            heappop(self.heap)
+        else:
+            heapreplace(self.heap, (rank, position, last))
+
+    def thin(self, ready: Ready) -> None:
+        """Forgets stale ranges and joins neighbours, when there are many."""
+        if len(self.heap) < self._thin_at:
+            return
+        kept: list[Range] = []
+        for each in sorted(self.heap):
+            rank, first, last = each
+            if self._joins and kept and kept[-1][0] == rank and first <= kept[-1][2]:
+                kept[-1] = (rank, kept[-1][1], max(last, kept[-1][2]))
+            elif ready.find(first, last) >= 0:
+                kept.append(each)
+        self.heap = kept
+        self._thin_at = max(_THIN_MIN, 2 * len(kept))

@@ -148,8 +148,6 @@ SENDER_IDLE_MS: Final = 60_000
 """A gateway's producer that nobody sends through is closed after this time."""
 PAGE_MAX: Final = 1_000
 """Most names, messages or other things in one answer."""
-PEEK_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of messages after which a browse ends early; one message at least is shown."""
 CALLERS_MAX: Final = 10_000
 """Credentials that a gateway remembers as checked."""
 CALLER_FRESH_MS: Final = 1_000
@@ -205,6 +203,12 @@ ROUTE_TARGETS_MAX: Final = 10_000
 """Queues of a shard in one set of a router's link; the journal would take 65,535."""
 ROUTE_SETS_MAX: Final = 10_000
 """Sets of one link; the one declared first is forgotten for the next."""
+PRIORITIES_MAX: Final = 10
+"""Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
+SELECTOR_LOOKS: Final = 2_000
+"""Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+LOADING_BYTES: Final = 16 * 1024 * 1024
+"""Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024
@@ -227,9 +231,3 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher remembers; past it it begins anew."""
-PRIORITIES_MAX: Final = 10
-"""Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
-SELECTOR_LOOKS: Final = 2_000
-"""Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
-LOADING_BYTES: Final = 16 * 1024 * 1024
-"""Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""

@@ -108,6 +108,7 @@ def shown(connection: "ClientConnection", links_max: int) -> dict[str, Any]:
         "peer": connection.peer,
         "container": _container(connection),
         "hostname": None if amqp is None or amqp.peer_open is None else amqp.peer_open.hostname,
+        "since_ms": connection.since_ms,
         "since": since.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "tls": connection.tls,
         "state": "closed" if amqp is None else PHASES[amqp.phase],

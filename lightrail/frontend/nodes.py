@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
-from lightrail.amqp.link import SETTLE_UNSETTLED, Link
+from lightrail.amqp.link import SETTLE_SETTLED, Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
 from lightrail.amqp.sections import decode_properties
@@ -311,8 +311,8 @@ class ReplyLink:
         self._link = link
         self._line: deque[bytes] = deque()
         self._drain = False
-        # Nothing is done with the outcome: what was answered can't be answered otherwise.
-        self._settled = link.snd_settle_mode != SETTLE_UNSETTLED
+        # Nothing is done with the outcome, but clients that settle what they received expect to be able to.
+        self._settled = link.snd_settle_mode == SETTLE_SETTLED
 
     @property
     def name(self) -> str:

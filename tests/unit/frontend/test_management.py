@@ -13,7 +13,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Right
-from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 from tests.support.frontend_scene import Scene
@@ -34,8 +34,7 @@ def play(check: Check, user: str = "", **permissions: str) -> None:
             for prefix, rights in permissions.items():
                 await service.permit(ANYBODY, user, prefix, frozenset(map(Right, rights.split())))
             (connection,) = scene.frontend.connections
-            connection.user = user
-            scene.authenticator.has_users = True
+            connection.caller = Caller(user)
         await check(scene, requester)
 
     play_scene(test)

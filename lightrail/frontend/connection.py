@@ -16,9 +16,11 @@ from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
+from lightrail.frontend.claims import Claims
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.nodes import Inside, ReplyLink
 from lightrail.model import conditions, limits
+from lightrail.model.settings import is_loopback
 from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
 
@@ -44,6 +46,7 @@ class ClientConnection(asyncio.Protocol):
         "_sessions",
         "amqp",
         "caller",
+        "claims",
         "closing",
         "consumers",
         "deadline_ms",
@@ -77,6 +80,8 @@ class ClientConnection(asyncio.Protocol):
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
         """Of messages whose last frame has not come, as the intake knows it."""
+        self.claims: Claims | None = None
+        """Tokens that the client has put, once it has put one."""
         self.inside: Inside | None = None
         """What it has at nodes of the frontend itself, once it has something there."""
         self.user: str | None = None
@@ -114,8 +119,15 @@ class ClientConnection(asyncio.Protocol):
         return self.user or "anonymous"
 
     def caller_for(self, name: str) -> Caller:
-        """Who acts on a name."""
-        return self.caller
+        """Who acts on a name: whom a token says that was put for it, else who the client is."""
+        found = None if self.claims is None else self.claims.caller_for(name)
+        return self.caller if found is None else found
+
+    @property
+    def loopback(self) -> bool:
+        """Whether the client is on this machine."""
+        peer = None if self.transport is None else self.transport.get_extra_info("peername")
+        return is_loopback(peer[0]) if isinstance(peer, tuple) else True
 
     @property
     def tls(self) -> bool:
@@ -198,6 +210,8 @@ class ClientConnection(asyncio.Protocol):
         self.frontend.intake.forget(self)
         if self._authentication is not None:
             self._authentication.gone = True
+        if self.claims is not None:
+            self.claims.close()
         self.frontend.disconnected(self)
         self.deadline_ms = None
         self.amqp = None

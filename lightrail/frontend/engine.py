@@ -17,8 +17,9 @@ import zmq
 
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.frontend import control, management
+from lightrail.frontend import cbs, control, management
 from lightrail.frontend.auth import Authentication, Authenticator
+from lightrail.frontend.cbs import Cbs
 from lightrail.frontend.connection import ClientConnection
 from lightrail.frontend.guard import Guard
 from lightrail.frontend.intake import Intake
@@ -74,7 +75,9 @@ class Frontend:
         self.routers = Routers(self.directory, self.later)
         self.directory.listen(self._names_changed)
         self._unreadable = False
-        self.nodes = Nodes({management.ADDRESS: Management(self.service, self)})
+        self.nodes = Nodes(
+            {management.ADDRESS: Management(self.service, self), cbs.ADDRESS: Cbs(authenticator)}
+        )
         self._coordinator = coordinator
         self._authenticator = authenticator
         self._loop = loop
@@ -216,6 +219,7 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
+            offered_capabilities=(cbs.CAPABILITY,),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
         return Connection(settings, self.now_ms())
@@ -249,9 +253,9 @@ class Frontend:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
-    def later(self, wait_ms: int, call: Callable[[], None]) -> None:
-        """Calls back after a while, if there still is a loop."""
-        self._loop.call_later(wait_ms / 1000, call)
+    def later(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """Calls back after a while, if there still is a loop; the handle takes that back."""
+        return self._loop.call_later(wait_ms / 1000, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs what has to wait; its errors are logged and end nothing else."""

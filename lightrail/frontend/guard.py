@@ -45,6 +45,7 @@ class Guard:
         self._directory = directory
         self._unused = unused
         self._by_name: dict[str, dict[Hold, None]] = {}
+        self._by_connection: dict[ClientConnection, dict[Hold, None]] = {}
         directory.listen(self._changed)
 
     def demand(self, connection: "ClientConnection", right: Right, record: Name) -> None:
@@ -62,7 +63,7 @@ class Guard:
                 )
             return
         try:
-            demand(self._directory, connection.caller, right, record)
+            demand(self._directory, connection.caller_for(record.name), right, record)
         except Forbidden as error:
             raise Refused(conditions.UNAUTHORIZED_ACCESS, str(error)) from None
 
@@ -70,6 +71,7 @@ class Guard:
         """A link uses a name from now on."""
         hold = Hold(connection, right, record, lose)
         self._by_name.setdefault(hold.name, {})[hold] = None
+        self._by_connection.setdefault(connection, {})[hold] = None
         return hold
 
     def release(self, hold: Hold) -> None:
@@ -78,13 +80,17 @@ class Guard:
         if group is None or hold not in group:
             return
         del group[hold]
+        of_connection = self._by_connection[hold.connection]
+        del of_connection[hold]
+        if not of_connection:
+            del self._by_connection[hold.connection]
         if not group:
             del self._by_name[hold.name]
             self._unused(hold.name)
 
     def recheck(self, connection: "ClientConnection") -> None:
         """The connection speaks for another caller, or a lesser one, than before."""
-        self._check(hold for hold in self._all() if hold.connection is connection)
+        self._check(self._by_connection.get(connection, ()))
 
     def _all(self) -> Iterable[Hold]:
         return [hold for group in self._by_name.values() for hold in group]
@@ -94,7 +100,9 @@ class Guard:
             for each in (name, names.dead_letter_name(name)):
                 self._check(self._by_name.get(each, ()))
         if changes.users:
-            self._check(hold for hold in self._all() if hold.connection.caller.user in changes.users)
+            self._check(
+                hold for hold in self._all() if hold.connection.caller_for(hold.name).user in changes.users
+            )
 
     def _check(self, holds: Iterable[Hold]) -> None:
         for hold in list(holds):

@@ -24,10 +24,21 @@ class Requester:
         self._numbers = itertools.count(1)
 
     @classmethod
-    async def attach(cls, client: Client, node: str = "$management", *, credit: int = 100) -> "Requester":
-        session = await client.open()
-        sender = await client.sender(session, "requests", node)
-        receiver = session.attach("answers", False, source=Source(address=node), target=Target(address="me"))
+    async def attach(
+        cls,
+        client: Client,
+        node: str = "$management",
+        *,
+        credit: int = 100,
+        session: Session | None = None,
+    ) -> "Requester":
+        """On a connection that is opened for it, or on a session that is there."""
+        if session is None:
+            session = await client.open()
+        sender = await client.sender(session, f"requests to {node}", node)
+        receiver = session.attach(
+            f"from {node}", False, source=Source(address=node), target=Target(address="me")
+        )
         await client.turn()
         if credit:
             receiver.grant(credit)

@@ -1,0 +1,345 @@
+"""$cbs: who a connection is by its tokens, at which names, and until when."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lightrail.amqp import events
+from lightrail.amqp.messages import Message
+from lightrail.amqp.performatives import Accepted, Rejected
+from lightrail.amqp.sections import Properties
+from lightrail.cluster.users import UserRecord
+from lightrail.frontend.connection import ClientConnection
+from lightrail.model import conditions, limits
+from lightrail.namespace import tokens
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import ANYBODY, Caller
+from tests.support.frontend_scene import Client, Scene
+from tests.support.frontend_scene import play as play_scene
+from tests.support.requests import Requester
+
+Check = Callable[["Cbs"], Any]
+
+
+class Cbs:
+    """A nameless client with links to $cbs, and a user `ann` who may send and listen below a and b."""
+
+    def __init__(self, scene: Scene, client: Client, requester: Requester, record: UserRecord) -> None:
+        self.scene = scene
+        self.client = client
+        self.requester = requester
+        self.record = record
+        self.later: list[tuple[int, Callable[[], None]]] = []
+        scene.frontend.later = self._later  # type: ignore[method-assign,assignment]
+
+    def _later(self, wait_ms: int, call: Callable[[], None]) -> Any:
+        entry = (wait_ms, call)
+        self.later.append(entry)
+        outer = self
+
+        class Handle:
+            def cancel(self) -> None:
+                if entry in outer.later:
+                    outer.later.remove(entry)
+
+        return Handle()
+
+    @property
+    def connection(self) -> ClientConnection:
+        (connection,) = self.scene.frontend.connections
+        return connection
+
+    def token(self, ttl_s: int = 60, scope: tokens.Scope | None = None, **claims: Any) -> str:
+        said = {
+            "user": "ann",
+            "key_digest": tokens.key_digest(self.record),
+            "expires_s": self.scene.time_ms // 1000 + ttl_s,
+            "scope": scope,
+        }
+        return tokens.make(self.scene.authenticator.secret, tokens.Claims(**(said | claims)))
+
+    async def put(self, audience: Any = "a", token: Any = None, type: Any = "jwt") -> int:
+        """put-token; gives the status."""
+        answer = await self.requester.ask(
+            self.token() if token is None else token, operation="put-token", type=type, name=audience
+        )
+        assert isinstance(answer.application["status-description"], str)
+        return int(answer.application["status-code"])
+
+    async def attach(self, queue: str) -> str | None:
+        """Attach a sender; gives the condition that it was refused with."""
+        self.client.take(events.Detached)
+        await self.client.sender(self.requester.session, f"s-{queue}", queue)
+        self.scene.shard.ready()
+        await self.client.turn()
+        return self.detached()
+
+    def detached(self) -> str | None:
+        """The condition that a link was detached with since the last time."""
+        conditions = [
+            str(event.error.condition) for event in self.client.take(events.Detached) if event.error
+        ]
+        return conditions[0] if conditions else None
+
+    async def ring(self, after_s: float) -> None:
+        """So much later the timers ring that are due."""
+        self.scene.time_ms += int(after_s * 1000)
+        for wait_ms, call in list(self.later):
+            if wait_ms <= after_s * 1000:
+                self.later.remove((wait_ms, call))
+                call()
+        await self.client.turn()
+
+
+def play(check: Check, **settings: Any) -> None:
+    async def test(scene: Scene) -> None:
+        record = UserRecord.make("ann", "password", 4_096)
+        await scene.coordinator.add_user(record)
+        await scene.authenticator.refresh()
+        for prefix in ("a", "b"):
+            rights = frozenset({Right.SEND, Right.LISTEN})
+            await scene.frontend.service.permit(ANYBODY, "ann", prefix, rights)
+        scene.time_ms = 1_700_000_000_000
+        client = scene.client()
+        requester = await Requester.attach(client, "$cbs")
+        await check(Cbs(scene, client, requester, record))
+
+    play_scene(test, allow_anonymous=True, **settings)
+
+
+def test_a_token_opens_its_audience_and_nothing_else() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.attach("a/q") == conditions.UNAUTHORIZED_ACCESS
+        assert await cbs.put("a") == 202
+        assert await cbs.attach("a/q") is None
+        assert await cbs.attach("b/q") == conditions.UNAUTHORIZED_ACCESS
+        assert await cbs.put("b") == 202
+        assert await cbs.attach("b/q") is None
+
+    play(check)
+
+
+@pytest.mark.parametrize(
+    ("audience", "name"),
+    [
+        ("a", "a"),
+        ("/a/", "a"),
+        ("a/q%20r", "a/q r"),
+        ("amqp://broker/a/b", "a/b"),
+        ("AMQPS://broker:5671/a", "a"),
+        ("sb://ns.example/a", "a"),
+        ("http://broker/a/q", "a/q"),
+        ("", ""),
+        ("amqp://broker/", ""),
+        ("amqp://broker", ""),
+    ],
+)
+def test_an_audience_is_a_name_or_the_path_of_a_uri(audience: str, name: str) -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put(audience) == 202
+        assert cbs.connection.caller_for(f"{name}/x".lstrip("/")).user == "ann"
+        assert cbs.connection.caller_for("other").user == ("anonymous" if name else "ann")
+
+    play(check)
+
+
+def test_the_scope_of_a_token_bounds_what_its_user_may() -> None:
+    async def check(cbs: Cbs) -> None:
+        scope = (("a/one", frozenset({Right.SEND})),)
+        assert await cbs.put("a", cbs.token(scope=scope)) == 202
+        assert await cbs.attach("a/one") is None
+        assert await cbs.attach("a/two") == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_the_nearest_audience_decides() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("") == 202
+        assert await cbs.put("a/one", cbs.token(scope=(("b", frozenset({Right.SEND})),))) == 202
+        assert await cbs.attach("a/two") is None
+        assert await cbs.attach("a/one") == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_links_go_when_their_token_has_run_out() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a", cbs.token(60)) == 202
+        assert await cbs.put("b", cbs.token(90)) == 202
+        assert await cbs.attach("a/q") is None
+        assert await cbs.attach("b/q") is None
+        await cbs.ring(59)
+        assert cbs.detached() is None
+        await cbs.ring(61)
+        assert cbs.detached() == conditions.UNAUTHORIZED_ACCESS
+        assert await cbs.attach("a/r") == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_links_stay_when_the_token_was_renewed() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a", cbs.token(60)) == 202
+        assert await cbs.attach("a/q") is None
+        cbs.scene.time_ms += 30_000
+        assert await cbs.put("a", cbs.token(60)) == 202
+        assert len(cbs.later) == 1
+        await cbs.ring(31)
+        assert cbs.detached() is None
+        assert await cbs.attach("a/r") is None
+        await cbs.ring(60)
+        assert cbs.detached() == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_a_timer_that_rings_early_rings_again() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a", cbs.token(60)) == 202
+        assert await cbs.attach("a/q") is None
+        ((_, call),) = cbs.later
+        cbs.later.clear()
+        call()
+        await cbs.client.turn()
+        assert cbs.detached() is None
+        await cbs.ring(60)
+        assert cbs.detached() == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_links_that_have_their_right_without_the_token_stay() -> None:
+    async def check(cbs: Cbs) -> None:
+        cbs.connection.caller = Caller("ann")
+        assert await cbs.put("a", cbs.token(60)) == 202
+        assert await cbs.attach("a/q") is None
+        await cbs.ring(61)
+        assert cbs.detached() is None
+
+    play(check)
+
+
+def test_a_token_can_be_taken_back() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a") == 202
+        assert await cbs.attach("a/q") is None
+        answer = await cbs.requester.ask(operation="delete-token", type="jwt", name="amqp://x/a")
+        assert answer.application["status-code"] == 202
+        assert cbs.detached() == conditions.UNAUTHORIZED_ACCESS
+        again = await cbs.requester.ask(operation="delete-token", type="jwt", name="a")
+        assert again.application["status-code"] == 404
+
+    play(check)
+
+
+def test_set_token_is_answered_by_its_outcome_and_is_for_everything() -> None:
+    async def check(cbs: Cbs) -> None:
+        for type, token, expected in (
+            ("jwt", cbs.token(), Accepted),
+            ("sas", cbs.token(), Rejected),
+            ("jwt", "nonsense", Rejected),
+        ):
+            message = Message(Properties(subject="set-token"), {"token-type": type}, token)
+            await cbs.requester.send(message)
+            (state,) = cbs.requester.outcomes()
+            assert isinstance(state, expected)
+        assert await cbs.requester.answers() == []
+        assert await cbs.attach("a/q") is None
+        assert await cbs.attach("b/q") is None
+
+    play(check)
+
+
+@pytest.mark.parametrize(
+    ("expected", "change"),
+    [
+        (400, {"type": "servicebus.windows.net:sastoken"}),
+        (400, {"type": None}),
+        (400, {"type": 7}),
+        (400, {"audience": None}),
+        (400, {"audience": "a//b"}),
+        (400, {"audience": "$system"}),
+        (400, {"token": 7}),
+        (401, {"token": "nonsense"}),
+        (401, {"token": b"\xff\xff"}),
+        (401, {"token": "expired"}),
+        (401, {"token": "password"}),
+        (401, {"token": "unknown"}),
+    ],
+)
+def test_what_can_not_be_taken_is_said_with_its_status(expected: int, change: dict[str, Any]) -> None:
+    async def check(cbs: Cbs) -> None:
+        made = {
+            "expired": cbs.token(-1),
+            "password": cbs.token(key_digest="0" * 32),
+            "unknown": cbs.token(user="bob"),
+        }
+        token = change.get("token")
+        fields = {**change, "token": made.get(token, token) if isinstance(token, str) else token}
+        assert await cbs.put(**fields) == expected
+        assert await cbs.attach("a/q") == conditions.UNAUTHORIZED_ACCESS
+
+    play(check)
+
+
+def test_operations_that_are_none_are_501_with_a_condition() -> None:
+    async def check(cbs: Cbs) -> None:
+        answer = await cbs.requester.ask("x", operation="explode", name="a", type="jwt")
+        assert answer.application["status-code"] == 501
+        assert answer.application["error-condition"] == conditions.NOT_IMPLEMENTED
+
+    play(check)
+
+
+def test_a_connection_may_put_only_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CBS_TOKENS_MAX", 2)
+
+    async def check(cbs: Cbs) -> None:
+        assert [await cbs.put(audience) for audience in ("a", "b", "c", "a")] == [202, 202, 400, 202]
+
+    play(check)
+
+
+def test_beyond_this_machine_tokens_need_tls() -> None:
+    async def check(cbs: Cbs) -> None:
+        cbs.client.transport._extra["peername"] = ("192.0.2.1", 5)
+        assert await cbs.put("a") == 403
+        cbs.scene.authenticator.settings = type(cbs.scene.authenticator.settings)(plain_without_tls=True)
+        assert await cbs.put("a") == 202
+
+    play(check)
+
+
+def test_a_token_speaks_at_the_management_node_too() -> None:
+    async def check(cbs: Cbs) -> None:
+        await cbs.scene.frontend.service.permit(ANYBODY, "ann", "a", frozenset({Right.MANAGE}))
+        manager = await Requester.attach(cbs.client, "$management", session=cbs.requester.session)
+        create = {"operation": "CREATE", "type": "lightrail.queue", "name": "a/q"}
+        assert (await manager.ask({}, **create)).application["statusCode"] == 401
+        assert await cbs.put("a") == 202
+        assert (await manager.ask({}, **create)).application["statusCode"] == 201
+
+    play(check)
+
+
+def test_nothing_waits_for_a_connection_that_is_gone() -> None:
+    async def check(cbs: Cbs) -> None:
+        assert await cbs.put("a") == 202
+        assert len(cbs.later) == 1
+        cbs.client.transport.abort()
+        await cbs.scene.settle()
+        assert cbs.later == []
+        assert cbs.scene.frontend.guard._by_connection == {}
+
+    play(check)
+
+
+def test_the_capability_is_offered() -> None:
+    async def check(cbs: Cbs) -> None:
+        peer = cbs.client.amqp.peer_open
+        assert peer is not None
+        assert peer.offered_capabilities == ["AMQP_CBS_V1_0"]
+
+    play(check)

@@ -370,7 +370,7 @@ class Routers:
 
     __slots__ = ("_later", "_waiting", "routing")
 
-    def __init__(self, directory: Directory, later: Callable[[int, Callable[[], None]], None]) -> None:
+    def __init__(self, directory: Directory, later: Callable[[int, Callable[[], None]], object]) -> None:
         self._later = later
         self._waiting: dict[RouterLink, None] = {}
         self.routing = Routing(directory)

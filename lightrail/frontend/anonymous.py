@@ -11,7 +11,9 @@ from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.types import DecodeError, Symbol
+from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.routes import Refused
+from lightrail.frontend.routing import RouterLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
 from lightrail.wire.messages import Refusal
@@ -25,10 +27,8 @@ ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
 
 
-class AddressProducer(ProducerLink):
-    """What such a link sends to one address; outcomes go to the link, credit is counted there."""
-
-    __slots__ = ("hold", "most", "owner", "retired")
+class ToAddress(IncomingLink):
+    """What such a link sends to one address: outcomes go to the link, credit is counted there."""
 
     owner: "AnonymousLink"
     hold: "Hold | None"
@@ -37,21 +37,26 @@ class AddressProducer(ProducerLink):
     retired: bool
     """No more is sent by it: it is closed when everything is answered."""
 
-    def ready(self) -> None:
-        """The shard took the producer; the link was attached long ago."""
-        self._attached = True
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Some messages for the address."""
+        raise NotImplementedError
 
-    def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more): nobody knows what became of the rest."""
-        for number in list(self._unanswered):
-            self.refused(number, refusal)
-        self._closed = True
-        self.owner.gone(self)
+    def belongs(self, owner: "AnonymousLink", hold: "Hold", most: int) -> None:
+        """Once, before anything is sent."""
+        self.owner, self.hold, self.most, self.retired = owner, hold, most, False
 
     @property
     def held_back(self) -> bool:
         """There is no room for its messages just now."""
         return self._held_back
+
+    def _attach(self) -> None:
+        """The link was attached long ago."""
+        self._attached = True
+
+    def _lose(self, refusal: Refusal) -> None:
+        self._closed = True
+        self.owner.gone(self)
 
     def _take_back(self) -> None:
         """The link's credit is small; what is too much in bytes keeps the socket from being read."""
@@ -60,8 +65,28 @@ class AddressProducer(ProducerLink):
         self.owner.answered(self)
 
 
-Open = Callable[["AnonymousLink", str], Awaitable[AddressProducer | None]]
-"""Opens a producer for an address; None when the link has gone meanwhile. Raises Refused."""
+class AddressProducer(ToAddress, ProducerLink):
+    """To a queue."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        ProducerLink.transfers(self, event, now_ms)
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this producer (any more): what it had no answer for is rejected."""
+        for number in list(self._unanswered):
+            self.refused(number, refusal)
+        super().gone(refusal)
+
+
+class AddressRouter(ToAddress, RouterLink):
+    """To a router."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        RouterLink.transfers(self, event, now_ms)
+
+
+Open = Callable[["AnonymousLink", str], Awaitable[ToAddress | None]]
+"""Opens what an address means; None when the link has gone meanwhile. Raises Refused."""
 
 
 class AnonymousLink:
@@ -83,9 +108,9 @@ class AnonymousLink:
         self.link = link
         self._open = open
         self._closed = False
-        self._producers: dict[str, AddressProducer] = {}
+        self._producers: dict[str, ToAddress] = {}
         """By address, the one that was used last at the end."""
-        self._retired: set[AddressProducer] = set()
+        self._retired: set[ToAddress] = set()
         self._waiting: dict[str, list[Transfers]] = {}
         """What came for addresses that are being opened."""
         self._unresolved = 0
@@ -117,7 +142,7 @@ class AnonymousLink:
         self._waiting[address] = [event]
         self.connection.frontend.spawn(self._resolve(address))
 
-    def _pass(self, producer: AddressProducer, event: Transfers, now_ms: int) -> None:
+    def _pass(self, producer: ToAddress, event: Transfers, now_ms: int) -> None:
         if max(map(len, event.payloads)) <= producer.most:
             producer.transfers(event, now_ms)
             return
@@ -147,7 +172,7 @@ class AnonymousLink:
     async def _resolve(self, address: str) -> None:
         """Opens what an address means, and sends there what came meanwhile."""
         refusal: Refused | None = None
-        producer: AddressProducer | None = None
+        producer: ToAddress | None = None
         try:
             producer = await self._open(self, address)
         except Refused as refused:
@@ -187,25 +212,25 @@ class AnonymousLink:
         else:
             producer.close()
 
-    def _let_go(self, producer: AddressProducer) -> None:
+    def _let_go(self, producer: ToAddress) -> None:
         if producer.hold is not None:
             self.connection.frontend.guard.release(producer.hold)
             producer.hold = None
 
-    def _end(self, producer: AddressProducer) -> None:
+    def _end(self, producer: ToAddress) -> None:
         self._let_go(producer)
         producer.close()
 
     # --- from the producers ----------------------------------------------------------------------------
 
-    def answered(self, producer: AddressProducer) -> None:
+    def answered(self, producer: ToAddress) -> None:
         """Some of its messages have their outcome."""
         if producer.retired and not producer.unanswered and producer in self._retired:
             self._retired.remove(producer)
             producer.close()
         self._top_up()
 
-    def gone(self, producer: AddressProducer) -> None:
+    def gone(self, producer: ToAddress) -> None:
         """Its shard does not have it any more."""
         self._retired.discard(producer)
         self._let_go(producer)

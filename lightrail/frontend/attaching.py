@@ -14,7 +14,7 @@ from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend import dynamic, subscribing
-from lightrail.frontend.anonymous import AddressProducer, AnonymousLink
+from lightrail.frontend.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.filters import source_filter
 from lightrail.frontend.guard import Hold
@@ -302,7 +302,7 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     shard.open_consumer(consumer)
 
 
-async def open_address(sender: AnonymousLink, address: str) -> AddressProducer | None:
+async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
     """Opens what a message of a link without a target is addressed to; None when the link has gone.
 
     Raises Refused.
@@ -311,12 +311,7 @@ async def open_address(sender: AnonymousLink, address: str) -> AddressProducer |
     frontend = connection.frontend
     try:
         record = await resolve(connection, name_of(address), Right.SEND)
-        if record.role is not Role.QUEUE:
-            condition = conditions.NOT_FOUND if record.role is Role.NONE else conditions.NOT_ALLOWED
-            raise Refused(
-                condition, f"{record.name} has role {record.role}; messages without a target go to queues"
-            )
-        shard, epoch = await frontend.place(record.name)
+        place = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
         raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None
     except CoordinatorError:
@@ -324,23 +319,26 @@ async def open_address(sender: AnonymousLink, address: str) -> AddressProducer |
         raise Refused(conditions.INTERNAL_ERROR, f"what is at {address} can't be known now") from None
     if connection.amqp is None or link.context is not sender:
         return None
-    producer = AddressProducer(
-        connection,
-        link,
-        shard,
-        number=frontend.next_link(),
-        queue=record.name,
-        epoch=epoch,
-        label=label_of(link),
-    )
-    producer.owner, producer.retired = sender, False
+    name, number, label = record.name, frontend.next_link(), label_of(link)
+    made: AddressProducer | AddressRouter
+    if place is not None:
+        shard, epoch = place
+        made = AddressProducer(connection, link, shard, number=number, queue=name, epoch=epoch, label=label)
+    elif record.role is Role.ROUTER:
+        made = AddressRouter(connection, link, number=number, router=name, label=label)
+    else:
+        condition = conditions.NOT_FOUND if record.role is Role.NONE else conditions.NOT_ALLOWED
+        raise Refused(
+            condition, f"{name} has role {record.role}; messages without a target go to queues and routers"
+        )
     most = record.policy["max_message_bytes"]
-    producer.most = link.max_message_size if most is None else min(most, link.max_message_size)
-    producer.hold = frontend.guard.hold(
-        connection, Right.SEND, record, lambda condition, description: sender.lose(address)
-    )
-    shard.open_producer(producer)
-    return producer
+    hold = frontend.guard.hold(connection, Right.SEND, record, lambda *_: sender.lose(address))
+    made.belongs(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
+    if isinstance(made, AddressRouter):
+        made.start()
+    else:
+        shard.open_producer(made)
+    return made
 
 
 ROLES: Final[Mapping[Role, Callable[[Attach], Awaitable[None]]]] = {

@@ -80,6 +80,16 @@ def test_what_can_not_be_routed_is_rejected_and_the_link_goes_on(
     assert named(broker.data, queue) == [f"{queue}/{name}" for name in ("closed", "moved", "small")]
 
 
+def test_a_router_is_an_address_as_well(broker: Broker, connection: BlockingConnection, queue: str) -> None:
+    give(broker.data, f"{queue}/router", role="router")
+    sender = connection.create_sender(None)
+    message = Message(body="to all", address=f"{queue}/router")
+    assert refused(connection, sender, message)[0] == "amqp:not-found"
+    receivers = [connection.create_receiver(f"{queue}/router", name=f"r{n}") for n in range(2)]
+    sender.send(message)
+    assert [received(receiver, 1)[0].body for receiver in receivers] == ["to all"] * 2
+
+
 def test_more_addresses_than_are_kept_open(connection: BlockingConnection, queue: str) -> None:
     sender = connection.create_sender(None)
     count = 2 * limits.ANONYMOUS_ADDRESSES_MAX

@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend import dynamic, subscribing
+from lightrail.frontend.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.filters import source_filter
 from lightrail.frontend.guard import Hold
@@ -146,10 +148,11 @@ async def _attach(connection: "ClientConnection", link: Link) -> None:
                 frontend.lifetimes.expire(record)
         return
     if terminus.address in (None, "") and not link.is_sender:
-        raise Refused(
-            conditions.NOT_IMPLEMENTED,
-            "the anonymous terminus is not available in this version; name the queue as target",
-        )
+        anonymous = AnonymousLink(connection, link, open_address)
+        link.context = anonymous
+        connection.bound(anonymous, terms)
+        anonymous.start()
+        return
     record = await resolve(connection, name_of(terminus.address), right_of(link))
     made = Attach(connection, link, record, number, terms)
     if made.open:
@@ -297,6 +300,45 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     # Credit often comes with the attach, before we know where the queue is.
     consumer.start(link.limit, link.drain)
     shard.open_consumer(consumer)
+
+
+async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
+    """Opens what a message of a link without a target is addressed to; None when the link has gone.
+
+    Raises Refused.
+    """
+    connection, link = sender.connection, sender.link
+    frontend = connection.frontend
+    try:
+        record = await resolve(connection, name_of(address), Right.SEND)
+        place = await frontend.place(record.name) if record.role is Role.QUEUE else None
+    except (service.Refused, InvalidPolicy) as refusal:
+        raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None
+    except CoordinatorError:
+        log.exception("what a message is addressed to could not be looked up")
+        raise Refused(conditions.INTERNAL_ERROR, f"what is at {address} can't be known now") from None
+    if connection.amqp is None or link.context is not sender:
+        return None
+    name, number, label = record.name, frontend.next_link(), label_of(link)
+    made: AddressProducer | AddressRouter
+    if place is not None:
+        shard, epoch = place
+        made = AddressProducer(connection, link, shard, number=number, queue=name, epoch=epoch, label=label)
+    elif record.role is Role.ROUTER:
+        made = AddressRouter(connection, link, number=number, router=name, label=label)
+    else:
+        condition = conditions.NOT_FOUND if record.role is Role.NONE else conditions.NOT_ALLOWED
+        raise Refused(
+            condition, f"{name} has role {record.role}; messages without a target go to queues and routers"
+        )
+    most = record.policy["max_message_bytes"]
+    hold = frontend.guard.hold(connection, Right.SEND, record, lambda *_: sender.lose(address))
+    made.belongs(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
+    if isinstance(made, AddressRouter):
+        made.start()
+    else:
+        shard.open_producer(made)
+    return made
 
 
 ROLES: Final[Mapping[Role, Callable[[Attach], Awaitable[None]]]] = {

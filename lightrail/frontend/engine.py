@@ -18,6 +18,7 @@ import zmq
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.frontend import cbs, control, management
+from lightrail.frontend.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.cbs import Cbs
 from lightrail.frontend.connection import ClientConnection
@@ -219,7 +220,7 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
-            offered_capabilities=(cbs.CAPABILITY,),
+            offered_capabilities=(ANONYMOUS_RELAY, cbs.CAPABILITY),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
         return Connection(settings, self.now_ms())

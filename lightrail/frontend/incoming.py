@@ -125,6 +125,10 @@ class IncomingLink(Producer):
         """Nothing that was sent will get an answer: the link ends with the reason."""
         self._connection.frontend.intake.answered(self._connection, self._unanswered_bytes)
         self._unanswered_messages = self._unanswered_bytes = 0
+        self._lose(refusal)
+
+    def _lose(self, refusal: Refusal) -> None:
+        """What the link sends to is gone, and so is the link."""
         if not self._closed:
             self._closed = True
             self._connection.refuse_link(self._link, self._attached, refusal)

@@ -304,9 +304,7 @@ class RouterLink(IncomingLink):
         """The router is none any more: so is the link."""
         refusal = Refusal(conditions.RESOURCE_DELETED, f"{self.router} is no router any more")
         self._give_up(batch, range(batch.count), refusal)
-        if not self._closed:
-            self._closed = True
-            self._connection.refuse_link(self._link, self._attached, refusal)
+        self._lose(refusal)
 
     def _finish(self, batches: list[RoutedBatch]) -> None:
         """Batches that have all their answers: the client gets its own, neighbours in one."""

@@ -17,7 +17,7 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.sections import decode_header, encode_header, scan
 from lightrail.amqp.types import Described, Symbol, ULong, decode
-from tests.support.frame_peer import Peer, frame, transfers, value
+from tests.support.frame_peer import Peer, frame, receiver, transfers, value
 
 FAILED = Modified(delivery_failed=True)
 
@@ -235,13 +235,28 @@ def test_3_5_3_an_unknown_outcome_counts_as_none(begun: Peer, queue: str) -> Non
 
 def test_3_5_3_filters_that_are_not_applied_are_left_out(begun: Peer, queue: str) -> None:
     begun.put(queue, value(1))
-    selector = Described(ULong(0x0000468C00000004), "colour = 'red'")
-    source = Source(address=queue, filter={Symbol("selector"): selector})
+    unknown = Described(Symbol("example:no-such-filter"), "colour = 'red'")
+    source = Source(address=queue, filter={Symbol("unknown"): unknown, Symbol("none"): None})
     answer = begun.attach_receiver(queue, source=source)
     assert isinstance(answer.source, Source)
     assert answer.source.filter is None
     begun.flow(1)
     assert begun.delivery()[1] == value(1)
+
+
+def test_3_5_3_filters_that_are_applied_are_in_the_answer(begun: Peer, queue: str) -> None:
+    selector = Described(ULong(0x0000468C00000004), "colour = 'red'")
+    unknown = Described(Symbol("example:no-such-filter"), "colour = 'red'")
+    source = Source(address=queue, filter={Symbol("selector"): selector, Symbol("unknown"): unknown})
+    answer = begun.attach_receiver(queue, source=source)
+    assert isinstance(answer.source, Source)
+    assert answer.source.filter == {Symbol("selector"): selector}
+
+
+def test_3_5_3_a_filter_with_an_error_refuses_the_link(begun: Peer, queue: str) -> None:
+    selector = Described(ULong(0x0000468C00000004), "colour = ")
+    begun.write(receiver(queue, source=Source(address=queue, filter={Symbol("selector"): selector})))
+    begun.expect_refusal("amqp:invalid-field")
 
 
 def test_3_5_3_distribution_mode_copy_leaves_messages(begun: Peer, queue: str) -> None:

@@ -133,7 +133,6 @@ REFUSED = {
     "coordinator": (sender("q", target=Coordinator()), "amqp:not-implemented"),
     "dynamic-source": (receiver("q", source=Source(dynamic=True, address="q")), "amqp:invalid-field"),
     "dynamic-target": (sender("q", target=Target(dynamic=True, address="q")), "amqp:invalid-field"),
-    "anonymous-terminus": (sender(None), "amqp:not-implemented"),
     "no-target": (sender("q", target=None), "amqp:invalid-field"),
     "no-source": (receiver("q", source=None), "amqp:not-found"),
     "no-source-address": (receiver(None), "amqp:invalid-field"),

@@ -177,8 +177,6 @@ def test_a_coordinator_that_fails_refuses_the_link() -> None:
 @pytest.mark.parametrize(
     ("is_sender", "source", "target", "condition"),
     [
-        (True, Source(), Target(), conditions.NOT_IMPLEMENTED),
-        (True, Source(), Target(address=""), conditions.NOT_IMPLEMENTED),
         (True, Source(), None, conditions.INVALID_FIELD),
         (True, Source(), Target(dynamic=True, address="q"), conditions.INVALID_FIELD),
         (True, Source(), Coordinator(), conditions.NOT_IMPLEMENTED),

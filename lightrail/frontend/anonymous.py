@@ -1,0 +1,308 @@
+"""A link that sends without a target: each message says in its properties where it goes (ANONYMOUS-RELAY).
+
+Behind the link is one producer per address that was used lately, opened at the first message for it. Outcomes
+come per message; one that can't be routed is rejected with the reason, and the link goes on.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from lightrail.amqp.events import Transfers
+from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.sections import decode_properties
+from lightrail.amqp.types import DecodeError, Symbol
+from lightrail.frontend.incoming import IncomingLink
+from lightrail.frontend.routes import Refused
+from lightrail.frontend.routing import RouterLink
+from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import conditions, limits
+from lightrail.wire.messages import Refusal
+
+if TYPE_CHECKING:
+    from lightrail.amqp.link import Link
+    from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.guard import Hold
+
+ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
+"""Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
+
+
+class ToAddress(IncomingLink):
+    """What such a link sends to one address: outcomes go to the link, credit is counted there."""
+
+    owner: "AnonymousLink"
+    hold: "Hold | None"
+    most: int
+    """Largest message, in bytes."""
+    retired: bool
+    """No more is sent by it: it is closed when everything is answered."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """Some messages for the address."""
+        raise NotImplementedError
+
+    def belongs(self, owner: "AnonymousLink", hold: "Hold", most: int) -> None:
+        """Once, before anything is sent."""
+        self.owner, self.hold, self.most, self.retired = owner, hold, most, False
+
+    @property
+    def held_back(self) -> bool:
+        """There is no room for its messages just now."""
+        return self._held_back
+
+    def _attach(self) -> None:
+        """The link was attached long ago."""
+        self._attached = True
+
+    def _lose(self, refusal: Refusal) -> None:
+        self._closed = True
+        self.owner.gone(self)
+
+    def _take_back(self) -> None:
+        """The link's credit is small; what is too much in bytes keeps the socket from being read."""
+
+    def _top_up(self) -> None:
+        self.owner.answered(self)
+
+
+class AddressProducer(ToAddress, ProducerLink):
+    """To a queue."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        ProducerLink.transfers(self, event, now_ms)
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard will not have this producer (any more): what it had no answer for is rejected."""
+        for number in list(self._unanswered):
+            self.refused(number, refusal)
+        super().gone(refusal)
+
+
+class AddressRouter(ToAddress, RouterLink):
+    """To a router."""
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        RouterLink.transfers(self, event, now_ms)
+
+
+Open = Callable[["AnonymousLink", str], Awaitable[ToAddress | None]]
+"""Opens what an address means; None when the link has gone meanwhile. Raises Refused."""
+
+
+class AnonymousLink:
+    """One incoming link (the client sends) that is bound to nothing, or to everything."""
+
+    __slots__ = (
+        "_closed",
+        "_open",
+        "_producers",
+        "_retired",
+        "_unresolved",
+        "_waiting",
+        "connection",
+        "link",
+    )
+
+    def __init__(self, connection: "ClientConnection", link: "Link", open: Open) -> None:
+        self.connection = connection
+        self.link = link
+        self._open = open
+        self._closed = False
+        self._producers: dict[str, ToAddress] = {}
+        """By address, the one that was used last at the end."""
+        self._retired: set[ToAddress] = set()
+        self._waiting: dict[str, list[Transfers]] = {}
+        """What came for addresses that are being opened."""
+        self._unresolved = 0
+        """Messages that wait there."""
+
+    # --- from the client -------------------------------------------------------------------------------
+
+    def transfers(self, event: Transfers, now_ms: int) -> None:
+        """A batch came: neighbours with one address go on together."""
+        for address, part in _runs(event):
+            if isinstance(address, Refused):
+                self._reject(part, address.condition, address.description)
+            else:
+                self._send(address, part, now_ms)
+        self._top_up()
+
+    def _send(self, address: str, event: Transfers, now_ms: int) -> None:
+        producer = self._producers.pop(address, None)
+        if producer is not None:
+            self._producers[address] = producer
+            self._pass(producer, event, now_ms)
+            return
+        self._unresolved += len(event.payloads)
+        self.connection.frontend.intake.took(self.connection, _size(event))
+        waiting = self._waiting.get(address)
+        if waiting is not None:
+            waiting.append(event)
+            return
+        self._waiting[address] = [event]
+        self.connection.frontend.spawn(self._resolve(address))
+
+    def _pass(self, producer: ToAddress, event: Transfers, now_ms: int) -> None:
+        if max(map(len, event.payloads)) <= producer.most:
+            producer.transfers(event, now_ms)
+            return
+        for index, payload in enumerate(event.payloads):
+            part = _part(event, index, index + 1)
+            if len(payload) <= producer.most:
+                producer.transfers(part, now_ms)
+            else:
+                self._reject(
+                    part,
+                    conditions.MESSAGE_SIZE_EXCEEDED,
+                    f"expected messages of at most {producer.most} bytes, found one of {len(payload)}",
+                )
+
+    def _reject(self, event: Transfers, condition: str, description: str) -> None:
+        """These messages have nowhere to go."""
+        count = len(event.payloads)
+        self.connection.frontend.counts.messages_refused += count
+        if not event.settled and not self._closed:
+            first = event.first_delivery_id
+            error = AmqpError(condition=Symbol(condition), description=description)
+            self.link.settle(first, first + count - 1, Rejected(error=error))
+            self.connection.touch()
+
+    # --- addresses -------------------------------------------------------------------------------------
+
+    async def _resolve(self, address: str) -> None:
+        """Opens what an address means, and sends there what came meanwhile."""
+        refusal: Refused | None = None
+        producer: ToAddress | None = None
+        try:
+            producer = await self._open(self, address)
+        except Refused as refused:
+            refusal = refused
+        waiting = self._waiting.pop(address, ())
+        now_ms = self.connection.frontend.now_ms()
+        for event in waiting:
+            self._unresolved -= len(event.payloads)
+            self.connection.frontend.intake.answered(self.connection, _size(event))
+        if self._closed:
+            if producer is not None:
+                self._end(producer)
+            return
+        if producer is not None:
+            self._producers[address] = producer
+            if len(self._producers) > limits.ANONYMOUS_ADDRESSES_MAX:
+                self._retire(next(iter(self._producers)))
+        for event in waiting:
+            if producer is not None:
+                self._pass(producer, event, now_ms)
+            elif refusal is not None:
+                self._reject(event, refusal.condition, refusal.description)
+        self._top_up()
+        self.connection.touch()
+
+    def lose(self, address: str) -> None:
+        """The address may not be used as it was: the next message for it asks anew."""
+        if address in self._producers:
+            self._retire(address)
+
+    def _retire(self, address: str) -> None:
+        producer = self._producers.pop(address)
+        self._let_go(producer)
+        if producer.unanswered:
+            producer.retired = True
+            self._retired.add(producer)
+        else:
+            producer.close()
+
+    def _let_go(self, producer: ToAddress) -> None:
+        if producer.hold is not None:
+            self.connection.frontend.guard.release(producer.hold)
+            producer.hold = None
+
+    def _end(self, producer: ToAddress) -> None:
+        self._let_go(producer)
+        producer.close()
+
+    # --- from the producers ----------------------------------------------------------------------------
+
+    def answered(self, producer: ToAddress) -> None:
+        """Some of its messages have their outcome."""
+        if producer.retired and not producer.unanswered and producer in self._retired:
+            self._retired.remove(producer)
+            producer.close()
+        self._top_up()
+
+    def gone(self, producer: ToAddress) -> None:
+        """Its shard does not have it any more."""
+        self._retired.discard(producer)
+        self._let_go(producer)
+        for address, each in list(self._producers.items()):
+            if each is producer:
+                del self._producers[address]
+
+    # --- the end, and credit ---------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The client's attach is answered, with the first credit."""
+        self.connection.accept_incoming(self.link)
+        self._top_up()
+
+    def close(self) -> None:
+        """The client's link is gone; what it sent still reaches its queues."""
+        self._closed = True
+        for producer in (*self._producers.values(), *self._retired):
+            self._end(producer)
+        self._producers.clear()
+        self._retired.clear()
+
+    def _top_up(self) -> None:
+        everyone = (*self._producers.values(), *self._retired)
+        if self._closed or self.connection.frontend.stopping or any(each.held_back for each in everyone):
+            return
+        window = limits.ANONYMOUS_CREDIT_MAX
+        credit = window - self._unresolved - sum(each.unanswered for each in everyone)
+        if credit - self.link.credit >= window >> 1:
+            self.link.grant(credit)
+            self.connection.touch()
+
+
+def _runs(event: Transfers) -> Iterator[tuple[str | Refused, Transfers]]:
+    """The batch in parts of one address each, in order."""
+    start = 0
+    address = _address(event, 0)
+    for index in range(1, len(event.payloads)):
+        following = _address(event, index)
+        if following != address:
+            yield address, _part(event, start, index)
+            start, address = index, following
+    yield address, _part(event, start, len(event.payloads))
+
+
+def _address(event: Transfers, index: int) -> str | Refused:
+    """Where a message goes, or why nobody knows."""
+    if event.message_format:
+        return Refused(conditions.NOT_IMPLEMENTED, "expected message-format 0, to find an address in it")
+    try:
+        to = decode_properties(event.payloads[index]).to
+    except DecodeError as error:
+        return Refused(conditions.DECODE_ERROR, str(error))
+    if isinstance(to, str) and to:
+        return to
+    return Refused(conditions.NOT_FOUND, "expected an address in the properties' field to, none came")
+
+
+def _part(event: Transfers, start: int, stop: int) -> Transfers:
+    """Some neighbours of a batch."""
+    if stop - start == len(event.payloads):
+        return event
+    return Transfers(
+        event.link,
+        event.first_delivery_id + start,
+        event.payloads[start:stop],
+        event.settled,
+        event.message_format,
+        event.head,
+        event.absolute_expiry_ms,
+    )
+
+
+def _size(event: Transfers) -> int:
+    return sum(map(len, event.payloads))

@@ -245,8 +245,8 @@ class Peer:
     def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
         self.say(batch(link, number, messages, **options))
 
-    def consume(self, link: int, queue: str, credit: int = 0, **options: int | bool) -> None:
-        body = ConsumerOpen(queue, **options)  # type: ignore[arg-type]
+    def consume(self, link: int, queue: str, credit: int = 0, **options: Any) -> None:
+        body = ConsumerOpen(queue, **options)
         self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)

@@ -229,3 +229,5 @@ ACTION_ENTRIES_MAX: Final = 64
 """Fields that one action sets or removes."""
 TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher remembers; past it it begins anew."""
+RELAY_IDLE_MS: Final = 1_000
+"""A sender of a connection point that uses no grant for so long loses it to others who wait for one."""

@@ -23,6 +23,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Requests
 from lightrail.shard.routes import Routes
 from lightrail.telemetry.families import ShardCounts
@@ -74,8 +75,9 @@ class Engine:
         self._links = Links(self._queues, self._performer, dict(recovered.producers))
         self._routes = Routes(self._queues, self._performer, store, counts, self._answer, self._refuse)
         self._requests = Requests(self._queues, self._performer, self._when_synced)
+        self._relays = Relays(self._queues.names)
         self._follower = Follower(
-            self._queues, self._performer, store, self._house, self._links, wish_dropped
+            self._queues, self._performer, store, self._house, self._links, self._relays, wish_dropped
         )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
@@ -117,6 +119,8 @@ class Engine:
                         now_ms,
                     )
                     self._performer.touched[queue] = None
+                else:
+                    self._relays.credit(peer, part)
             else:
                 self._rare(peer, part, now_ms)
                 now_peer = self._peers.get(identity)
@@ -139,6 +143,7 @@ class Engine:
                 self._house.memory.update(queue)
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
+        self._relays.step(now_ms)
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
         """(identity, parts) for every frontend that has something to be told."""
@@ -225,6 +230,7 @@ class Engine:
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
             self._performer.touched[queue] = None
         self._follower.tick(now_ms)
+        self._relays.tick(now_ms)
         if self._performer.unwritten:
             self._performer.write_again(now_ms)
         self._house.clean(now_ms)
@@ -292,6 +298,7 @@ class Engine:
         """The frontend is gone, or begins anew."""
         self._peers.pop(peer.identity, None)
         self._links.forget(peer, now_ms)
+        self._relays.forget(peer)
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
         kind, _flags, _reserved, _epoch, link, _count, number = HEADER.unpack_from(part)
@@ -300,19 +307,28 @@ class Engine:
         elif kind == Kind.PRODUCER_OPEN:
             self._follower.refresh(now_ms)
             opening = ProducerOpen.decode(part[HEADER_SIZE:])
-            if opening.queue:
+            if opening.relay:
+                self._relays.open_sender(peer, link, opening.queue, now_ms)
+            elif opening.queue:
                 self._links.open_producer(peer, link, opening, now_ms)
             else:
                 self._links.open_router(peer, link)
         elif kind == Kind.CONSUMER_OPEN:
             self._follower.refresh(now_ms)
-            self._links.open_consumer(peer, link, ConsumerOpen.decode(part[HEADER_SIZE:]), now_ms)
+            wanted = ConsumerOpen.decode(part[HEADER_SIZE:])
+            if wanted.relay:
+                self._relays.open_listener(peer, link, wanted)
+            else:
+                self._links.open_consumer(peer, link, wanted, now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
             self._links.close_producer(peer, link)
+            self._relays.close_sender(peer, link)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:
                 self._links.close_consumer(consumer, now_ms)
+            else:
+                self._relays.close_listener(peer, link)
         elif kind == Kind.ROUTE:
             if self._failed is None:
                 self._routes.route(peer, part, now_ms)
@@ -341,6 +357,7 @@ class Engine:
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if producer is None:
+            self._relays.send(peer, part, now_ms)
             return
         if self._failed is not None:
             return
@@ -415,6 +432,7 @@ class Engine:
         _kind, code, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
+            self._relays.settle(peer, part)
             return
         if code == 0:
             outcome = commands.ACCEPTED

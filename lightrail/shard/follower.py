@@ -24,6 +24,7 @@ from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.relays import Relays
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")
@@ -43,6 +44,7 @@ class Follower:
         "_now_ms",
         "_performer",
         "_queues",
+        "_relays",
         "_store",
         "_undeleted",
         "_wish_dropped",
@@ -55,6 +57,7 @@ class Follower:
         store: Store,
         house: Housekeeping,
         links: Links,
+        relays: Relays,
         wish_dropped: Callable[[Name], None],
     ) -> None:
         self._queues = queues
@@ -62,6 +65,7 @@ class Follower:
         self._store = store
         self._house = house
         self._links = links
+        self._relays = relays
         self._wish_dropped = wish_dropped
         self._now_ms = 0
         self._failed = False
@@ -87,7 +91,7 @@ class Follower:
                 # former times, and nobody dropped the queue.
                 queue = self._queues.restore(each, now_ms)
                 if each.policy != encode_declared(named):
-                    self._queues.change(queue, named, now_ms)
+                    self._change(queue, named)
                 self._performer.touched[queue] = None
                 continue
             gone = named.role is Role.QUEUE or rules.is_system(rules.owner(each.name))
@@ -130,6 +134,7 @@ class Follower:
             self._follow(name)
             if not rules.is_dead_letter(name):
                 self._follow(rules.dead_letter_name(name))
+            self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
         queue = self._queues.find(name)
@@ -139,15 +144,19 @@ class Follower:
         if not queue.served:
             if found.role is Role.QUEUE:
                 queue.served = True
-                self._queues.change(queue, found, self._now_ms)
+                self._change(queue, found)
                 self._performer.touched[queue] = None
         elif found.role is not Role.QUEUE:
             self._delete(queue, f"{name} was dropped")
         elif found.created != queue.record.created:
             self._delete(queue, f"{name} was dropped and made again")
         elif found.policy != queue.record.policy:
-            self._queues.change(queue, found, self._now_ms)
+            self._change(queue, found)
             self._performer.touched[queue] = None
+
+    def _change(self, queue: Queue, found: Name) -> None:
+        effects = self._queues.change(queue, found, self._now_ms)
+        self._performer.perform(queue, effects, self._now_ms)
 
     def _delete(self, queue: Queue, why: str) -> None:
         """Links end, messages are freed, the journal is told."""

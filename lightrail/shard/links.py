@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
-from lightrail.model import limits
+from lightrail.filters.errors import FilterError
+from lightrail.model import conditions, limits
+from lightrail.shard.looking import selector
 from lightrail.shard.peers import Consumer, Numbered, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -72,6 +74,11 @@ class Links:
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
+        try:
+            selects = None if body.filter is None else selector(body.filter)
+        except FilterError as error:
+            _gone(peer, link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
+            return
         id = self._next_consumer
         self._next_consumer += 1
         consumer = Consumer(peer, link, queue, id, body.label, now_ms)
@@ -84,6 +91,7 @@ class Links:
                 body.default_outcome, SettleDetail(delivery_failed=body.default_failed)
             ),
             first=body.first,
+            selects=selects,
         )
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer

@@ -5,12 +5,11 @@ from typing import Any, Final
 
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import Peeked
+from lightrail.shard.queue.effects import Peeked, State
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read
 
-READY: Final = "ready"
 LOCKED: Final = "locked"
 
 Seen = Callable[[dict[str, Any], bytes], None]
@@ -56,8 +55,7 @@ class Peeking:
         found: list[tuple[Run, str]] = []
         for effect in self._queue.machine.apply(commands.Peek(self._start, self._count), 0):
             if isinstance(effect, Peeked):
-                states = getattr(effect, "states", ()) or [READY] * len(effect.runs)
-                found += zip(effect.runs, map(str, states), strict=True)
+                found += zip(effect.runs, map(str, effect.states), strict=True)
         for consumer in self._queue.machine.consumers:
             for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                 if run.end > self._start:
@@ -87,6 +85,7 @@ class Peeking:
         blob: list[bytes] = []
         left = self._bytes
         for run, state, pieces in self._pieces:
+            due_ms = self._queue.machine.due_ms(run) if state == State.DELAYED and pieces else None
             for piece in pieces:
                 for index in range(piece.count):
                     message = piece.batch.message(piece.first + index)
@@ -103,7 +102,7 @@ class Peeking:
                             "attempts": run.attempts,
                             "enqueued_at_ms": batch.enqueued_at_ms,
                             "expires_at_ms": batch.expires_at_ms,
-                            "due_ms": getattr(batch, "due_ms", None),
+                            "due_ms": due_ms,
                             "priority": batch.priority,
                             "durable": batch.durable,
                             "message_format": batch.message_format,

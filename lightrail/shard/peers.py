@@ -8,6 +8,7 @@ from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
+    from lightrail.shard.relay import Listener, Sender
 
 
 class Waiter(Protocol):
@@ -116,9 +117,11 @@ class Peer:
         "frontend",
         "heard_ms",
         "identity",
+        "listeners",
         "out",
         "producers",
         "routers",
+        "senders",
     )
 
     def __init__(self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int) -> None:
@@ -129,6 +132,8 @@ class Peer:
         self.heard_ms = now_ms
         self.producers: dict[int, Producer] = {}
         self.routers: dict[int, RouteProducer] = {}
+        self.senders: dict[int, Sender] = {}
+        self.listeners: dict[int, Listener] = {}
         self.consumers: dict[int, Consumer] = {}
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []

@@ -15,8 +15,9 @@ from lightrail.shard.figures import Figures
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
+from lightrail.shard.looking import look
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import Reason
+from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine
 from lightrail.telemetry.families import QueueFigures
 from lightrail.wire.messages import Refusal
@@ -186,18 +187,20 @@ class Queues:
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
 
-    def change(self, queue: Queue, found: Name, now_ms: int) -> None:
-        """The name has another policy; the journal is told, too."""
+    def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
+        """The name has another policy; the journal is told, too. What the machine wants done is returned."""
         queue.record = found
         policy = shard_policy(found, self._max_delivery_count)
+        changed: list[Effect] = []
         if policy != queue.machine.policy:
-            queue.machine.policy = policy
+            changed = queue.machine.apply(commands.Change(policy), now_ms)
         try:
-            changed = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
-            self._store.append(changed, now_ms)
+            noted = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
+            self._store.append(noted, now_ms)
         except StoreError as error:
             # It is read from the directory again after a restart.
             log.error("the policy of queue %s could not be written down: %s", queue.name, error)
+        return changed
 
     def figures(self) -> Iterable[tuple[str, QueueFigures]]:
         """(name, figures) of every queue, for a scrape."""
@@ -210,7 +213,7 @@ class Queues:
 
     def _new(self, number: int, found: Name) -> Queue:
         policy = shard_policy(found, self._max_delivery_count)
-        return Queue(number, found, Machine(found.name, policy, merge_annotations))
+        return Queue(number, found, Machine(found.name, policy, merge_annotations, look))
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -79,6 +79,7 @@ class Requests:
             "queues": self._many,
             "peek": self._peek,
             "purge": self._purge,
+            "cancel": self._cancel,
         }
 
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
@@ -132,7 +133,7 @@ class Requests:
         return {
             "queue": queue.name,
             "ready": gauges.ready,
-            "delayed": getattr(gauges, "delayed", 0),
+            "delayed": gauges.delayed,
             "in_flight": gauges.in_flight,
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
@@ -191,6 +192,16 @@ class Requests:
         self._apply(queue, commands.Purge(), now_ms)
         self._wait(Reply(peer, number, {"purged": queue.machine.counters.purged - before}), 0)
 
+    def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """A delayed message goes before its time."""
+        queue = self._named(fields)
+        sequence = _whole(fields, "sequence", 0, (1 << 63) - 1, None)
+        before = queue.machine.counters.cancelled
+        self._apply(queue, commands.Cancel(sequence), now_ms)
+        if queue.machine.counters.cancelled == before:
+            raise Bad(conditions.NOT_FOUND, f"{queue.name} has no delayed message with sequence {sequence}")
+        self._wait(Reply(peer, number, {"cancelled": 1}), 0)
+
     # --- helpers ---------------------------------------------------------------------------------------
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
@@ -207,7 +218,7 @@ class Requests:
         return queue
 
 
-def _whole(fields: Fields, name: str, low: int, high: int, default: int) -> int:
+def _whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
     found = fields.get(name, default)
     if type(found) is not int or not low <= found <= high:
         raise Bad(
@@ -223,7 +234,7 @@ def _brief(queues: list[Queue], next_: str | None) -> Fields:
         gauges, counters = queue.machine.gauges, queue.machine.counters
         rows[queue.name] = [
             gauges.ready,
-            getattr(gauges, "delayed", 0),
+            gauges.delayed,
             gauges.in_flight,
             gauges.bytes,
             gauges.resident_bytes,

@@ -59,6 +59,17 @@ class Delivered(NamedTuple):
     message: bytes
 
 
+class Outcome(NamedTuple):
+    """What a connection point's listener made of messages of a batch."""
+
+    link: int
+    number: int
+    first: int
+    count: int
+    code: int
+    detail: SettleDetail | None = None
+
+
 class SmallStore(MemoryStore):
     """In memory; full for messages, or for everything, when the test says so."""
 
@@ -199,6 +210,9 @@ class Peer:
         """(link, number of the batch, why)."""
         self.welcome: Welcome | None = None
         self.delivered: dict[int, list[Delivered]] = {}
+        self.granted: dict[int, int] = {}
+        """By link of a sender of a connection point."""
+        self.outcomes: list[Outcome] = []
         self.stored: list[tuple[int, int, int]] = []
         """(link, number of the batch, first sequence)."""
         self.requests = 0
@@ -231,8 +245,8 @@ class Peer:
     def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
         self.say(batch(link, number, messages, **options))
 
-    def consume(self, link: int, queue: str, credit: int = 0, **options: int | bool) -> None:
-        body = ConsumerOpen(queue, **options)  # type: ignore[arg-type]
+    def consume(self, link: int, queue: str, credit: int = 0, **options: Any) -> None:
+        body = ConsumerOpen(queue, **options)
         self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
@@ -280,6 +294,13 @@ class Peer:
             elif kind == Kind.RESPONSE:
                 fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
                 self.answers[number] = (fields, bytes(blob))
+            elif kind == Kind.GRANT:
+                self.granted[link] = number
+            elif kind == Kind.OUTCOME:
+                _, code, _, first, _, _, _ = HEADER.unpack_from(part)
+                body = part[HEADER_SIZE:]
+                detail = SettleDetail.decode(body) if body else None
+                self.outcomes.append(Outcome(link, number, first, count, code, detail))
             elif kind == Kind.STORED:
                 self.stored.append((link, number, SEQUENCE.unpack_from(part, HEADER_SIZE)[0]))
             elif kind == Kind.WELCOME:

@@ -249,7 +249,9 @@ class QueueModel(RuleBasedStateMachine):
             elif waiting and not [m for m in held if m.holder == owner]:
                 selects = self.links[owner].options.selects
                 first = waiting[0]
-                if owner in first.barred or (selects is not None and not selects(first.payload)):
+                link = self.links[owner]
+                looks = selects is not None and link.next < link.limit
+                if owner in first.barred or (looks and selects is not None and not selects(first.payload)):
                     del self.owners[group]
 
     def note(self, message: Message) -> None:
@@ -814,7 +816,11 @@ class QueueModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def change(self, data: st.DataObject) -> None:
         self.policy = POLICIES[data.draw(st.sampled_from(self.policies))]
-        assert not self.machine.apply(Change(self.policy), self.now)
+        for effect in self.machine.apply(Change(self.policy), self.now):
+            assert isinstance(effect, Removed)
+            assert effect.reason is Reason.REPLACED
+            self.replaced.remove(effect.first_sequence)
+        assert not self.replaced
         self.building = True
         for message in self.live.values():
             message.delayed = False

@@ -94,14 +94,17 @@ class Groups(Order):
     def returned(self, run: Run) -> None:
         self.arrived(run)
 
-    def held(self, consumer: Consumer, run: Run) -> None:
-        """A consumer has this message in flight from before the queue had groups."""
+    def held(self, consumer: Consumer, run: Run, stays: bool) -> None:
+        """A consumer has this message in flight from before the queue had groups.
+
+        One that `stays`, for it is attached, owns the group unless another does.
+        """
         key = self._group_of(run)
         if key is None:
             return
         group = self._group(key)
         self._of[run.sequence] = group
-        if group.owner is None:
+        if group.owner is None and stays:
             self._own(group, consumer.id)
         if group.owner == consumer.id:
             group.in_flight += 1

@@ -240,6 +240,9 @@ class Machine:
                 self._modify(consumer, runs, outcome, effects)
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+        if self.deliveries.order is not None:
+            # Whoever comes here without an outcome of the consumer's tells it too; twice does no harm.
+            self.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
         for run in runs:
@@ -516,7 +519,7 @@ class Machine:
             self.special.order.enqueued(self.next_sequence)
         elif self._selecting:
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
-            for consumer in self.consumers:
+            for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
 
     def _attached(self, consumer: Consumer) -> None:

@@ -103,7 +103,7 @@ class Peeking:
                             "attempts": run.attempts,
                             "enqueued_at_ms": batch.enqueued_at_ms,
                             "expires_at_ms": batch.expires_at_ms,
-                            "due_ms": getattr(batch, "due_ms", None),
+                            "due_ms": self._queue.machine.due_ms(run),
                             "priority": batch.priority,
                             "durable": batch.durable,
                             "message_format": batch.message_format,

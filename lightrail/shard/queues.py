@@ -15,6 +15,7 @@ from lightrail.shard.figures import Figures
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
+from lightrail.shard.looking import look
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Reason
 from lightrail.shard.queue.machine import Machine
@@ -191,7 +192,7 @@ class Queues:
         queue.record = found
         policy = shard_policy(found, self._max_delivery_count)
         if policy != queue.machine.policy:
-            queue.machine.policy = policy
+            queue.machine.change(policy, now_ms)
         try:
             changed = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
             self._store.append(changed, now_ms)
@@ -210,7 +211,7 @@ class Queues:
 
     def _new(self, number: int, found: Name) -> Queue:
         policy = shard_policy(found, self._max_delivery_count)
-        return Queue(number, found, Machine(found.name, policy, merge_annotations))
+        return Queue(number, found, Machine(found.name, policy, merge_annotations, look))
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -249,7 +249,9 @@ class QueueModel(RuleBasedStateMachine):
             elif waiting and not [m for m in held if m.holder == owner]:
                 selects = self.links[owner].options.selects
                 first = waiting[0]
-                if owner in first.barred or (selects is not None and not selects(first.payload)):
+                link = self.links[owner]
+                looks = selects is not None and link.next < link.limit
+                if owner in first.barred or (looks and selects is not None and not selects(first.payload)):
                     del self.owners[group]
 
     def note(self, message: Message) -> None:
@@ -363,11 +365,11 @@ class QueueModel(RuleBasedStateMachine):
     def dispatch_once(self) -> None:
         if not self.building:
             self.wake()
-        effects = self.machine.dispatch(self.now)
+        effects = self.perform(self.machine.dispatch(self.now))
         if self.building:
             self.built()
         self.forget_owners()
-        for effect in self.perform(effects):
+        for effect in effects:
             if isinstance(effect, Deliver):
                 self.deliver(effect)
             elif isinstance(effect, Removed) and effect.reason is Reason.REPLACED:
@@ -693,9 +695,14 @@ class QueueModel(RuleBasedStateMachine):
             for sequence, _ in messages_of(run)
         ]
         waiting = sorted((m for m in self.live.values() if m.holder is None), key=lambda m: m.sequence)
-        assert seen == [
-            (m.sequence, State.DELAYED if m.delayed else State.READY) for m in waiting if m.sequence >= start
-        ][:count]
+        assert (
+            seen
+            == [
+                (m.sequence, State.DELAYED if m.delayed else State.READY)
+                for m in waiting
+                if m.sequence >= start
+            ][:count]
+        )
 
     @rule(wanted=st.sampled_from([20, 60, 1_000]), spills=st.booleans())
     def evict(self, wanted: int, spills: bool) -> None:
@@ -794,6 +801,7 @@ class QueueModel(RuleBasedStateMachine):
                 batch.data = batch.ends = None
             runs.append(Run(batch, 0, 1, message.sequence, message.attempts))
         assert not self.machine.apply(Restore(runs, self.next_sequence), self.now)
+        self.built()
         self.dispatch()
 
     @precondition(lambda self: any(m.delayed for m in self.live.values()))
@@ -818,6 +826,7 @@ class QueueModel(RuleBasedStateMachine):
         self.building = True
         for message in self.live.values():
             message.delayed = False
+        self.built()
         self.dispatch()
 
     # --- after every step -----------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 A group that nobody owns is offered to everybody by its first ready message; who takes that owns the group,
 and gets the next ones as they become the first. The owner keeps it until it leaves, or until the group has
 nothing ready and nothing in flight. An owner that is barred from the first message, or does not select it,
-gives the group up as soon as it has nothing of it in flight. Messages without a group-id are offered to
-everybody, each for itself.
+gives the group up as soon as it has nothing of it in flight (and credit, where it has to look). Messages
+without a group-id are offered to everybody, each for itself.
 
 What left the queue without being delivered (expired, purged) is noticed when it gets to the top.
 """
@@ -94,14 +94,17 @@ class Groups(Order):
     def returned(self, run: Run) -> None:
         self.arrived(run)
 
-    def held(self, consumer: Consumer, run: Run) -> None:
-        """A consumer has this message in flight from before the queue had groups."""
+    def held(self, consumer: Consumer, run: Run, stays: bool) -> None:
+        """A consumer has this message in flight from before the queue had groups.
+
+        One that `stays`, for it is attached, owns the group unless another does.
+        """
         key = self._group_of(run)
         if key is None:
             return
         group = self._group(key)
         self._of[run.sequence] = group
-        if group.owner is None:
+        if group.owner is None and stays:
             self._own(group, consumer.id)
         if group.owner == consumer.id:
             group.in_flight += 1
@@ -293,11 +296,18 @@ class Groups(Order):
             if self.groups.get(group.key) is group:
                 del self.groups[group.key]
             return
-        if group.refused and not group.in_flight:
+        if not group.in_flight and (group.refused or self._bars_owner(group)):
             self._leave(group)
             self._touched.pop(group, None)
         if ready:
             self._offer(group)
+
+    def _bars_owner(self, group: Group) -> bool:
+        """Whether the owner is barred from the first message of its group: it may lack credit to find out."""
+        line = self._line
+        if group.owner is None or not group.ready or not line.barred_runs:
+            return False
+        return group.owner in line.runs[line.find(group.ready[0], group.ready[0] + 1)].barred
 
     def _refuse(self, consumer: Consumer, sequence: int, owned: Group | None) -> None:
         """A consumer can't take what is first for it: an offer to all, or of the group that it owns."""
@@ -311,10 +321,8 @@ class Groups(Order):
         heappop(self._mine[consumer.id])
         owned.refused = True
         if not owned.in_flight:
+            # Offered in the next step, at once: those before it have had their turn in this one.
             self._leave(owned)
-            self._touched.pop(owned, None)
-            self._offer(owned)
-            # Others may have had their turn already.
             self.unfinished = True
 
     def _first_of_mine(self, consumer: int) -> int:

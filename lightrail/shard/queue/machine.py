@@ -12,6 +12,7 @@ per range, never per message, except where messages have to be rewritten (annota
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from heapq import heappush
 from typing import Any, Final
 
 from lightrail.shard.queue.commands import (
@@ -90,6 +91,7 @@ class Machine:
         "_known_to",
         "_look",
         "_selecting",
+        "_untold",
         "consumers",
         "counters",
         "deadlines",
@@ -125,12 +127,14 @@ class Machine:
         """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
         self._selecting = 0
         """Consumers that select."""
+        self._untold: list[Effect] = []
+        """What left the queue under its last policy, for the next dispatch to tell."""
         self._joining_bytes = 0
         """Bytes that came since the tail was last joined."""
         self._joined_to = 0
         self._known_to = 0
         """Sequences below were there in an earlier step: the engine has given them their places."""
-        self._set_policy(policy or self.policy, 0)
+        self.change(policy or self.policy, 0)
 
     # --- commands -------------------------------------------------------------------------------------
 
@@ -177,9 +181,7 @@ class Machine:
                     self.counters.cancelled += called_off.count
                     effects.append(_removed(called_off, Reason.CANCELLED))
             case Change():
-                if self.special is not None:
-                    self.special.tell(effects)
-                self._set_policy(command.policy, now_ms)
+                self.change(command.policy, now_ms)
         return effects
 
     def _enqueue(self, command: Enqueue, now_ms: int) -> list[Effect]:
@@ -240,6 +242,9 @@ class Machine:
                 self._modify(consumer, runs, outcome, effects)
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+        if self.deliveries.order is not None:
+            # Whoever comes here without an outcome of the consumer's tells it too; twice does no harm.
+            self.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
         for run in runs:
@@ -319,6 +324,9 @@ class Machine:
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         for run in self.eviction.retry(now_ms):
             self.deadlines.add(run)
+        if self._untold:
+            effects.extend(self._untold)
+            self._untold = []
         special = self.special
         if special is not None:
             special.wake(now_ms)
@@ -489,13 +497,22 @@ class Machine:
 
     # --- policy and selection -------------------------------------------------------------------------
 
-    def _set_policy(self, policy: Policy, now_ms: int) -> None:
-        """Arranges what is waiting as the policy says; what is in flight stays with its consumers."""
+    def change(self, policy: Policy, now_ms: int) -> None:
+        """Follows another policy from now on: what is waiting is arranged as it says.
+
+        What is in flight stays with its consumers. A dispatch should follow. Raises ValueError for a policy
+        that asks for what does not go together.
+        """
         policy.check()
         if self.name.endswith(DEAD_LETTER_SUFFIX):
             policy = replace(policy, dead_letter=False)
         runs = self.waiting()
         self.policy = policy
+        if self.special is not None:
+            self.special.tell(self._untold)
+            if self._untold:
+                # An entry that expires nothing: the next dispatch passes the time, and tells.
+                heappush(self.deadlines.heap, (0, 0, 0))
         sparse = Sparse() if policy.is_special else None
         ready = Ready() if sparse is None else sparse
         for run in _rejoined(runs):
@@ -516,7 +533,7 @@ class Machine:
             self.special.order.enqueued(self.next_sequence)
         elif self._selecting:
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
-            for consumer in self.consumers:
+            for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
 
     def _attached(self, consumer: Consumer) -> None:

@@ -86,7 +86,7 @@ class Special:
         else:
             self.order = Order(ready, eviction, deliveries)
         eviction.joins = not self.singles
-        for consumer in consumers:
+        for consumer in consumers.by_id.values():
             self.order.attach(consumer)
 
     # --- what a message says --------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class Special:
                 for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                     for piece in self._pieces(run):
                         if isinstance(self.order, Groups):
-                            self.order.held(consumer, piece)
+                            self.order.held(consumer, piece, consumer.id in self._consumers.by_id)
                         elif self._values is not None and (key := self._key_of(piece)) != MISSING:
                             self._values.note(key, piece.sequence)
         for run in self.ready.clear():

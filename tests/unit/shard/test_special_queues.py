@@ -1,4 +1,4 @@
-"""Queues that look into their messages, behind the wire: orders, delays, filters, and changes between them."""
+"""Queues that look into their messages, behind the wire: orders, delays, filters, changes between them."""
 
 from typing import Any
 

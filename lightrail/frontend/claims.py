@@ -78,7 +78,7 @@ class Claims:
         if self._by_audience:
             next_ms = min(claim.expires_ms for claim in self._by_audience.values())
             frontend = self._connection.frontend
-            self._timer = frontend.later(max(1, next_ms - frontend.now_ms()), self._ring)
+            self._timer = frontend.timer(max(1, next_ms - frontend.now_ms()), self._ring)
 
     def _ring(self) -> None:
         now_ms = self._connection.frontend.now_ms()

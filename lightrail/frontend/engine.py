@@ -254,8 +254,12 @@ class Frontend:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
-    def later(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Calls back after a while, if there still is a loop; the handle takes that back."""
+    def later(self, wait_ms: int, call: Callable[[], None]) -> None:
+        """Calls back after a while, if there still is a loop."""
+        self.timer(wait_ms, call)
+
+    def timer(self, wait_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+        """The same for a call that can be taken back, by the handle."""
         return self._loop.call_later(wait_ms / 1000, call)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -22,7 +22,7 @@ from lightrail.frontend.entities import (
 from lightrail.frontend.requests import Fault, Request, reply
 from lightrail.model import limits
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.records import Right
+from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import may
 from lightrail.namespace.service import Service
 
@@ -59,13 +59,17 @@ class Queries:
             types = (wanted,) if wanted else tuple(OPERATIONS)
             names = list(dict.fromkeys(name for type in types for name in entities.attributes_of(type)))
         found: list[Entity] = []
-        async for entity in self._entities(request, wanted):
+        async for record in self._records(request, wanted):
             if offset:
                 offset -= 1
                 continue
             if len(found) >= count:
                 break
-            found.append(entity)
+            found.append(
+                entities.entity_of(record)
+                if isinstance(record, Name)
+                else entities.subscription_entity(record)
+            )
         rows: list[list[Any]] = []
         size = 0
         step = limits.MANAGEMENT_FIGURES_AT_ONCE
@@ -87,7 +91,7 @@ class Queries:
         answer.application["count"] = Int(len(rows))
         return answer
 
-    async def _entities(self, request: Request, wanted: str) -> AsyncIterator[Entity]:
+    async def _records(self, request: Request, wanted: str) -> AsyncIterator[Name | Subscription]:
         """What the caller may know of, of one type or a subtype of it: names in order, then subscriptions."""
         directory = self._directory
         if wanted in (*EVERYTHING, NAME) or wanted in ROLE_OF:
@@ -101,7 +105,7 @@ class Queries:
                     and (wanted in (*EVERYTHING, NAME) or TYPE_OF[record.role] == wanted)
                     and self._service.visible(request.caller_for(name), record)
                 ):
-                    yield entities.entity_of(record)
+                    yield record
         if wanted in (*EVERYTHING, SUBSCRIPTION):
             everything = sorted(directory.every_subscription(), key=lambda each: (each.router, each.id))
             for place, each in enumerate(everything):
@@ -109,7 +113,7 @@ class Queries:
                     await asyncio.sleep(0)
                 router = directory.get(each.router)
                 if may(directory, request.caller_for(each.router), Right.MANAGE, router):
-                    yield entities.subscription_entity(each)
+                    yield each
 
     async def _get_types(self, request: Request) -> Message:
         types = _types(_entity_type(request))

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.gateway import (
+    connections,
     definitions,
     messages,
     names,
@@ -68,6 +69,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!routers", 0): {"GET": status.routers},
     ("!permissions", 0): {"GET": permissions.list_all},
     ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
+    ("!connections", 0): {"GET": connections.list_all},
+    ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
 """What is served for the installation as a whole."""
@@ -84,6 +87,7 @@ class Gateway:
     Args:
         shards: links to the shards; empty until they are added.
         members: the other processes, as the supervisor tells.
+        sockets: the directory of the frontends' control sockets.
         now_ms: milliseconds since 1970.
     """
 
@@ -95,6 +99,7 @@ class Gateway:
         shards: Shards,
         members: Members,
         health: Health,
+        sockets: str,
         callers: Callers | None = None,
         directory: Directory | None = None,
     ) -> None:
@@ -103,6 +108,7 @@ class Gateway:
         self.shards = shards
         self.members = members
         self.health = health
+        self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator)
         self.service = Service(coordinator, self.directory)
@@ -127,6 +133,7 @@ class Gateway:
         self.receivers.close()
         self.sender.close()
         self.shards.close()
+        self.connections.close()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         found = place(request.rel_url.raw_path)

@@ -5,25 +5,22 @@ and, in each, that of arrival; a page goes on after the id that its `next` names
 """
 
 import asyncio
-import json
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from aiohttp import web
 
+from lightrail.gateway.errors import Problem
 from lightrail.gateway.members import Members
 from lightrail.model import conditions, limits
-from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Right
-from lightrail.namespace.rights import Caller, rights_of
 from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
+
+if TYPE_CHECKING:
+    from lightrail.gateway.asked import Asked
 
 ID: Final = re.compile(r"frontend-(\d{1,9})\.([0-9a-f]{8})\.(\d{1,18})\Z")
 COUNT_DEFAULT: Final = 100
-COUNT_MAX: Final = 1_000
-"""Connections in one page."""
 TEXT_MAX: Final = 256
 """Characters of the sentence that a client is told when its connection is closed."""
 
@@ -111,80 +108,39 @@ class Connections:
         return client
 
 
-def add_routes(
-    app: web.Application,
-    connections: Callable[[], Connections],
-    directory: Directory,
-    caller_of: Callable[[web.Request], Awaitable[Caller]],
-) -> None:
-    """The routes of /!connections; each asks for the caller's right to manage everything.
-
-    `connections` gives those of the running application: they are made when it starts and closed with it.
-    """
-    routes = _Routes(connections, directory, caller_of)
-    app.router.add_get("/!connections", routes.list)
-    app.router.add_get("/!connections/{id}", routes.show)
-    app.router.add_delete("/!connections/{id}", routes.close)
+# --- requests -------------------------------------------------------------------------------------------
 
 
-class _Routes:
-    def __init__(
-        self,
-        connections: Callable[[], Connections],
-        directory: Directory,
-        caller_of: Callable[[web.Request], Awaitable[Caller]],
-    ) -> None:
-        self._connections = connections
-        self._directory = directory
-        self._caller_of = caller_of
+async def list_all(asked: "Asked") -> web.Response:
+    """GET /!connections?user=&container=&limit=&after=, for who may manage all names."""
+    asked.manager()
+    query = asked.request.query
+    try:
+        page = await asked.gateway.connections.page(
+            after=query.get("after", ""),
+            count=asked.whole("limit", COUNT_DEFAULT, 1, limits.PAGE_MAX),
+            user=query.get("user"),
+            container=query.get("container"),
+        )
+    except ValueError as error:
+        raise Problem(400, f"after: {error}", field="after") from None
+    return web.json_response(page)
 
-    async def list(self, request: web.Request) -> web.Response:
-        """GET /!connections?user=&container=&limit=&after="""
-        await self._demand(request)
-        query = request.query
-        text = query.get("limit", str(COUNT_DEFAULT))
-        if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= COUNT_MAX):
-            expected = f"a whole number from 1 to {COUNT_MAX}"
-            raise web.HTTPBadRequest(text=f"limit is {text[:80]!a}; expected {expected}")
-        try:
-            page = await self._connections().page(
-                after=query.get("after", ""),
-                count=int(text),
-                user=query.get("user"),
-                container=query.get("container"),
-            )
-        except ValueError as error:
-            raise web.HTTPBadRequest(text=f"after: {error}") from None
-        return _json(page)
 
-    async def show(self, request: web.Request) -> web.Response:
-        """GET /!connections/ID"""
-        await self._demand(request)
-        try:
-            return _json(await self._connections().find(request.match_info["id"]))
-        except (ControlAway, ControlRefused) as error:
-            raise _http(error) from None
+async def show(asked: "Asked") -> web.Response:
+    """GET /!connections/ID: one with its sessions and links."""
+    asked.manager()
+    return web.json_response(await asked.gateway.connections.find(asked.rest[0]))
 
-    async def close(self, request: web.Request) -> web.Response:
-        """DELETE /!connections/ID?text="""
-        await self._demand(request)
-        text = request.query.get("text", "")
-        if len(text) > TEXT_MAX:
-            raise web.HTTPBadRequest(text=f"text has {len(text)} characters; expected at most {TEXT_MAX}")
-        try:
-            await self._connections().end(request.match_info["id"], text)
-        except (ControlAway, ControlRefused) as error:
-            raise _http(error) from None
-        return web.Response(status=204)
 
-    async def _demand(self, request: web.Request) -> None:
-        caller = await self._caller_of(request)
-        self._directory.refresh()
-        if Right.MANAGE not in rights_of(self._directory, caller, ""):
-            raise web.HTTPForbidden(
-                text=f"user {caller.user} has no right to manage everything, which connections ask for; "
-                f"a manager gives it with: lightrail-admin permission set {caller.user} '' manage"
-            )
+async def close(asked: "Asked") -> web.Response:
+    """DELETE /!connections/ID?text=: 204; its client is told why."""
+    asked.manager()
+    text = asked.request.query.get("text", "")
+    if len(text) > TEXT_MAX:
+        raise Problem(400, f"text has {len(text)} characters; expected at most {TEXT_MAX}", field="text")
+    await asked.gateway.connections.end(asked.rest[0], text)
+    return web.Response(status=204)
 
 
 def _parts(id: str) -> tuple[int, str, int]:
@@ -193,15 +149,3 @@ def _parts(id: str) -> tuple[int, str, int]:
     if match is None:
         raise ValueError(f"{id[:80]!a} is no id of a connection; expected frontend-N.BOOT.NUMBER")
     return int(match[1]), match[2], int(match[3])
-
-
-def _http(error: ControlAway | ControlRefused) -> web.HTTPException:
-    if isinstance(error, ControlAway):
-        return web.HTTPServiceUnavailable(text=str(error), headers={"Retry-After": "1"})
-    if error.condition == conditions.NOT_FOUND:
-        return web.HTTPNotFound(text=error.description)
-    return web.HTTPBadGateway(text=f"the frontend answered: {error}")
-
-
-def _json(value: dict[str, Any]) -> web.Response:
-    return web.Response(text=json.dumps(value), content_type="application/json")

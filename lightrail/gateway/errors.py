@@ -13,6 +13,7 @@ from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.rights import Forbidden
 from lightrail.namespace.service import Changed, Missing, Refused, Taken
+from lightrail.wire.control import ControlAway, ControlRefused
 from lightrail.wire.shards import ShardAway, ShardRefused
 
 PROBLEM: Final = "application/problem+json"
@@ -83,9 +84,9 @@ def problem_of(error: Exception) -> Problem | None:
             return Problem(404, str(error))
         case Refused():
             return Problem(422, str(error))
-        case ShardRefused():
+        case ShardRefused() | ControlRefused():
             return refused(error.condition, error.description)
-        case ShardAway() | CoordinatorError():
+        case ShardAway() | ControlAway() | CoordinatorError():
             return Problem(503, str(error), headers=AGAIN)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None

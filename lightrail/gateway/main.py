@@ -38,7 +38,12 @@ async def serve(process: process.Process) -> None:
 
     health = Health(process.id, members, not_ready)
     gateway = Gateway(
-        settings=settings, coordinator=coordinator, shards=shards, members=members, health=health
+        settings=settings,
+        coordinator=coordinator,
+        shards=shards,
+        members=members,
+        health=health,
+        sockets=process.sockets,
     )
     gateway.directory.refresh()
     await gateway.callers.refresh()

@@ -75,6 +75,7 @@ NAME: Final = _in_path(
 SEQUENCE_IN_PATH: Final = _in_path("sequence", "sequence of the message in its queue", SEQUENCE)
 LOCK: Final = _in_path("lock", "the LockToken that came with the message")
 ID: Final = _in_path("id", "of the subscription")
+CONNECTION: Final = _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
 USER: Final = _in_path("user", "name of a user")
 IF_MATCH: Final = _header("If-Match", "the ETag that was read; 412 when it is another one by now")
 AFTER: Final = _query("after", TEXT, "begin behind this one: `next` of the page before")
@@ -286,6 +287,32 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
         "delete": Operation("clearPermission", "take it away", {204: ("gone", None)}, (PREFIX,)),
     },
+    "/!connections": {
+        "get": Operation(
+            "listConnections",
+            "AMQP connections of all frontends; for who may manage all names",
+            {200: ("a page", _content(_list("connections", _ref("Connection"), paged=True)))},
+            (
+                _query("user", TEXT, "only of this user"),
+                _query("container", TEXT, "only with this container-id"),
+                LIMIT,
+                AFTER,
+            ),
+        )
+    },
+    "/!connections/{connection}": {
+        "get": Operation(
+            "showConnection",
+            "one with its sessions and links",
+            {200: ("it", _content(_ref("Connection")))},
+        ),
+        "delete": Operation(
+            "closeConnection",
+            "close it with amqp:connection:forced",
+            {204: ("it is being closed", None)},
+            (_query("text", TEXT, "what its client is told"),),
+        ),
+    },
     "/!definitions": {
         "get": Operation(
             "export",
@@ -319,7 +346,14 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
         )
     },
 }
-IN_PATH: Final = {"name": NAME, "sequence": SEQUENCE_IN_PATH, "lock": LOCK, "id": ID, "user": USER}
+IN_PATH: Final = {
+    "name": NAME,
+    "sequence": SEQUENCE_IN_PATH,
+    "lock": LOCK,
+    "id": ID,
+    "user": USER,
+    "connection": CONNECTION,
+}
 
 
 def description() -> Object:
@@ -370,6 +404,33 @@ def _schemas() -> Object:
         "type": "object",
         "properties": {key: {} for key in BROKER_PROPERTIES},
         "additionalProperties": False,
+    }
+    link: Object = {
+        "name": TEXT,
+        "role": {"enum": ["sender", "receiver"]},
+        "address": {"type": ["string", "null"]},
+        "state": TEXT,
+        "credit": WHOLE,
+        "unsettled": WHOLE,
+        "delivered": WHOLE,
+        "received": WHOLE,
+        "waiting": WHOLE,
+    }
+    session = {"channel": WHOLE, "links": {"type": "array", "items": _of(link, "name", "role", "state")}}
+    connection: Object = {
+        "id": TEXT,
+        "user": TEXT,
+        "peer": TEXT,
+        "container": {"type": ["string", "null"]},
+        "hostname": {"type": ["string", "null"]},
+        "since": TIME,
+        "since_ms": WHOLE,
+        "tls": FLAG,
+        "state": TEXT,
+        "sessions": WHOLE,
+        "session_list": {"type": "array", "items": _of(session, "channel", "links")},
+        "links": WHOLE,
+        "links_left_out": WHOLE,
     }
     subscription: Object = {
         "target": {"type": "string", "minLength": 1},
@@ -422,6 +483,7 @@ def _schemas() -> Object:
         },
         "Token": _of({"token": TEXT, "type": {"const": "Bearer"}, "expires_at": TIME}, "token", "expires_at"),
         "Permission": permission,
+        "Connection": _of(connection, "id", "user", "peer", "since", "state", "session_list"),
         "Definitions": _of(
             {
                 "format": {"const": 1},

@@ -90,7 +90,7 @@ MANAGEMENT_PAGE_BYTES: Final = 1024 * 1024
 """Bytes of entities after which such an answer ends; one entity at least is in it."""
 MANAGEMENT_FIGURES_AT_ONCE: Final = 50
 """Queues whose figures are asked for at a time."""
-MANAGEMENT_TURN: Final = 1_000
+MANAGEMENT_TURN: Final = 250
 """Names that a QUERY looks at before clients get their turn."""
 CBS_TOKENS_MAX: Final = 64
 """Audiences that a connection may have put tokens for."""
@@ -116,8 +116,8 @@ CONTROL_MS: Final = 2_000
 """How long a gateway waits for a frontend's answer about its connections."""
 CONTROL_REQUESTS_MAX: Final = 1_000
 """Requests that wait for one frontend's answer."""
-CONTROL_PAGE_MAX: Final = 500
-"""Connections in one answer; a page of them takes a frontend some milliseconds."""
+CONTROL_PAGE_MAX: Final = 100
+"""Connections in one answer; a page of them keeps a frontend from its clients for 5 ms."""
 CONTROL_SCAN_MAX: Final = 4_096
 """Connections that a frontend looks at for one answer, where a filter picks some of them."""
 CONTROL_LINKS_SHOWN: Final = 16

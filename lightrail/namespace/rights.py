@@ -1,6 +1,7 @@
 """Rights: who may manage, send to and listen at a name, for AMQP and HTTP alike."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from lightrail.model import names
 from lightrail.namespace.directory import Directory
@@ -24,12 +25,13 @@ class Caller:
     """The request or connection came over TLS."""
 
 
+EVERY_RIGHT: Final = frozenset(Right)
 ANYBODY = Caller("anonymous", everything=True)
 
 
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
     """What the caller may do with a name."""
-    rights = frozenset(Right) if caller.everything else directory.rights(caller.user, name)
+    rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
     if caller.scope is not None:
         scoped: set[Right] = set()
         for prefix, granted in caller.scope:

@@ -137,7 +137,7 @@ REFUSED = {
     "no-source": (receiver("q", source=None), "amqp:not-found"),
     "no-source-address": (receiver(None), "amqp:invalid-field"),
     "empty-source-address": (receiver(""), "amqp:invalid-field"),
-    "system-name": (receiver("$cbs"), "amqp:invalid-field"),
+    "system-name": (receiver("$unknown"), "amqp:invalid-field"),
     "bad-name": (sender("a//b"), "amqp:invalid-field"),
 }
 

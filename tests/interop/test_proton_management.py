@@ -1,12 +1,21 @@
 """$management and the control socket as clients of a whole broker see them, by python-qpid-proton."""
 
+import base64
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import pytest
-from proton import Message, uint
-from proton.utils import BlockingConnection, SyncRequestResponse
+from proton import Delivery, Message, uint
+from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached, SyncRequestResponse
 
+from tests.interop.test_proton_security import admin
+from tests.support import wait
 from tests.support.broker import Broker
+from tests.support.namespace import permit
 from tests.support.proton_blocking import connected, received
 from tests.support.proton_management import Node
 
@@ -78,3 +87,71 @@ def test_figures_come_from_the_shard(connection: BlockingConnection, queue: str)
     assert decoded.body == "one"
     assert node.ask(operation="purge", type="lightrail.queue", name=queue).body == {"purged": 1}
     assert node.ask(operation="READ", name=queue).body["figures"]["ready"] == 0
+
+
+# --- connections -----------------------------------------------------------------------------------------
+
+
+def test_connections_are_listed_shown_and_closed_over_http(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data", "--frontends", "2") as broker, connected(broker.amqp) as connection:
+        connection.create_sender("a queue")
+        container = connection.container.container_id
+        found = get(broker, f"/!connections?container={quote(container)}")
+        (listed,) = found["connections"]
+        assert (listed["container"], listed["sessions"], listed["links"]) == (container, 1, 1)
+        assert (found["next"], found["away"]) == (None, [])
+        whole = get(broker, f"/!connections/{listed['id']}")
+        (link,) = whole["session_list"][0]["links"]
+        assert (link["role"], link["address"], link["state"]) == ("sender", "a queue", "attached")
+        assert get(broker, "/!connections?user=nobody")["connections"] == []
+        request = Request(
+            f"http://{broker.http}/!connections/{listed['id']}?text=maintenance", method="DELETE"
+        )
+        with urlopen(request) as response:
+            assert response.status == 204
+        with pytest.raises(ConnectionClosed) as closed:
+            connection.wait(lambda: False, timeout=20)
+        condition = closed.value.args[0] if closed.value.args else ""
+        assert "maintenance" in str(closed.value) or "maintenance" in str(condition)
+        wait.until(lambda: not get(broker, "/!connections")["connections"], "the connection is gone")
+
+
+def get(broker: Broker, path: str) -> Any:
+    """The JSON of a GET."""
+    with urlopen(f"http://{broker.http}{path}") as response:
+        return json.load(response)
+
+
+# --- tokens ----------------------------------------------------------------------------------------------
+
+
+def test_a_token_opens_links_for_who_came_without_a_name(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    admin(data, "user", "add", "ann", password="a password")
+    permit(data, "ann", "a", "send", "listen")
+    with Broker(data, "--allow-anonymous", "true") as broker:
+        with connected(broker.amqp) as connection, pytest.raises(LinkDetached, match="unauthorized-access"):
+            connection.create_sender("a/q")
+        token = token_of(broker, "ann", "a password", ttl=3)
+        with connected(broker.amqp) as connection:
+            node = Node(connection, "$cbs")
+            answer = node.ask(token, operation="put-token", type="jwt", name="amqp://broker/a")
+            assert answer.properties["status-code"] == 202
+            sender = connection.create_sender("a/q")
+            assert sender.send(Message(body=1)).remote_state == Delivery.ACCEPTED
+            bad = node.ask("nonsense", operation="put-token", type="jwt", name="a")
+            assert bad.properties["status-code"] == 401
+            with pytest.raises(LinkDetached, match="unauthorized-access"):
+                connection.wait(lambda: False, timeout=20)
+
+
+def token_of(broker: Broker, user: str, password: str, ttl: int) -> str:
+    """From POST /!tokens."""
+    secret = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request = Request(
+        f"http://{broker.http}/!tokens",
+        json.dumps({"ttl": ttl}).encode(),
+        {"Authorization": f"Basic {secret}", "Content-Type": "application/json"},
+    )
+    with urlopen(request) as response:
+        return str(json.load(response)["token"])

@@ -234,3 +234,15 @@ def test_users_and_tls(tmp_path: Path, queue: str) -> None:
         assert node("enter", tls, queue, **alice, **secure) is None
         secure["files"] = {"ca": authority.path, "cert": client.certificate, "key": client.key}
         assert node("enter", tls, queue, enable_sasl_external=True, **secure) is None
+
+
+# --- nodes of the broker itself --------------------------------------------------------------------------
+
+
+def test_management_answers_over_a_pair_of_links(broker: Broker, queue: str) -> None:
+    assert node("manage", broker, queue) == [
+        ["accepted", 0, 201, 7],
+        ["accepted", 1, 409, None],
+        ["accepted", 2, 200, 7],
+        ["accepted", 3, 204, None],
+    ]

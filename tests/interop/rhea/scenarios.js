@@ -20,6 +20,29 @@ const scenarios = {
     return { bodies, outcomes };
   },
 
+  /** Asks $management: makes a queue, makes it again, reads and deletes it; gives the answers. */
+  async manage(address, queue) {
+    const client = new Client(address);
+    const receiver = await client.receiver("$management", { target: "answers" });
+    const sender = await client.sender("$management");
+    const answers = [];
+    for (const operation of ["CREATE", "CREATE", "READ", "DELETE"]) {
+      const request = {
+        message_id: answers.length,
+        reply_to: "answers",
+        application_properties: { operation, type: "lightrail.queue", name: queue },
+        body: { max_length: 7 },
+      };
+      const [outcome] = await client.send(sender, [request]);
+      const { message, delivery } = await receiver.next();
+      delivery.accept();
+      const { statusCode } = message.application_properties;
+      answers.push([outcome, message.correlation_id, statusCode, message.body && message.body.max_length]);
+    }
+    await client.close();
+    return answers;
+  },
+
   /** Sends every type; what arrives again is given as bytes, beside the bytes that were sent. */
   async types(address, queue) {
     const client = new Client(address);

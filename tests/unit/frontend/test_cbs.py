@@ -31,7 +31,7 @@ class Cbs:
         self.requester = requester
         self.record = record
         self.later: list[tuple[int, Callable[[], None]]] = []
-        scene.frontend.later = self._later  # type: ignore[method-assign,assignment]
+        scene.frontend.timer = self._later  # type: ignore[method-assign,assignment]
 
     def _later(self, wait_ms: int, call: Callable[[], None]) -> Any:
         entry = (wait_ms, call)

@@ -11,10 +11,13 @@ import zmq
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.connections import COUNT_MAX, Connections, add_routes
+from lightrail.gateway.app import Gateway
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
-from lightrail.model import conditions
-from lightrail.namespace.directory import Directory
+from lightrail.gateway.shards import Shards
+from lightrail.model import conditions, limits
+from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.telemetry import exposition
 from lightrail.wire.control import ControlClient, ControlRefused, ControlServer, address
@@ -60,7 +63,12 @@ def with_gateway(
     """Two frontends of three connections, and one that should be there and is not."""
 
     async def run() -> None:
+        class Known(Callers):
+            async def caller(self, request: web.Request) -> Caller:
+                return caller
+
         loop = asyncio.get_running_loop()
+        coordinator = MemoryCoordinator()
         context: zmq.Context[Any] = zmq.Context()
         frontends = [Frontend(0, 3), Frontend(2, 3)]
         servers = [
@@ -77,12 +85,17 @@ def with_gateway(
             }
         )
 
-        async def who(request: web.Request) -> Caller:
-            return caller
-
-        app = web.Application()
-        connections = Connections(members, str(tmp_path))
-        add_routes(app, lambda: connections, Directory(MemoryCoordinator()), who)
+        shards = Shards(coordinator, loop, name="gateway-0", boot=1)
+        gateway = Gateway(
+            settings=Settings(),
+            coordinator=coordinator,
+            shards=shards,
+            members=members,
+            health=Health(0, members, lambda: None),
+            sockets=str(tmp_path),
+            callers=Known(coordinator, Settings()),
+        )
+        app = gateway.application()
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
 
         async def ask(method: str, path: str) -> tuple[int, Any]:
@@ -97,7 +110,6 @@ def with_gateway(
             await check(ask, frontends)
         finally:
             await runner.cleanup()
-            connections.close()
             for server in servers:
                 server.close()
             context.term()
@@ -150,7 +162,7 @@ def test_one_is_shown_and_closed_by_its_id(tmp_path: Path) -> None:
         ("/!connections/frontend-1.0000000a.1", 503),
         ("/!connections?limit=0", 400),
         ("/!connections?limit=x", 400),
-        (f"/!connections?limit={COUNT_MAX + 1}", 400),
+        (f"/!connections?limit={limits.PAGE_MAX + 1}", 400),
         ("/!connections?after=nonsense", 400),
     ],
 )

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from lightrail.amqp.types import Symbol, encode
 from lightrail.gateway import incoming, names, outgoing
-from lightrail.gateway.asked import AMQP, BATCH, Asked, whole_number
+from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, whole_number
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.place import path_of
@@ -26,6 +26,7 @@ from lightrail.wire.messages import Answer
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
 SEQUENCE_MAX: Final = (1 << 63) - 1
+COMPLETED: Final = b'{"outcome": "accepted"}'
 BATCH_MAX: Final = 1_000
 """Messages of one batch request."""
 
@@ -174,8 +175,8 @@ def _shown(asked: Asked, delivery: Delivery, *, locked: bool) -> web.Response:
 
 async def complete(asked: Asked) -> web.Response:
     """DELETE /name/!messages/SEQ/LOCK: done, the message goes."""
-    await _settle(asked, {"outcome": "accepted"})
-    return web.json_response({"outcome": "accepted"})
+    await _by_lock(asked, "settle", {"outcome": "accepted"})
+    return web.Response(body=COMPLETED, content_type=JSON)
 
 
 async def settle(asked: Asked) -> web.Response:
@@ -201,7 +202,7 @@ async def settle(asked: Asked) -> web.Response:
             raise _bad(key, text, f"a text of at most {most} characters")
         fields[key] = text
     fields["annotations"] = _annotations(value.get("annotations"))
-    await _settle(asked, fields)
+    await _by_lock(asked, "settle", fields)
     return web.json_response({"outcome": outcome})
 
 
@@ -211,10 +212,6 @@ async def renew(asked: Asked) -> web.Response:
     until = rfc3339(int(answer.fields["locked_until_ms"]))
     headers = {"BrokerProperties": _header_json({"LockToken": asked.rest[1], "LockedUntilUtc": until})}
     return web.json_response({"locked_until": until}, headers=headers)
-
-
-async def _settle(asked: Asked, fields: dict[str, Any]) -> None:
-    await _by_lock(asked, "settle", fields)
 
 
 async def _by_lock(asked: Asked, operation: str, fields: dict[str, Any]) -> Answer:

@@ -6,6 +6,7 @@ Health checks and metrics come first and are open to everybody.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -28,10 +29,12 @@ from lightrail.gateway.callers import Callers
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
+from lightrail.gateway.pages.pages import CALLER, Pages
 from lightrail.gateway.place import BELOW, NAME, place
 from lightrail.gateway.receiving import Receivers
 from lightrail.gateway.sending import Sender
 from lightrail.gateway.shards import Shards
+from lightrail.gateway.views import BrokerViews
 from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
@@ -41,6 +44,7 @@ from lightrail.namespace.service import Service
 log = logging.getLogger("lightrail.gateway")
 
 Handler = Callable[[Asked], Awaitable[web.StreamResponse]]
+Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (NAME, 0): {"GET": names.summary, "POST": messages.post},
@@ -50,7 +54,7 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
     ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
     ("!messages", 2): {"DELETE": messages.complete, "PUT": messages.settle, "POST": messages.renew},
-    ("!figures", 0): {"GET": messages.figures},
+    ("!figures", 0): {"GET": status.figures},
     ("!subscriptions", 0): {"GET": subscriptions.list_all, "POST": subscriptions.subscribe},
     ("!subscriptions", 1): {
         "GET": subscriptions.read,
@@ -117,6 +121,8 @@ class Gateway:
         self.receivers = Receivers(shards, loop)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
+        self.views = BrokerViews(self)
+        self._pages = Pages(self.service, self.views, time.time)
 
     def _changed(self, changes: Changes) -> None:
         self.shards.forget(changes.names)
@@ -125,9 +131,19 @@ class Gateway:
     def application(self) -> web.Application:
         """The aiohttp application over this gateway."""
         app = application(self.health)
+        app.middlewares.append(self._of_pages)
+        self._pages.add_routes(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_cleanup.append(self._close)
         return app
+
+    @web.middleware
+    async def _of_pages(self, request: web.Request, handler: Served) -> web.StreamResponse:
+        """Pages have routes of their own and want to know who asks; what they load tells nothing."""
+        path = request.path
+        if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
+            request[CALLER] = await self.callers.caller(request)
+        return await handler(request)
 
     async def _close(self, _: web.Application) -> None:
         self.receivers.close()
@@ -170,9 +186,7 @@ def application(health: Health) -> web.Application:
 
 
 @web.middleware
-async def problems(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def problems(request: web.Request, handler: Served) -> web.StreamResponse:
     """Every error is an answer, and no request reaches a traceback."""
     try:
         return await handler(request)

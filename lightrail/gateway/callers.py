@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
 from time import monotonic_ns
 from typing import Final
@@ -35,6 +36,9 @@ CHECKS_AT_ONCE: Final = 2
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
 ANONYMOUS: Final = Caller("anonymous")
 ANYBODY_TLS: Final = replace(ANYBODY, tls=True)
+
+
+_is_loopback = lru_cache(maxsize=4_096)(is_loopback)
 
 
 def monotonic_ms() -> int:
@@ -219,4 +223,4 @@ class Callers:
 
 def _loopback(request: web.Request) -> bool:
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return is_loopback(peer[0]) if isinstance(peer, tuple) else True
+    return _is_loopback(peer[0]) if isinstance(peer, tuple) else True

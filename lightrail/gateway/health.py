@@ -31,7 +31,7 @@ class Health:
 
     def __init__(self, id: int, members: Members, not_ready: Callable[[], str | None]) -> None:
         self._id = id
-        self._members = members
+        self.members = members
         self._not_ready = not_ready
         self._metrics = registry(members.families, members)
         self._session: aiohttp.ClientSession | None = None
@@ -55,7 +55,7 @@ class Health:
     async def page(self, request: web.Request) -> web.Response:
         rows = "".join(
             f"<li>{html.escape(member.name)}: {'serving' if member.ready else 'not serving'}</li>"
-            for member in self._members.list()
+            for member in self.members.list()
         )
         return web.Response(
             content_type="text/html",
@@ -78,7 +78,7 @@ class Health:
     async def reasons(self) -> list[str]:
         """Why not everything serves, a line for each process that does not; empty when all do."""
         own = self._not_ready()
-        members = self._members.list()
+        members = self.members.list()
         answers = await asyncio.gather(*(self._asked(member) for member in members))
         reasons = [own] if own else []
         return reasons + [f"{m.name}: {reason}" for m, reason in zip(members, answers, strict=True) if reason]
@@ -98,20 +98,21 @@ class Health:
     def _merged(self, path: str) -> Handler:
         async def handler(request: web.Request) -> web.Response:
             query = f"?{request.query_string}" if request.query_string else ""
-            members = [member for member in self._members.list() if member.ready and member.metrics]
-            texts = await asyncio.gather(*(self._scraped(member, path + query) for member in members))
+            members = [member for member in self.members.list() if member.ready and member.metrics]
+            texts = await asyncio.gather(*(self.scraped(member, path + query) for member in members))
             own = generate_latest(self._metrics).decode() if path == "/metrics" else ""
             sources = [({"role": "gateway", "id": str(self._id)}, own), *_present(members, texts)]
             return web.Response(body=merge(sources).encode(), headers={"Content-Type": TEXT})
 
         return handler
 
-    async def _scraped(self, member: Member, path: str) -> str | None:
+    async def scraped(self, member: Member, path: str) -> str | None:
+        """A page of a process's own metrics, or None when it does not answer in time."""
         try:
             status, text = await self._get(member, path, SCRAPE_TIME_MAX_S)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("no metrics from %s: %s", member.name, type(error).__name__)
-            self._members.scrapes_failed += 1
+            self.members.scrapes_failed += 1
             return None
         return text if status == 200 else None
 

@@ -89,18 +89,22 @@ def as_json(message: bytes, message_format: int, attempts: int) -> dict[str, Any
         annotations = decode_annotations(message)
         kind, values = _body(message)
     except (DecodeError, ValueError) as error:
-        return {"error": str(error), "body": {"base64": base64.b64encode(message).decode()}}
+        return {
+            "error": str(error),
+            "body": {"kind": "unreadable", "base64": base64.b64encode(message).decode()},
+        }
     body: dict[str, Any]
     if kind == _DATA:
         data = b"".join(values)
         try:
-            body = {"text": data.decode()}
+            body = {"kind": "data", "text": data.decode()}
         except UnicodeDecodeError:
-            body = {"base64": base64.b64encode(data).decode()}
+            body = {"kind": "data", "base64": base64.b64encode(data).decode()}
     elif kind == _VALUE and type(values[0]) is str:
-        body = {"text": values[0]}
+        body = {"kind": "amqp-value", "text": values[0]}
     else:
-        body = {"value": _json(values[0] if kind == _VALUE else values)}
+        name = {_VALUE: "amqp-value", _SEQUENCE: "amqp-sequence"}.get(kind, "none")
+        body = {"kind": name, "value": _json(values[0] if kind == _VALUE else values)}
     return {
         "header": {
             "durable": header.durable,
@@ -110,7 +114,7 @@ def as_json(message: bytes, message_format: int, attempts: int) -> dict[str, Any
         },
         "message_annotations": {str(key): _json(value) for key, value in annotations.items()},
         "properties": {
-            name: _json(value)
+            name.replace("_", "-"): _json(value)
             for name in Properties.__slots__
             if (value := getattr(properties, name)) is not None
         },

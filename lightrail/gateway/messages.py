@@ -13,7 +13,7 @@ from aiohttp import web
 
 from lightrail.amqp.types import Symbol, encode
 from lightrail.gateway import incoming, names, outgoing
-from lightrail.gateway.asked import AMQP, BATCH, Asked, whole_number
+from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, whole_number
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.place import path_of
@@ -26,6 +26,7 @@ from lightrail.wire.messages import Answer
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
 SEQUENCE_MAX: Final = (1 << 63) - 1
+COMPLETED: Final = b'{"outcome": "accepted"}'
 BATCH_MAX: Final = 1_000
 """Messages of one batch request."""
 
@@ -174,8 +175,8 @@ def _shown(asked: Asked, delivery: Delivery, *, locked: bool) -> web.Response:
 
 async def complete(asked: Asked) -> web.Response:
     """DELETE /name/!messages/SEQ/LOCK: done, the message goes."""
-    await _settle(asked, {"outcome": "accepted"})
-    return web.json_response({"outcome": "accepted"})
+    await _by_lock(asked, "settle", {"outcome": "accepted"})
+    return web.Response(body=COMPLETED, content_type=JSON)
 
 
 async def settle(asked: Asked) -> web.Response:
@@ -201,7 +202,7 @@ async def settle(asked: Asked) -> web.Response:
             raise _bad(key, text, f"a text of at most {most} characters")
         fields[key] = text
     fields["annotations"] = _annotations(value.get("annotations"))
-    await _settle(asked, fields)
+    await _by_lock(asked, "settle", fields)
     return web.json_response({"outcome": outcome})
 
 
@@ -211,10 +212,6 @@ async def renew(asked: Asked) -> web.Response:
     until = rfc3339(int(answer.fields["locked_until_ms"]))
     headers = {"BrokerProperties": _header_json({"LockToken": asked.rest[1], "LockedUntilUtc": until})}
     return web.json_response({"locked_until": until}, headers=headers)
-
-
-async def _settle(asked: Asked, fields: dict[str, Any]) -> None:
-    await _by_lock(asked, "settle", fields)
 
 
 async def _by_lock(asked: Asked, operation: str, fields: dict[str, Any]) -> Answer:
@@ -248,48 +245,22 @@ def _annotations(value: Any) -> str:
 
 async def browse(asked: Asked) -> web.Response:
     """GET /name/!messages: what is in the queue, without taking it."""
-    record = asked.record(Right.LISTEN)
     first = asked.whole("from", 0, 0, SEQUENCE_MAX)
     count = asked.whole("count", 10, 1, limits.PAGE_MAX)
-    found = await _peek(asked, record, first, count)
-    following = found[-1]["sequence"] + 1 if len(found) == count else None
-    return web.json_response({"name": record.name, "messages": found, "next": following})
+    asked.record(Right.LISTEN)
+    found = await asked.gateway.views.messages(asked.caller, asked.name, first, count)
+    following = found[-1]["sequence"] + 1 if found else None
+    return web.json_response({"name": asked.name, "messages": found, "next": following})
 
 
 async def look(asked: Asked) -> web.Response:
     """GET /name/!messages/SEQ: one message, without taking it."""
-    record = asked.record(Right.LISTEN)
     sequence = whole_number("sequence", asked.rest[0], 0, SEQUENCE_MAX)
-    found = await _peek(asked, record, sequence, 1)
+    asked.record(Right.LISTEN)
+    found = await asked.gateway.views.messages(asked.caller, asked.name, sequence, 1)
     if not found or found[0]["sequence"] != sequence:
-        raise Problem(404, f"{record.name} has no message {sequence} (any more)")
+        raise Problem(404, f"{asked.name} has no message {sequence} (any more)")
     return web.json_response(found[0])
-
-
-async def _peek(asked: Asked, record: Name, first: int, count: int) -> list[dict[str, Any]]:
-    fields = {"from": first, "count": count, "bytes": limits.PEEK_BYTES_MAX}
-    answer = await asked.gateway.shards.request(record.name, "peek", fields)
-    rows = []
-    start = 0
-    for row in answer.fields["messages"]:
-        end = start + row["size"]
-        rows.append(_row(row, bytes(answer.blob[start:end])))
-        start = end
-    return rows
-
-
-def _row(row: dict[str, Any], message: bytes) -> dict[str, Any]:
-    attempts = int(row.get("attempts", 0))
-    shown: dict[str, Any] = {
-        "sequence": row["sequence"],
-        "state": row.get("state", "ready"),
-        "delivery_count": attempts,
-        "enqueued_at": rfc3339(int(row["enqueued_at_ms"])) if row.get("enqueued_at_ms") else None,
-        "expires_at": rfc3339(int(row["expires_at_ms"])) if row.get("expires_at_ms") else None,
-        "due_at": rfc3339(int(row["due_at_ms"])) if row.get("due_at_ms") else None,
-        "size": len(message),
-    }
-    return shown | incoming.as_json(message, int(row.get("message_format", 0)), attempts)
 
 
 async def cancel(asked: Asked) -> web.Response:
@@ -304,16 +275,7 @@ async def cancel(asked: Asked) -> web.Response:
 
 async def purge(asked: Asked) -> web.Response:
     """DELETE /name/!messages: everything that no consumer holds goes."""
-    record = asked.record(Right.MANAGE)
-    answer = await asked.gateway.shards.request(record.name, "purge", {})
-    return web.json_response({"purged": int(answer.fields["purged"])})
-
-
-async def figures(asked: Asked) -> web.Response:
-    """GET /name/!figures: how much is in a queue, and who consumes."""
-    record = asked.record(Right.LISTEN)
-    answer = await asked.gateway.shards.request(record.name, "figures", {})
-    return web.json_response(answer.fields)
+    return web.json_response({"purged": await asked.gateway.views.purge(asked.caller, asked.name)})
 
 
 # --- inside -------------------------------------------------------------------------------------------

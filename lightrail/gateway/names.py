@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 
@@ -79,24 +80,27 @@ async def below(asked: Asked) -> web.Response:
     records = asked.gateway.service.names(asked.caller, asked.name)
     found = _deep(asked.name, records) if deep else _children(asked.name, records)
     after_key = after.split("/") if after else []
-    page: list[tuple[Name, int]] = []
+    page: list[tuple[Name, int | None]] = []
     following = None
     for record, beneath in found:
-        if after and record.name.split("/") <= after_key:
+        if record.name.split("/") <= after_key:
             continue
         if len(page) == most:
-            query = {"after": page[-1][0].name, "limit": str(most)} | ({"deep": "true"} if deep else {})
-            following = str(
-                asked.request.rel_url.with_path(f"{path_of(asked.name)}/", encoded=True).with_query(query)
-            )
+            following = page[-1][0].name
             break
         page.append((record, beneath))
-    headers = {"Link": f'<{following}>; rel="next"'} if following else {}
+    path = None
+    headers = {}
+    if following is not None:
+        query = {"after": following, "limit": str(most)} | ({"deep": "true"} if deep else {})
+        path = f"{path_of(asked.name)}/?{urlencode(query)}"
+        headers["Link"] = f'<{path}>; rel="next"'
     if asked.wants(ATOM):
-        text = atom.feed(asked.name, (record for record, _ in page), following)
+        text = atom.feed(asked.name, (record for record, _ in page), path)
         return web.Response(text=text, content_type=ATOM, headers=headers)
     names = [
-        {"name": record.name, "role": str(record.role), "href": path_of(record.name), "below": beneath}
+        {"name": record.name, "role": str(record.role), "href": path_of(record.name)}
+        | ({} if beneath is None else {"below": beneath})
         for record, beneath in page
     ]
     return web.json_response({"name": asked.name, "names": names, "next": following}, headers=headers)
@@ -171,12 +175,12 @@ def _shown(asked: Asked, record: Name, *, status: int = 200) -> web.Response:
     return web.Response(status=status, text=json.dumps(policy), content_type=JSON, headers=headers)
 
 
-def _deep(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int]]:
-    """(name, names beneath it): all that have a role; how many are beneath is not counted here."""
-    return ((record, 0) for record in records if record.name != prefix)
+def _deep(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
+    """All that have a role; how many are beneath each is not counted here."""
+    return ((record, None) for record in records if record.name != prefix)
 
 
-def _children(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int]]:
+def _children(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
     """(name, names beneath it) of the next segment only; some have no role and only lead further."""
     start = f"{prefix}/" if prefix else ""
     found: dict[str, Name] = {}

@@ -1,0 +1,206 @@
+"""Views of a broker that runs: what requests and pages show, each checked for the rights of who asks."""
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.gateway import figures, incoming
+from lightrail.gateway.instants import rfc3339
+from lightrail.model import limits
+from lightrail.model.names import dead_letter_name, is_dead_letter
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.service import Missing, Refused
+
+if TYPE_CHECKING:
+    from lightrail.gateway.app import Gateway
+
+SHARD: Final = (
+    ("queues", "lightrail_queues"),
+    ("messages", "lightrail_queue_depth"),
+    ("bytes", "lightrail_queue_bytes"),
+    ("memory_bytes", "lightrail_memory_bytes"),
+    ("disk_bytes", figures.STORE_TOTAL),
+    ("store_failures", "lightrail_store_failures_total"),
+)
+"""(key, sample) of a shard's row."""
+TOTALS: Final = (
+    ("shard", "queues", "lightrail_queues"),
+    ("shard", "messages", "lightrail_queue_depth"),
+    ("shard", "bytes", "lightrail_queue_bytes"),
+    ("frontend", "connections", "lightrail_connections"),
+    ("shard", "received", "lightrail_queue_messages_enqueued_total"),
+    ("shard", "delivered", "lightrail_queue_messages_delivered_total"),
+)
+"""(role, key, sample) of what is summed over all processes of a role."""
+
+
+class BrokerViews:
+    """See gateway/pages/views.py for what each method promises."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._directory = gateway.directory
+
+    async def status(self, caller: Caller) -> dict[str, Any]:
+        """Processes, shards and sums. A process that does not answer is a reason and no error."""
+        self._directory.refresh()
+        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
+        gateway = self._gateway
+        reasons = await gateway.health.reasons()
+        found = await figures.read(gateway.health)
+        totals: dict[str, Any] = {
+            key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
+            for role, key, sample in TOTALS
+        }
+        roles = [record.role for record in self._directory.below("")]
+        totals["names"] = len(roles)
+        totals["routers"] = roles.count(Role.ROUTER)
+        totals["receivers_waiting"] = gateway.receivers.waiting
+        return {
+            "version": version("lightrail"),
+            "ready": not reasons,
+            "reasons": reasons,
+            "processes": [
+                {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
+                for each in gateway.members.list()
+            ],
+            "shards": [
+                {"id": member.id, **{key: int(each.get(sample, 0)) for key, sample in SHARD}}
+                for member, each in found.items()
+                if member.role == "shard"
+            ],
+            "totals": totals,
+        }
+
+    async def queues(self, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
+        """Figures of queues behind `after`, in the order of their names, dead-letter queues among them."""
+        self._directory.refresh()
+        names = self._queue_names(caller, prefix, after)
+        rows: list[dict[str, Any]] = []
+        start = 0
+        while start < len(names) and len(rows) <= limit:
+            part = names[start : start + limits.QUEUES_SHOWN_MAX]
+            start += len(part)
+            rows += await self._rows(part)
+        page = rows[:limit]
+        return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
+
+    async def queue(self, caller: Caller, name: str) -> dict[str, Any]:
+        """One queue in full."""
+        self._demand(caller, name, Right.LISTEN)
+        answer = await self._gateway.shards.request(name, "queue", {})
+        fields = answer.fields
+        counters = fields.get("counters", {})
+        return {
+            "name": name,
+            **{key: fields[key] for key in ("ready", "delayed", "in_flight", "bytes", "resident")},
+            "next_sequence": fields["next_sequence"],
+            "consumers": fields["consumer_count"],
+            "producers": fields["producer_count"],
+            "enqueued": counters.get("enqueued", counters.get("arrived", 0)),
+            "delivered": counters.get("delivered", 0),
+            "counters": counters,
+            "consumers_list": fields["consumers"],
+        }
+
+    async def messages(self, caller: Caller, name: str, first: int, count: int) -> list[dict[str, Any]]:
+        """Messages from a sequence on, without taking them."""
+        self._demand(caller, name, Right.LISTEN)
+        asked = {"from": first, "count": count, "bytes": limits.PEEK_BYTES_MAX}
+        answer = await self._gateway.shards.request(name, "peek", asked)
+        rows = []
+        start = 0
+        for row in answer.fields["messages"]:
+            end = start + row["size"]
+            rows.append(_message(row, bytes(answer.blob[start:end])))
+            start = end
+        return rows
+
+    async def purge(self, caller: Caller, name: str) -> int:
+        """Removes every message that no consumer holds."""
+        self._demand(caller, name, Right.MANAGE)
+        answer = await self._gateway.shards.request(name, "purge", {})
+        return int(answer.fields["purged"])
+
+    async def redrive(self, caller: Caller, name: str) -> dict[str, Any]:
+        """Sends dead letters back."""
+        raise Refused(f"the messages of {name} can't be sent back by this gateway in this version")
+
+    async def connections(self, caller: Caller) -> list[dict[str, Any]]:
+        """AMQP connections of all frontends."""
+        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
+        return []
+
+    async def connection(self, caller: Caller, id: str) -> dict[str, Any]:
+        """One of them."""
+        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
+        raise Missing(f"there is no connection {id[:80]!a} that this gateway knows")
+
+    async def close_connection(self, caller: Caller, id: str) -> None:
+        """Closes it; its client is told why."""
+        await self.connection(caller, id)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _demand(self, caller: Caller, name: str, right: Right) -> Name:
+        self._directory.refresh()
+        record = self._directory.get(name)
+        if right is not Right.LISTEN or not may(self._directory, caller, Right.MANAGE, record):
+            demand(self._directory, caller, right, record)
+        if record.role is not Role.QUEUE:
+            raise Missing(f"{name} has role {record.role}; expected a queue")
+        return record
+
+    def _queue_names(self, caller: Caller, prefix: str, after: str) -> list[str]:
+        names = []
+        for record in self._directory.below(prefix):
+            if record.role is Role.QUEUE and (
+                may(self._directory, caller, Right.LISTEN, record)
+                or may(self._directory, caller, Right.MANAGE, record)
+            ):
+                names += [record.name, dead_letter_name(record.name)]
+        return sorted(name for name in names if name > after)
+
+    async def _rows(self, names: list[str]) -> list[dict[str, Any]]:
+        """Figures of those that are on a shard, in the order asked for."""
+        shards = self._gateway.shards
+        answers = await shards.request_all("queues", {"names": names})
+        found: dict[str, dict[str, Any]] = {}
+        columns: list[str] = []
+        for shard, answer in zip(sorted(shards.peers), answers, strict=True):
+            columns = answer.fields["columns"]
+            for name, values in answer.fields["queues"].items():
+                found[name] = {"name": name, **dict(zip(columns, values, strict=True)), "shard": shard}
+        rows = []
+        for name in names:
+            row = found.get(name)
+            if row is None:
+                if is_dead_letter(name):
+                    continue
+                # It was made a moment ago, and its shard has not looked since.
+                peer, _ = await shards.route(name)
+                row = {"name": name, **dict.fromkeys(columns, 0), "shard": peer.shard}
+            policy = self._directory.get(name).policy
+            if policy.role is Role.QUEUE:
+                row |= {key: policy[key] for key in ("max_length", "max_bytes") if policy[key]}
+            rows.append(row)
+        return rows
+
+
+def _message(row: dict[str, Any], message: bytes) -> dict[str, Any]:
+    attempts = int(row.get("attempts", 0))
+    times = {
+        f"{key}_at": rfc3339(row[f"{field}_ms"]) if row.get(f"{field}_ms") else None
+        for key, field in (("enqueued", "enqueued_at"), ("expires", "expires_at"), ("due", "due"))
+    }
+    shown = {
+        "sequence": row["sequence"],
+        "state": row["state"],
+        "delivery_count": attempts,
+        **times,
+        "size": len(message),
+        "priority": row.get("priority"),
+        "durable": row.get("durable"),
+    }
+    return shown | incoming.as_json(message, int(row.get("message_format", 0)), attempts)

@@ -1,0 +1,139 @@
+"""Who gets in over HTTP: users by Basic and tokens, their rights by prefix, and what ends them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightrail.cluster.coordinator import Write
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.users import UserRecord
+from lightrail.namespace.records import Permission, Right
+from tests.support import wait
+from tests.support.broker import Broker
+from tests.support.http_client import Http
+
+ITERATIONS = 4_096
+
+
+def at_coordinator(data: Path, work: Callable[[SqliteCoordinator], Awaitable[Any]]) -> None:
+    async def run() -> None:
+        coordinator = await SqliteCoordinator.open(str(data / FILE_NAME))
+        try:
+            await work(coordinator)
+        finally:
+            await coordinator.close()
+
+    asyncio.run(run())
+
+
+def user(name: str, password: str) -> UserRecord:
+    return UserRecord.make(name, password, ITERATIONS)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    data = tmp_path_factory.mktemp("callers") / "data"
+    data.mkdir(mode=0o700)
+
+    async def prepare(coordinator: SqliteCoordinator) -> None:
+        for name in ("root", "alice", "bob", "carol"):
+            await coordinator.add_user(user(name, f"{name} pass:word"))
+        every = Permission("root", "", frozenset(Right))
+        await coordinator.write([Write(every.key, every.to_value())])
+
+    at_coordinator(data, prepare)
+    with Broker(data) as running:
+        yield running
+
+
+@pytest.fixture
+def root(guarded: Broker) -> Iterator[Http]:
+    with Http(guarded.http, "root", "root pass:word") as client:
+        yield client
+
+
+def test_without_a_name_nobody_gets_in_but_health_is_open(guarded: Broker) -> None:
+    with Http(guarded.http) as nobody:
+        refused = nobody("GET", "/!queues")
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        for path in ("/healthz", "/readyz", "/metrics", "/!openapi.json"):
+            assert nobody("GET", path).status == 200
+    for name, password in (("root", "wrong"), ("nobody", "root pass:word")):
+        with Http(guarded.http, name, password) as stranger:
+            assert stranger("GET", "/!queues").status == 401
+
+
+@pytest.mark.parametrize("header", ["Basic", "Basic %%%", "Basic YQ==", "Digest x", "Bearer a.b.c", "x"])
+def test_credentials_that_can_not_be_read_are_401(guarded: Broker, header: str) -> None:
+    with Http(guarded.http) as client:
+        assert client("GET", "/!queues", headers={"Authorization": header}).status == 401
+
+
+def test_rights_are_by_prefix(guarded: Broker, root: Http) -> None:
+    assert root("POST", "/shop/orders", {"role": "queue"}).status == 201
+    with Http(guarded.http, "alice", "alice pass:word") as alice:
+        assert alice("POST", "/shop/orders", "x").status == 403
+        assert alice("GET", "/shop/orders").status == 403
+        permitted = root("PUT", "/!permissions/alice?prefix=shop", {"rights": ["send"]})
+        assert permitted.json() == {"user": "alice", "prefix": "shop", "rights": ["send"]}
+        assert alice("POST", "/shop/orders", "x").status == 201
+        assert alice("DELETE", "/shop/orders/!head").status == 403
+        assert alice("DELETE", "/shop/orders/!policy").status == 403
+        assert alice("POST", "/shop/more", {"role": "queue"}).status == 403
+        root("PUT", "/!permissions/alice?prefix=shop", {"rights": ["send", "listen"]})
+        assert alice("DELETE", "/shop/orders/!head?timeout=10").body == b"x"
+        assert alice("GET", "/!permissions").json() == {"permissions": []}
+        assert alice("GET", "/!definitions").status == 403
+        assert root("DELETE", "/!permissions/alice?prefix=shop").status == 204
+        assert alice("POST", "/shop/orders", "x").status == 403
+    listed = root("GET", "/!permissions?user=root").json()["permissions"]
+    assert listed == [{"user": "root", "prefix": "", "rights": ["listen", "manage", "send"]}]
+    assert root("PUT", "/!permissions/ghost", {"rights": ["send"]}).status == 404
+    assert root("PUT", "/!permissions/alice", {"rights": ["fly"]}).status == 422
+
+
+def test_a_token_says_less_than_its_user(guarded: Broker, root: Http) -> None:
+    root("POST", "/token/in", {"role": "queue"})
+    root("POST", "/token/out", {"role": "queue"})
+    wanted = {"scope": [{"prefix": "token/in", "rights": ["send"]}], "ttl": 60}
+    made = root("POST", "/!tokens", wanted)
+    assert made.status == 201
+    bearer = {"Authorization": f"Bearer {made.json()['token']}"}
+    with Http(guarded.http) as client:
+        assert client("POST", "/token/in", "x", bearer).status == 201
+        assert client("POST", "/token/out", "x", bearer).status == 403
+        assert client("DELETE", "/token/in/!head", headers=bearer).status == 403
+        assert client("POST", "/!tokens", wanted, bearer).status == 403
+        broken = {"Authorization": bearer["Authorization"][:-2] + "xx"}
+        assert client("POST", "/token/in", "x", broken).status == 401
+    for bad in ({"ttl": 0}, {"scope": "all"}, {"scope": [{"rights": ["fly"]}]}, {"scop": []}):
+        assert root("POST", "/!tokens", bad).status == 422
+
+
+def test_a_token_ends_with_the_password_and_a_user_within_seconds(guarded: Broker) -> None:
+    with Http(guarded.http, "bob", "bob pass:word") as bob, Http(guarded.http) as client:
+        token = bob("POST", "/!tokens", {}).json()["token"]
+        bearer = {"Authorization": f"Bearer {token}"}
+        assert client("GET", "/!permissions", headers=bearer).status == 200
+
+        async def change(coordinator: SqliteCoordinator) -> None:
+            await coordinator.replace_user(user("bob", "another"))
+
+        at_coordinator(guarded.data, change)
+        wait.until(lambda: bob("GET", "/!permissions").status == 401, "the old password is out", 5)
+        wait.until(
+            lambda: client("GET", "/!permissions", headers=bearer).status == 401, "the token is out", 5
+        )
+    with Http(guarded.http, "bob", "another") as bob:
+        assert bob("GET", "/!permissions").status == 200
+
+
+def test_a_user_that_is_removed_is_out_within_seconds(guarded: Broker) -> None:
+    with Http(guarded.http, "carol", "carol pass:word") as carol:
+        assert carol("GET", "/!permissions").status == 200
+        at_coordinator(guarded.data, lambda coordinator: coordinator.remove_user("carol"))
+        wait.until(lambda: carol("GET", "/!permissions").status == 401, "she is out", 5)

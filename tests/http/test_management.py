@@ -1,0 +1,127 @@
+"""Management over HTTP: subscriptions, definitions out and in, status, figures of queues, the description."""
+
+from openapi_spec_validator import validate
+
+from tests.support.http_client import Http
+
+
+def test_subscriptions_come_change_and_go(http: Http) -> None:
+    http("POST", "/subs/r", {"role": "router"})
+    http("POST", "/subs/q", {"role": "queue"})
+    made = http("POST", "/subs/r/!subscriptions", {"target": "subs/q", "filter": {"subject": "a.#"}})
+    assert made.status == 201
+    place = made.headers["location"]
+    assert place.startswith("/subs/r/!subscriptions/")
+    assert http("GET", place).json()["filter"] == {"subject": "a.#"}
+    changed = http("PUT", place, {"target": "subs/q"}, {"If-Match": made.headers["etag"]})
+    assert changed.status == 200
+    assert "filter" not in changed.json()
+    assert http("PUT", place, {"target": "subs/q"}, {"If-Match": made.headers["etag"]}).status == 412
+    listed = http("GET", "/subs/r/!subscriptions").json()["subscriptions"]
+    assert [each["target"] for each in listed] == ["subs/q"]
+    assert http("DELETE", place).status == 204
+    assert http("DELETE", place).status == 404
+    assert http("GET", place).status == 404
+
+
+def test_bad_subscriptions_are_refused(http: Http) -> None:
+    http("POST", "/cycle/a", {"role": "router"})
+    http("POST", "/cycle/b", {"role": "router"})
+    assert http("POST", "/cycle/a/!subscriptions", {"target": "cycle/b"}).status == 201
+    cycle = http("POST", "/cycle/b/!subscriptions", {"target": "cycle/a"})
+    assert cycle.status == 422
+    assert "cycle" in cycle.json()["detail"]
+    assert http("POST", "/cycle/a/!subscriptions", {"target": "nowhere"}).status == 404
+    assert http("POST", "/cycle/a/!subscriptions", {"target": 5}).json()["field"] == "target"
+    assert http("POST", "/cycle/a/!subscriptions", {"target": "x", "filtre": {}}).json()["field"] == "filtre"
+    bad = http("POST", "/cycle/a/!subscriptions", {"target": "cycle/b", "filter": {"sql": "((("}})
+    assert bad.status == 422
+
+
+def test_the_secret_of_a_push_is_shown_once(http: Http) -> None:
+    http("POST", "/pushed", {"role": "router"})
+    made = http("POST", "/pushed/!subscriptions", {"target": "https://example.org/hook"})
+    assert len(made.json()["secret"]) == 64
+    assert "secret" not in http("GET", made.headers["location"]).json()
+    assert made.json()["secret"] not in http("GET", "/!definitions").body.decode()
+
+
+def test_definitions_go_out_and_come_in_again(http: Http) -> None:
+    http("POST", "/defs/r", {"role": "router", "distribution": "one"})
+    http("POST", "/defs/q", {"role": "queue", "max_length": 3})
+    http("POST", "/defs/r/!subscriptions", {"target": "defs/q"})
+    document = http("GET", "/!definitions?prefix=defs").json()
+    assert document["names"] == {
+        "defs/q": {"role": "queue", "max_length": 3},
+        "defs/r": {"role": "router", "distribution": "one"},
+    }
+    assert http("POST", "/!definitions", document).json()["unchanged"] == 3
+    for name in ("defs/r", "defs/q"):
+        assert http("DELETE", f"/{name}/!policy").status == 204
+    dry = http("POST", "/!definitions?dry_run=true", document).json()
+    assert dry["created"][:2] == ["defs/q", "defs/r"]
+    assert len(dry["created"]) == 3
+    assert http("GET", "/defs/q").status == 404
+    report = http("POST", "/!definitions", document).json()
+    assert report["created"] == dry["created"]
+    assert report["refused"] == []
+    assert http("GET", "/!definitions?prefix=defs").json() == document
+
+
+def test_what_differs_is_replaced_only_when_that_was_said(http: Http) -> None:
+    http("POST", "/differs", {"role": "queue"})
+    document = {"format": 1, "names": {"differs": {"role": "queue", "max_length": 9}}}
+    refused = http("POST", "/!definitions", document).json()["refused"]
+    assert [each["what"] for each in refused] == ["name differs"]
+    assert http("POST", "/!definitions?replace=true", document).json()["changed"] == ["differs"]
+    assert http("GET", "/differs/!policy").json()["max_length"] == 9
+    bad = {"names": {"a//b": {"role": "queue"}, "x": {}}, "subscriptions": [1], "permissions": [{}]}
+    assert len(http("POST", "/!definitions", bad).json()["refused"]) == 4
+    assert http("POST", "/!definitions", {"format": 2}).status == 422
+
+
+def test_status_shows_processes_shards_and_sums(http: Http) -> None:
+    http("POST", "/status/q", {"role": "queue"})
+    http("POST", "/status/q", "message")
+    status = http("GET", "/!status").json()
+    assert status["ready"] is True
+    assert {each["role"] for each in status["processes"]} == {"shard", "frontend"}
+    assert len(status["shards"]) == 2
+    assert status["totals"]["messages"] >= 1
+    assert status["totals"]["names"] >= 1
+    assert status["shards"][0]["disk_bytes"] > 0
+
+
+def test_queues_come_in_pages_with_their_figures(http: Http) -> None:
+    for number in range(3):
+        http("POST", f"/figures/q{number}", {"role": "queue", "max_length": 10})
+    http("POST", "/figures/q1", "message")
+    page = http("GET", "/!queues?prefix=figures&limit=2").json()
+    found = [(each["name"], each["ready"]) for each in page["queues"]]
+    assert found == [("figures/q0", 0), ("figures/q1", 1)]
+    assert page["queues"][1]["max_length"] == 10
+    assert page["next"] == "figures/q1"
+    rest = http("GET", f"/!queues?prefix=figures&after={page['next']}").json()
+    assert [each["name"] for each in rest["queues"]] == ["figures/q2"]
+    assert rest["next"] is None
+
+
+def test_routers_are_listed_with_who_subscribes(http: Http) -> None:
+    http("POST", "/routers/r", {"role": "router"})
+    http("POST", "/routers/q", {"role": "queue"})
+    http("POST", "/routers/r/!subscriptions", {"target": "routers/q"})
+    (row,) = http("GET", "/!routers?prefix=routers").json()["routers"]
+    assert (row["name"], row["distribution"]) == ("routers/r", "all")
+    assert [each["target"] for each in row["subscriptions"]] == ["routers/q"]
+
+
+def test_the_description_is_valid_openapi(http: Http) -> None:
+    served = http("GET", "/!openapi.json")
+    assert served.status == 200
+    validate(served.json())
+
+
+def test_the_pages_are_served(http: Http) -> None:
+    page = http("GET", "/!ui")
+    assert page.status == 200
+    assert b"<html" in page.body

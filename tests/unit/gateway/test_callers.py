@@ -1,0 +1,181 @@
+"""Who a request comes from: credentials are hashed once, remembered, and forgotten with their user."""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.cluster.users import UserRecord
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.errors import Problem
+from lightrail.model import limits
+from lightrail.model.settings import Settings
+from lightrail.namespace import tokens
+from lightrail.namespace.records import Right
+
+ITERATIONS = 4_096
+
+
+class Transport:
+    """As much of one as a request needs."""
+
+    def __init__(self, peer: str = "127.0.0.1", tls: bool = False) -> None:
+        self._extra = {"peername": (peer, 1), "sslcontext": object() if tls else None}
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._extra.get(name, default)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def request(header: str | None = None, **transport: Any) -> Any:
+    headers = {} if header is None else {"Authorization": header}
+    return make_mocked_request("GET", "/", headers, transport=Transport(**transport))
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+GOOD = basic("alice", "secret")
+Check = Callable[[Callers, MemoryCoordinator, Clock], Awaitable[None]]
+
+
+def scene(check: Check, users: bool = True, **settings: Any) -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        if users:
+            await coordinator.add_user(UserRecord.make("alice", "secret", ITERATIONS))
+        clock = Clock()
+        callers = Callers(coordinator, Settings(**settings), monotonic=clock, wall=clock)
+        await callers.refresh()
+        await check(callers, coordinator, clock)
+
+    asyncio.run(run())
+
+
+async def status_of(callers: Callers, asked: Any) -> int:
+    try:
+        await callers.caller(asked)
+    except Problem as problem:
+        return problem.status
+    return 200
+
+
+def test_a_password_is_hashed_once_for_many_requests() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        found = await asyncio.gather(*(callers.caller(request(GOOD)) for _ in range(20)))
+        assert {caller.user for caller in found} == {"alice"}
+        clock.ms += 10 * limits.CALLER_FRESH_MS
+        await callers.caller(request(GOOD))
+        assert callers.hashes == 1
+
+    scene(check)
+
+
+def test_a_new_password_ends_the_old_one_after_a_second() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        await callers.caller(request(GOOD))
+        await coordinator.replace_user(UserRecord.make("alice", "other", ITERATIONS))
+        assert await status_of(callers, request(GOOD)) == 200
+        clock.ms += limits.CALLER_FRESH_MS
+        assert await status_of(callers, request(GOOD)) == 401
+        assert await status_of(callers, request(basic("alice", "other"))) == 200
+
+    scene(check)
+
+
+def test_a_token_ends_by_itself() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        record = await coordinator.user("alice")
+        assert record is not None
+        scope = (("a", frozenset({Right.SEND})),)
+        claims = tokens.Claims("alice", tokens.key_digest(record), clock.ms // 1000 + 5, scope)
+        header = "Bearer " + tokens.make(await coordinator.secret(), claims)
+        assert (await callers.caller(request(header))).scope == scope
+        clock.ms += 4_000
+        assert await status_of(callers, request(header)) == 200
+        clock.ms += 1_000
+        assert await status_of(callers, request(header)) == 401
+        assert callers.hashes == 0
+
+    scene(check)
+
+
+def test_nobody_is_hashed_for_who_has_gone() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        waiting = [
+            asyncio.create_task(callers.caller(request(basic("alice", f"wrong {number}"))))
+            for number in range(20)
+        ]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert await status_of(callers, request(GOOD)) == 200
+        assert callers.hashes <= 3
+
+    scene(check)
+
+
+def test_without_users_only_this_machine_gets_in() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        assert (await callers.caller(request())).everything
+        assert await status_of(callers, request(peer="192.0.2.1")) == 403
+
+    scene(check, users=False)
+
+
+def test_without_users_everybody_gets_in_where_that_was_said() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        assert (await callers.caller(request(peer="192.0.2.1", tls=True))).tls
+
+    scene(check, users=False, insecure_no_users=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "transport", "status"),
+    [
+        ({}, {"peer": "192.0.2.1"}, 403),
+        ({}, {"peer": "192.0.2.1", "tls": True}, 200),
+        ({"plain_without_tls": True}, {"peer": "192.0.2.1"}, 200),
+        ({}, {"peer": "::1"}, 200),
+    ],
+)
+def test_passwords_travel_beyond_this_machine_over_tls(
+    settings: dict[str, Any], transport: dict[str, Any], status: int
+) -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        assert await status_of(callers, request(GOOD, **transport)) == status
+
+    scene(check, **settings)
+
+
+def test_anonymous_is_let_in_where_that_was_said() -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        caller = await callers.caller(request())
+        assert (caller.user, caller.everything) == ("anonymous", False)
+
+    scene(check, allow_anonymous=True)
+
+
+def test_what_is_remembered_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CALLERS_MAX", 2)
+
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        for name in ("b", "c", "d"):
+            await coordinator.add_user(UserRecord.make(name, "secret", ITERATIONS))
+            await callers.caller(request(basic(name, "secret")))
+        assert len(callers._known) == 2
+
+    scene(check)

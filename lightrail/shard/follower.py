@@ -87,7 +87,7 @@ class Follower:
                 # former times, and nobody dropped the queue.
                 queue = self._queues.restore(each, now_ms)
                 if each.policy != encode_declared(named):
-                    self._queues.change(queue, named, now_ms)
+                    self._performer.perform(queue, self._queues.change(queue, named, now_ms), now_ms)
                 self._performer.touched[queue] = None
                 continue
             gone = named.role is Role.QUEUE or rules.is_system(rules.owner(each.name))
@@ -139,14 +139,14 @@ class Follower:
         if not queue.served:
             if found.role is Role.QUEUE:
                 queue.served = True
-                self._queues.change(queue, found, self._now_ms)
+                self._performer.perform(queue, self._queues.change(queue, found, self._now_ms), self._now_ms)
                 self._performer.touched[queue] = None
         elif found.role is not Role.QUEUE:
             self._delete(queue, f"{name} was dropped")
         elif found.created != queue.record.created:
             self._delete(queue, f"{name} was dropped and made again")
         elif found.policy != queue.record.policy:
-            self._queues.change(queue, found, self._now_ms)
+            self._performer.perform(queue, self._queues.change(queue, found, self._now_ms), self._now_ms)
             self._performer.touched[queue] = None
 
     def _delete(self, queue: Queue, why: str) -> None:

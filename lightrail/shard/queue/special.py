@@ -86,7 +86,7 @@ class Special:
         else:
             self.order = Order(ready, eviction, deliveries)
         eviction.joins = not self.singles
-        for consumer in consumers:
+        for consumer in consumers.by_id.values():
             self.order.attach(consumer)
 
     # --- what a message says --------------------------------------------------------------------------

@@ -5,11 +5,15 @@ import pytest
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy as NamePolicy
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import CONTINUED, Append, Outcome, Settle, Taken
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queues import Queue
 from lightrail.wire.frames import Kind, frame
+from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch
 
 BODY = b"\x00\x53\x75\xa0\x01"
@@ -344,3 +348,41 @@ def test_a_full_disk_refuses_with_the_part_that_was_done_before() -> None:
         (2, "there is no room")
     ]
     assert queue.parked is None
+
+
+def test_the_directory_sets_bounds_and_they_hold_after_a_restart() -> None:
+    """Policies come by their names: durations in seconds, a dead-letter queue of their own."""
+    names = EveryName()
+    given = {"role": "queue", "max_length": 2, "overflow": "discard_existing", "dead_letter": "failed"}
+    names.give("q", NamePolicy.parse(given))
+    names.give("once", NamePolicy.parse({"role": "queue", "duplicate_window": 60, "lock_duration": 0.5}))
+    files = FakeFiles()
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 20, 1), names=names)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.produce(2, "once")
+    identified = b"\x00\x53\x73\xc0\x04\x01\xa1\x01A" + BODY + b"x"
+    peer.send(1, 1, letters("abc"))
+    peer.send(2, 1, [identified])
+    scene.settle_down()
+    assert scene.queue("q")["ready"] == 2
+    assert scene.queue("q/$dlq")["ready"] == 1
+    names.give("q", NamePolicy.parse(given | {"max_length": 3}))
+    scene.refresh()
+    peer.send(1, 2, letters("d"))
+    scene.settle_down()
+    assert scene.queue("q")["ready"] == 3
+    journal = Journal(files.after_crash(1, "none"), "test", 0)
+    scene = Scene(journal, journal.recover(1 << 20, 1), names=names, boot=2)
+    peer = scene.peer(boot=8)
+    peer.produce(1, "q")
+    peer.produce(2, "once")
+    peer.send(1, 1, letters("e"))
+    peer.send(2, 1, [identified])
+    scene.settle_down()
+    assert everything(peer) == "cde"
+    assert scene.queue("once")["ready"] == 1
+    peer.consume(6, "once", 1)
+    scene.tick(500)
+    assert scene.queue("once") == {"ready": 1, "in_flight": 0}

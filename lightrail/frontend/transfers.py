@@ -129,14 +129,20 @@ class ProducerLink(IncomingLink):
         self._done(accepted, size)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One batch could not be stored: rejected, with the reason."""
+        """A batch could not be stored, or only its first messages: the rest is rejected, with the reason."""
         batch = self._unanswered.pop(number, None)
         if batch is None:
             return
+        accepted = min(refusal.accepted, batch.count)
         if not batch.settled and not self._closed:
-            error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
-            self._link.settle(batch.first_id, batch.first_id + batch.count - 1, Rejected(error=error))
-        self._connection.frontend.counts.messages_refused += batch.count
+            first, end = batch.first_id + accepted, batch.first_id + batch.count
+            if accepted:
+                self._link.settle(batch.first_id, first - 1, ACCEPTED)
+            if first < end:
+                error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
+                self._link.settle(first, end - 1, Rejected(error=error))
+        self._connection.frontend.counts.messages_accepted += accepted
+        self._connection.frontend.counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)
         self._done(batch.count, batch.size)
 

@@ -67,7 +67,7 @@ class Cleaner:
             self._segment = segment
             self._work = self._list(segment)
             if not self._work:
-                self._store.drop(segment)
+                self._store.drop(segment, now_ms)
                 return
         wanted = self._next_piece()
         try:

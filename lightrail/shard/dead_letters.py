@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import DecodeError, Symbol, Timestamp, decode
+from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.types import DecodeError, Symbol, Timestamp, UInt, decode
 from lightrail.shard.queue.effects import DeadLetter
 from lightrail.shard.queue.runs import Batch, Run, batch_of
 
@@ -13,6 +13,12 @@ SOURCE: Final = Symbol("x-opt-dead-letter-source")
 TIME: Final = Symbol("x-opt-dead-letter-time")
 CONDITION: Final = Symbol("x-opt-dead-letter-condition")
 DESCRIPTION: Final = Symbol("x-opt-dead-letter-description")
+COUNT: Final = Symbol("x-opt-dead-letter-count")
+"""How often the message was dead-lettered; condition and description are those of the first time with one."""
+
+_MARK: Final = REASON.encode()
+"""Without these bytes a message was never dead-lettered: its annotations need not be decoded."""
+_COUNT_MAX: Final = (1 << 32) - 1
 
 
 def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) -> Batch:
@@ -22,18 +28,45 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
         SOURCE: source,
         TIME: Timestamp(now_ms),
     }
+    error: dict[Symbol, object] = {}
     if effect.condition:
-        notes[CONDITION] = Symbol(effect.condition)
+        error[CONDITION] = Symbol(effect.condition)
     if effect.description:
-        notes[DESCRIPTION] = effect.description
+        error[DESCRIPTION] = effect.description
     batch = run.batch
     return batch_of(
-        [_annotated(message, notes, batch.message_format) for message in run.messages()],
+        [
+            _annotated(
+                message, _with_history(message, notes, error, batch.message_format), batch.message_format
+            )
+            for message in run.messages()
+        ],
         durable=batch.durable,
         priority=batch.priority,
         enqueued_at_ms=now_ms,
         message_format=batch.message_format,
     )
+
+
+def _with_history(
+    message: bytes, notes: Mapping[Symbol, object], error: Mapping[Symbol, object], message_format: int
+) -> dict[Symbol, object]:
+    """What to write on one message: the first error stays, and the times are counted.
+
+    A message that came back from a dead-letter queue and failed again still says what was wrong at first.
+    """
+    earlier: dict[Any, Any] = {}
+    if not message_format and _MARK in message:
+        try:
+            earlier = decode_annotations(message)
+        except (DecodeError, ValueError):
+            earlier = {}
+    count = earlier.get(COUNT, 1 if REASON in earlier else 0)
+    found = dict(notes)
+    if CONDITION not in earlier and DESCRIPTION not in earlier:
+        found.update(error)
+    found[COUNT] = UInt(count + 1 if isinstance(count, int) and 0 <= count < _COUNT_MAX else 1)
+    return found
 
 
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:

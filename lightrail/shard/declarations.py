@@ -97,6 +97,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "enqueue_timeout_ms": given.milliseconds("enqueue_timeout"),
         "duplicate_window_ms": given.milliseconds("duplicate_window"),
         "order_key": given["order_key"] or "",
+        "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
     }
     for same in (
         "max_length",

@@ -11,6 +11,7 @@ from typing import Final
 
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
+from lightrail.shard.admission import Admission
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
@@ -20,8 +21,9 @@ from lightrail.shard.links import Links, outcome_of
 from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
+from lightrail.shard.queue.bounds import FLOW_TO_DISK
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.queues import Queues
+from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Requests
@@ -72,7 +74,14 @@ class Engine:
         self._queues = Queues(store, EveryName() if names is None else names, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
-        self._links = Links(self._queues, self._performer, dict(recovered.producers))
+        self._admission = Admission(store, self._performer, counts, self._answer, self._refuse)
+        self._links = Links(
+            self._queues,
+            self._performer,
+            self._admission,
+            dict(recovered.producers),
+            dict(recovered.parts),
+        )
         self._routes = Routes(self._queues, self._performer, store, counts, self._answer, self._refuse)
         self._requests = Requests(self._queues, self._performer, self._when_synced)
         self._relays = Relays(self._queues.names)
@@ -84,6 +93,9 @@ class Engine:
         """What to tell those that are no peers, by identity."""
         self._unsynced: list[tuple[Waiter, int]] = []
         self._committing: list[tuple[Waiter, int]] = []
+        self._refusals: list[tuple[Numbered, int, Refusal]] = []
+        """Of batches that are partly in records that wait for a commit."""
+        self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
@@ -139,11 +151,22 @@ class Engine:
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
+                if queue.parked or queue.machine.policy.guarded:
+                    self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
                 self._house.memory.update(queue)
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
         self._relays.step(now_ms)
+
+    def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
+        """Lets in what waited for room, and what is to flow to disk flows."""
+        if queue.parked and self._failed is None:
+            # What is let in makes it one that was touched again.
+            self._admission.resume(queue, now_ms)
+        if queue.machine.policy.overflow == FLOW_TO_DISK:
+            self._house.memory.update(queue)
+            self._house.keep_within(queue, now_ms)
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
         """(identity, parts) for every frontend that has something to be told."""
@@ -162,6 +185,7 @@ class Engine:
     def commit_begun(self) -> None:
         """The records so far are in the commit that now runs; answers to them wait for it."""
         self._committing, self._unsynced = self._unsynced, []
+        self._refusals_committing, self._refusals = self._refusals, []
         self._messages_committing = self._performer.messages_unsynced
         self._performer.messages_unsynced = 0
 
@@ -170,13 +194,16 @@ class Engine:
         for waiter, number in self._committing:
             waiter.accept(number)
         self._committing = []
+        for producer, number, refusal in self._refusals_committing:
+            self._refuse(producer, number, refusal, False)
+        self._refusals_committing = []
         self._house.clean(now_ms)
         return self._messages_committing
 
     @property
     def commit_is_awaited(self) -> bool:
         """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
-        return bool(self._unsynced) or self._house.memory.above_mark
+        return bool(self._unsynced) or bool(self._refusals) or self._house.memory.above_mark
 
     def nothing_to_commit(self) -> bool:
         """No record waits for the disk: answers that were held back for memory's sake may leave.
@@ -184,7 +211,7 @@ class Engine:
         While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
         credit, and nothing grows without bound.
         """
-        if not self._unsynced or self._failed is not None or self._house.stuck:
+        if not (self._unsynced or self._refusals) or self._failed is not None or self._house.stuck:
             return False
         self.commit_begun()
         self.commit_ended(self._ticked_ms)
@@ -195,6 +222,8 @@ class Engine:
         self._failed = str(error)
         self._committing = []
         self._unsynced = []
+        self._refusals = []
+        self._refusals_committing = []
 
     def read_ended(self, read: Read, error: BaseException | None, now_ms: int) -> None:
         """Messages came back from the store: the queue goes on where it waited."""
@@ -362,13 +391,14 @@ class Engine:
         if self._failed is not None:
             return
         durable = bool(flags & DURABLE)
-        if number <= producer.last_number:
+        if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1
             self._answer(producer, number, durable)
             return
         if producer.refusing:
             if not flags & AFRESH:
-                self._refuse_batch(producer, number, "a batch before this one was refused")
+                refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
+                self._refuse(producer, number, refusal, False)
                 return
             producer.refusing = False
         queue = producer.queue
@@ -388,6 +418,9 @@ class Engine:
             None,
             message_format,
         )
+        if machine.policy.guarded or queue.parked or producer.part:
+            self._admission.enqueue(producer, number, batch, now_ms)
+            return
         if durable:
             try:
                 batch.place = self._store.append(
@@ -397,7 +430,8 @@ class Engine:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
                 producer.refusing = True
-                self._refuse_batch(producer, number, str(error))
+                refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
+                self._refuse(producer, number, refusal, False)
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
@@ -412,7 +446,11 @@ class Engine:
     def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
         self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description))
 
-    def _refuse(self, producer: Numbered, number: int, refusal: Refusal) -> None:
+    def _refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
+        """Refused: now, or with the commit that holds the records of what was taken of the batch."""
+        if durable:
+            self._refusals.append((producer, number, refusal))
+            return
         producer.peer.out.append(
             frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
         )

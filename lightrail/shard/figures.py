@@ -1,6 +1,11 @@
 """What one queue shows to telemetry: its machine's counters and gauges under the names of the metrics."""
 
-from lightrail.shard.queue.machine import Machine
+from typing import TYPE_CHECKING
+
+from lightrail.shard.queue.effects import Reason
+
+if TYPE_CHECKING:
+    from lightrail.shard.queues import Queue
 
 
 class Figures:
@@ -11,18 +16,25 @@ class Figures:
         "bytes",
         "dead_lettered",
         "delivered",
+        "discarded",
+        "duplicates",
         "enqueued",
         "expired",
         "in_flight",
+        "locked",
+        "locks_expired",
         "modified",
+        "parked",
         "purged",
         "ready",
         "redelivered",
+        "refused",
         "rejected",
         "released",
     )
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, queue: "Queue") -> None:
+        machine = queue.machine
         counters = machine.counters
         gauges = machine.gauges
         self.enqueued = counters.enqueued
@@ -38,3 +50,9 @@ class Figures:
         self.ready = gauges.ready
         self.in_flight = gauges.in_flight
         self.bytes = gauges.bytes
+        self.duplicates = counters.duplicates
+        self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
+        self.refused = counters.refused
+        self.locks_expired = counters.locks_expired
+        self.parked = queue.parked_count
+        self.locked = machine.locked_count

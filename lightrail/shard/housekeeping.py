@@ -7,7 +7,8 @@ from lightrail.shard.journal.record import SPILLED, Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queues
+from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queues import Queue, Queues
 from lightrail.telemetry.families import ShardCounts
 
 log = logging.getLogger("lightrail.shard.housekeeping")
@@ -38,39 +39,75 @@ class Housekeeping:
         failed = False
         head_bytes = self.memory.head_bytes
         for queue, wanted in self.memory.plan():
-            machine = queue.machine
-            machine.eviction.head_bytes = head_bytes
-            for run in machine.spill_candidates(wanted):
-                batch = run.batch
-                try:
-                    place = self._store.append(
-                        Append(
-                            [(queue.id, run.sequence)],
-                            0,
-                            0,
-                            batch,
-                            run.first,
-                            run.last,
-                            run.attempts,
-                            SPILLED,
-                        ),
-                        now_ms,
-                    )
-                except StoreError as error:
-                    self._counts.store_failures += 1
-                    if not (failed or self._spill_failed):
-                        # Said once: this is tried again with every turn.
-                        log.error("queue %s could not flow to disk: %s", queue.name, error)
-                    failed = True
-                    break
-                batch.place = place
-            freed = machine.evict(wanted)
-            if freed:
-                self._counts.evictions += 1
-                self._counts.evicted_bytes += freed
-            self.memory.update(queue)
+            eviction = queue.machine.eviction
+            own = own_mark(queue)
+            eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
+            if not self._flow(queue, wanted, now_ms, quiet=failed or self._spill_failed):
+                failed = True
         self._spill_failed = failed
+
+    def keep_within(self, queue: Queue, now_ms: int) -> None:
+        """A queue whose policy says flow_to_disk has a mark of its own: what is above flows at once."""
+        own = own_mark(queue)
+        if own is None:
+            return
+        machine = queue.machine
+        machine.eviction.head_bytes = min(machine.eviction.head_bytes, own)
+        surplus = machine.resident_bytes - own
+        if surplus > 0 and not self._flow(queue, surplus, now_ms, quiet=self._spill_failed):
+            self._spill_failed = True
+
+    def _flow(self, queue: Queue, wanted: int, now_ms: int, *, quiet: bool) -> bool:
+        """So many bytes of a queue flow to disk; returns False where the store has no room for them.
+
+        Args:
+            quiet: it was said before, and this is tried again with every turn.
+        """
+        written = True
+        machine = queue.machine
+        for run in machine.spill_candidates(wanted):
+            batch = run.batch
+            try:
+                place = self._store.append(
+                    Append(
+                        [(queue.id, run.sequence)],
+                        0,
+                        0,
+                        batch,
+                        run.first,
+                        run.last,
+                        run.attempts,
+                        SPILLED,
+                    ),
+                    now_ms,
+                )
+            except StoreError as error:
+                self._counts.store_failures += 1
+                if not quiet:
+                    log.error("queue %s could not flow to disk: %s", queue.name, error)
+                written = False
+                break
+            batch.place = place
+        freed = machine.evict(wanted)
+        if freed:
+            self._counts.evictions += 1
+            self._counts.evicted_bytes += freed
+        self.memory.update(queue)
+        return written
 
     def clean(self, now_ms: int) -> None:
         """See `Cleaner.clean`."""
         self._cleaner.clean(now_ms)
+
+
+def own_mark(queue: Queue) -> int | None:
+    """Bytes that a queue may have in memory by its own policy, where that says flow_to_disk; else None."""
+    machine = queue.machine
+    policy = machine.policy
+    if policy.overflow != FLOW_TO_DISK:
+        return None
+    marks = [] if policy.max_bytes is None else [policy.max_bytes]
+    if policy.max_length is not None and machine.held:
+        # By the mean size of what it holds.
+        marks.append(machine.held_bytes * policy.max_length // machine.held)
+    return max(min(marks), 1) if marks else None

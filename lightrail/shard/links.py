@@ -5,6 +5,7 @@ from typing import Final
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions, limits
+from lightrail.shard.admission import Admission
 from lightrail.shard.looking import selector
 from lightrail.shard.peers import Consumer, Numbered, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
@@ -20,11 +21,30 @@ EVERYTHING: Final = 1 << 62
 class Links:
     """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
 
-    __slots__ = ("_next_consumer", "_numbers", "_performer", "_queues", "_sequences", "consumer_left")
+    __slots__ = (
+        "_admission",
+        "_next_consumer",
+        "_numbers",
+        "_parts",
+        "_performer",
+        "_queues",
+        "_sequences",
+        "consumer_left",
+    )
 
-    def __init__(self, queues: Queues, performer: Performer, numbers: dict[int, int]) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        admission: Admission,
+        numbers: dict[int, int],
+        parts: dict[int, int],
+    ) -> None:
         self._queues = queues
         self._performer = performer
+        self._admission = admission
+        self._parts = parts
+        """Of those of them whose last batch was taken in part: how many of its messages."""
         self._numbers = numbers
         """Last batch number of producers that are not open now, the longest silent first."""
         self._sequences: dict[int, dict[int, int]] = {}
@@ -43,7 +63,8 @@ class Links:
         if earlier is not None:
             self._leave(earlier)
         id = peer.boot << 32 | link
-        producer = peer.producers[link] = Producer(peer, link, queue, id, self._numbers.pop(id, 0))
+        number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
+        producer = peer.producers[link] = Producer(peer, link, queue, id, number, part)
         if body.sequences:
             producer.stored = self._sequences.pop(id, {})
         queue.producers[producer] = None
@@ -63,6 +84,7 @@ class Links:
         producer = peer.producers.pop(link, None)
         if producer is not None:
             producer.queue.producers.pop(producer, None)
+            self._admission.drop(producer)
         peer.routers.pop(link, None)
 
     def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
@@ -92,6 +114,8 @@ class Links:
             ),
             first=body.first,
             selects=selects,
+            lock_ms=body.lock_ms,
+            lock_key=body.lock_key,
         )
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer
@@ -112,6 +136,7 @@ class Links:
     def end(self, queue: Queue, refusal: Refusal) -> None:
         """The queue is deleted: its links are told, and what they hold goes with it."""
         for producer in list(queue.producers):
+            self._admission.drop(producer)
             del producer.peer.producers[producer.link]
             _gone(producer.peer, producer.link, refusal)
         queue.producers.clear()
@@ -124,10 +149,11 @@ class Links:
     def forget(self, peer: Peer, now_ms: int) -> None:
         """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
         for consumer in list(peer.consumers.values()):
-            # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
-            everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
             queue = consumer.queue
-            self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
+            if not queue.machine.consumers.by_id[consumer.id].options.lock_key:
+                # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
+                everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
+                self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)
@@ -138,12 +164,17 @@ class Links:
         peer.acking.clear()
         numbers = self._numbers
         while len(numbers) > limits.PRODUCERS_MAX:
-            del numbers[next(iter(numbers))]
+            silent = next(iter(numbers))
+            del numbers[silent]
+            self._parts.pop(silent, None)
 
     def _leave(self, producer: Producer) -> None:
         """It has left its queue, and may come back after a greeting."""
         producer.queue.producers.pop(producer, None)
+        self._admission.drop(producer)
         self._keep_number(producer)
+        if producer.part:
+            self._parts[producer.id] = producer.part
         if producer.stored:
             self._sequences[producer.id] = producer.stored
             if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:

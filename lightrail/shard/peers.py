@@ -55,11 +55,13 @@ class Numbered:
 class Producer(Numbered):
     """A sending link to one queue."""
 
-    __slots__ = ("queue", "stored")
+    __slots__ = ("part", "queue", "stored")
 
-    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int) -> None:
+    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
+        self.part = part
+        """How many messages of the last batch were taken, where not all were; else 0."""
         self.stored: dict[int, int] | None = None
         """First sequence by batch, of the latest ones, where the link asked for sequences."""
 

@@ -29,6 +29,8 @@ JOURNAL_OUTCOME: Final = {
     Reason.PURGED: record.Outcome.PURGED,
     Reason.REPLACED: record.Outcome.PURGED,
     Reason.CANCELLED: record.Outcome.PURGED,
+    Reason.QUEUE_FULL: record.Outcome.DEAD_LETTERED,
+    Reason.DISCARDED: record.Outcome.DISCARDED,
 }
 
 

@@ -1,6 +1,7 @@
 """The queues of one shard by name: made when first asked for, written down, restored after a start."""
 
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from lightrail.shard.looking import look
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import Batch
 from lightrail.telemetry.families import QueueFigures
 from lightrail.wire.messages import Refusal
 
@@ -26,6 +28,26 @@ if TYPE_CHECKING:
     from lightrail.shard.peers import Producer
 
 log = logging.getLogger("lightrail.shard.queues")
+
+
+class Parked:
+    """A batch that waits for room in its queue; its first `done` messages had their end already."""
+
+    __slots__ = ("batch", "done", "number", "producer", "until_ms")
+
+    def __init__(
+        self, producer: "Producer", number: int, batch: Batch, done: int, until_ms: int | None
+    ) -> None:
+        self.producer = producer
+        self.number = number
+        self.batch = batch
+        self.done = done
+        self.until_ms = until_ms
+        """When the overflow of the policy acts on the rest; None for never."""
+
+    def waits(self, now_ms: int) -> bool:
+        """Whether it still may wait."""
+        return self.until_ms is None or now_ms < self.until_ms
 
 
 class Queue:
@@ -37,6 +59,7 @@ class Queue:
         "id",
         "machine",
         "name",
+        "parked",
         "producers",
         "record",
         "removed",
@@ -52,6 +75,8 @@ class Queue:
         self.machine = machine
         self.epoch = 1
         self.resident = 0
+        self.parked: deque[Parked] | None = None
+        """What waits for room, in the order it came; None for nothing."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
         self.producers: dict[Producer, None] = {}
@@ -59,6 +84,27 @@ class Queue:
         """When it stands among the deadlines."""
         self.served = True
         """False: its name is not a queue's (any more, or as far as the directory knows)."""
+
+    def park(self, entry: Parked) -> None:
+        """The batch waits behind those that came before."""
+        if self.parked is None:
+            self.parked = deque()
+        self.parked.append(entry)
+
+    @property
+    def parked_count(self) -> int:
+        """Messages that wait for room."""
+        return sum(entry.batch.count - entry.done for entry in self.parked or ())
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the queue wants a Tick: what is in it, or the first that waits for room."""
+        due = self.machine.next_deadline_ms
+        if self.parked:
+            until_ms = self.parked[0].until_ms
+            if until_ms is not None and (due is None or until_ms < due):
+                return until_ms
+        return due
 
 
 class Deadlines:
@@ -77,7 +123,7 @@ class Deadlines:
 
     def note(self, queue: Queue) -> None:
         """The queue changed: its next deadline may be earlier."""
-        due_ms = queue.machine.next_deadline_ms
+        due_ms = queue.next_deadline_ms if queue.parked else queue.machine.next_deadline_ms
         if due_ms is not None and queue.served and (queue.due_ms is None or due_ms < queue.due_ms):
             queue.due_ms = due_ms
             self._order += 1
@@ -92,7 +138,7 @@ class Deadlines:
             if due_ms != queue.due_ms or not queue.served:
                 continue
             queue.due_ms = None
-            later_ms = queue.machine.next_deadline_ms
+            later_ms = queue.next_deadline_ms
             if later_ms is not None and later_ms <= now_ms:
                 found.append(queue)
             else:
@@ -175,7 +221,7 @@ class Queues:
         """
         named = self.names.get(found.name)
         queue = self._make(found.queue, named) if known else self._new(found.queue, named)
-        queue.machine.apply(commands.Restore(found.runs, found.next_sequence), now_ms)
+        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
         return queue
 
     def remember(self, number: int) -> None:
@@ -204,7 +250,7 @@ class Queues:
 
     def figures(self) -> Iterable[tuple[str, QueueFigures]]:
         """(name, figures) of every queue, for a scrape."""
-        return [(name, Figures(queue.machine)) for name, queue in self._by_name.items()]
+        return [(name, Figures(queue)) for name, queue in self._by_name.items()]
 
     def _make(self, number: int, found: Name) -> Queue:
         queue = self._by_name[found.name] = self._new(number, found)

@@ -15,6 +15,7 @@ from lightrail.shard.peeking import Peeking
 from lightrail.shard.peers import Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
+from lightrail.shard.queue.effects import LockAnswer
 from lightrail.shard.queues import Queue, Queues
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
 from lightrail.wire.messages import Refusal, decode_request, encode_request
@@ -80,6 +81,8 @@ class Requests:
             "peek": self._peek,
             "purge": self._purge,
             "cancel": self._cancel,
+            "renew": self._renew,
+            "settle": self._settle,
         }
 
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
@@ -202,6 +205,32 @@ class Requests:
             raise Bad(conditions.NOT_FOUND, f"{queue.name} has no delayed message with sequence {sequence}")
         self._wait(Reply(peer, number, {"cancelled": 1}), 0)
 
+    # --- locks -----------------------------------------------------------------------------------------
+
+    def _settle(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """A locked message gets its outcome, whoever took it; told when that is on disk."""
+        queue = self._named(fields)
+        outcome = _outcome(fields)
+        command = commands.SettleLocked(
+            *_lock(fields), outcome, _whole(fields, "sequence", 0, (1 << 63) - 1, 0)
+        )
+        answer = self._ask(queue, command, now_ms)
+        self._wait(Reply(peer, number, {"found": answer.found}), 0)
+
+    def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """A locked message is locked for as long again, from now on."""
+        queue = self._named(fields)
+        command = commands.RenewLock(*_lock(fields), _whole(fields, "sequence", 0, (1 << 63) - 1, 0))
+        answer = self._ask(queue, command, now_ms)
+        return {"found": answer.found, "locked_until_ms": answer.until_ms}
+
+    def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
+        found = queue.machine.apply(command, now_ms)
+        self._performer.perform(queue, found, now_ms)
+        self._performer.touched[queue] = None
+        (answer,) = [effect for effect in found if isinstance(effect, LockAnswer)]
+        return answer
+
     # --- helpers ---------------------------------------------------------------------------------------
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
@@ -216,6 +245,37 @@ class Requests:
         if isinstance(queue, Refusal):
             raise Bad(queue.condition, queue.description)
         return queue
+
+
+def _lock(fields: Fields) -> tuple[str, int]:
+    """Key and delivery number of a lock, which is written KEY-NUMBER."""
+    found = fields.get("lock")
+    key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
+    if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
+        raise Bad(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
+    return key, int(number)
+
+
+def _outcome(fields: Fields) -> commands.Outcome:
+    """What a locked message is settled with."""
+    name = fields.get("outcome", "accepted")
+    kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
+    if not isinstance(name, str) or name not in kinds:
+        raise Bad(
+            conditions.INVALID_FIELD, f"outcome is {str(name)[:80]!a}; expected one of {', '.join(kinds)}"
+        )
+    try:
+        annotations = bytes.fromhex(fields.get("annotations") or "")
+    except (ValueError, TypeError):
+        raise Bad(conditions.INVALID_FIELD, "annotations is expected to be an encoded map in hex") from None
+    return commands.Outcome(
+        kinds[name],
+        str(fields.get("condition", "")),
+        str(fields.get("description", "")),
+        bool(fields.get("delivery_failed", False)),
+        bool(fields.get("undeliverable_here", False)),
+        annotations or None,
+    )
 
 
 def _whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:

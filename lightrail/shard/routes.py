@@ -8,7 +8,8 @@ all of them or in none.
 from collections.abc import Callable
 
 from lightrail.model import conditions, limits
-from lightrail.shard.journal.record import Append
+from lightrail.shard.admission import Share, share
+from lightrail.shard.journal.record import CONTINUED, Append, Ids
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
@@ -92,6 +93,9 @@ class Routes:
             self._refuse(producer, number, targets)
             return
         batch = batch_in(part, durable, priority, count, now_ms)
+        if any(queue.machine.policy.guarded or queue.parked for queue in targets):
+            self._share(producer, number, batch, targets, now_ms)
+            return
         if durable:
             try:
                 places = [(queue.id, queue.machine.next_sequence) for queue in targets]
@@ -112,6 +116,72 @@ class Routes:
             if found:
                 self._performer.perform(queue, found, now_ms)
             self._performer.touched[queue] = None
+
+    def _share(
+        self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
+    ) -> None:
+        """A batch for queues whose policies have a say: each takes its share, or all refuse it.
+
+        What they take unchanged is one record still; a share of its own is one more in the same group.
+        """
+        found: list[Share] = []
+        for queue in targets:
+            each = share(queue, batch, now_ms)
+            if isinstance(each, Refusal):
+                queue.machine.counters.refused += batch.count
+                producer.refusing = True
+                self._refuse(producer, number, each)
+                return
+            found.append(each)
+        try:
+            durable = self._write(producer, number, batch, found, now_ms)
+        except (StoreError, ValueError) as error:
+            # No room, or more than a record may hold.
+            self._counts.store_failures += 1
+            producer.refusing = True
+            self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+            return
+        producer.last_number = number
+        self._answer(producer, number, durable)
+        for each in found:
+            machine = each.queue.machine
+            machine.counters.duplicates += each.duplicates
+            machine.counters.dropped += each.dropped
+            if each.digests and machine.duplicates is not None:
+                machine.duplicates.remember(each.digests, _until(each.queue, now_ms))
+            if each.batch.count:
+                effects = machine.apply(commands.Enqueue(each.batch), now_ms)
+                self._performer.perform(each.queue, effects, now_ms)
+            self._performer.touched[each.queue] = None
+
+    def _write(
+        self, producer: RouteProducer, number: int, batch: Batch, found: list[Share], now_ms: int
+    ) -> bool:
+        """One group for all that is durable; returns whether the answer waits for a commit."""
+        records: list[Append | Ids] = []
+        together = [each.queue for each in found if each.batch is batch]
+        if together:
+            places = [(queue.id, queue.machine.next_sequence) for queue in together]
+            records.append(Append(places, producer.id, number, batch, 0, batch.count))
+        for queue, mine, digests, _, _ in found:
+            if mine.durable and mine.count and mine is not batch:
+                place = (queue.id, queue.machine.next_sequence)
+                records.append(Append([place], producer.id, number, mine, 0, mine.count))
+            if digests and mine.durable:
+                records.append(Ids(queue.id, _until(queue, now_ms), b"".join(digests)))
+        for record in records[:-1]:
+            record.flags |= CONTINUED
+        for record in records:
+            place_ = self._store.append(record, now_ms)
+            if isinstance(record, Append):
+                record.batch.place = place_
+                self._performer.messages_unsynced += record.batch.count
+        return batch.durable or any(each.batch.durable for each in found)
+
+
+def _until(queue: Queue, now_ms: int) -> int:
+    """When message-ids that come now are forgotten."""
+    return now_ms + (queue.machine.policy.duplicate_window_ms or 0)
 
 
 def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int) -> Batch:

@@ -223,6 +223,18 @@ class QueueFigures(Protocol):
     @property
     def in_flight(self) -> int: ...
     @property
+    def duplicates(self) -> int: ...
+    @property
+    def discarded(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def locks_expired(self) -> int: ...
+    @property
+    def parked(self) -> int: ...
+    @property
+    def locked(self) -> int: ...
+    @property
     def bytes(self) -> int: ...
 
 
@@ -237,8 +249,14 @@ QUEUE_COUNTERS: Final = {
     "expired": "Messages whose time ran out.",
     "dead_lettered": "Messages that left their queue for its dead-letter queue.",
     "purged": "Messages that a purge removed.",
+    "duplicates": "Messages dropped because their message-id had come before within the queue's window.",
+    "discarded": "Messages that a full queue dropped: those that came, or the oldest that gave way.",
+    "refused": "Messages that a queue refused: it was full, or they were too large.",
+    "locks_expired": "Deliveries that came back because their timed lock ran out.",
 }
-QUEUE_GAUGES: Final = {"ready": "ready", "in_flight": "in_flight"}
+QUEUE_GAUGES: Final = {"ready": "ready", "in_flight": "in_flight", "locked": "locked", "parked": "parked"}
+"""States of messages by the property that counts them; `locked` ones are in flight too, `parked` ones wait
+for room and are not in the queue yet."""
 
 
 class ShardCounts:
@@ -266,6 +284,7 @@ class ShardCounts:
     def __init__(self, memory_mark_bytes: int = 0) -> None:
         self.batches_duplicate = 0
         self.dead_lettered: dict[str, int] = {"rejected": 0, "max-delivery-count": 0, "expired": 0}
+        self.dead_lettered["queue-full"] = 0
         """By reason; add to it with every DeadLetter effect."""
         self.evictions = 0
         self.evicted_bytes = 0

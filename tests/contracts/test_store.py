@@ -1,11 +1,13 @@
 """Every store keeps the same promises: one suite on the journal, SQLite and memory."""
 
 import random
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lightrail.model import limits
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
@@ -15,11 +17,13 @@ from lightrail.shard.journal.record import (
     SPILLED,
     Append,
     Epoch,
+    Ids,
     Outcome,
     Queue,
     QueueEvent,
     Seal,
     Settle,
+    Taken,
 )
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import (
@@ -476,4 +480,91 @@ def test_a_group_is_there_whole(make: Make, tmp_path: Path) -> None:
     store, recovered = again(store, make, tmp_path)
     assert messages(recovered.queues[0].runs) == bodies(2, start=1)
     assert messages(recovered.queues[1].runs) == [b"dead"]
+    store.close()
+
+
+@DURABLE
+def test_message_ids_come_back_as_long_as_their_queue_is_there(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1, 2)
+    store.append(Ids(1, 5_000, b"a" * 16), 1_000)
+    store.append(Ids(1, 6_000, b"b" * 32), 1_100)
+    store.append(Ids(2, 7_000, b"c" * 16), 1_100)
+    store, recovered = again(store, make, tmp_path)
+    assert [queue.ids for queue in recovered.queues] == [
+        [(5_000, b"a" * 16), (6_000, b"b" * 32)],
+        [(7_000, b"c" * 16)],
+    ]
+    # What is out of its window goes with the next that come.
+    store.append(Ids(1, 9_000, b"d" * 16), 5_000)
+    store.append(Queue(QueueEvent.DELETED, 2, "queue/2"), 5_000)
+    store, recovered = again(store, make, tmp_path)
+    assert (6_000, b"b" * 32) in recovered.queues[0].ids
+    assert recovered.queues[0].ids[-1] == (9_000, b"d" * 16)
+    declare(store, 2)
+    store, recovered = again(store, make, tmp_path)
+    assert recovered.queues[1].ids == []
+    store.close()
+
+
+@DURABLE
+def test_no_more_message_ids_are_kept_than_a_queue_may_remember(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DUPLICATE_IDS_MAX", 3)
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    for number in range(6):
+        store.append(Ids(1, 5_000, bytes([number]) * 16), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert [digests[0] for _, digests in recovered.queues[0].ids] == [3, 4, 5]
+    store.close()
+
+
+@DURABLE
+def test_a_batch_that_was_taken_in_part_is_remembered_until_the_next(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    batch = batch_of(bodies(3), durable=True)
+    for producer in (7, 1 << 63, 9):
+        store.append(Append([(1, producer & 7)], producer, 4, batch, 0, 2, 0, CONTINUED), 1_000)
+        store.append(Taken(producer, 4, 2), 1_000)
+    # Of another batch than the last one: means nothing.
+    store.append(Taken(9, 3, 1), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert recovered.parts == {7: 2, 1 << 63: 2, 9: 2}
+    # The rest came under the same number, and a whole batch after it.
+    store.append(Append([(1, 20)], 7, 4, batch, 2, 3), 1_000)
+    store.append(Append([(1, 21)], 9, 5, batch, 0, 3), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert recovered.parts == {1 << 63: 2}
+    assert recovered.producers == {7: 4, 1 << 63: 4, 9: 5}
+    store.close()
+
+
+@STORES
+def test_every_store_takes_every_record(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    store.append(Ids(1, 5_000, b"a" * 16), 1_000)
+    store.append(Taken(1, 1, 1), 1_000)
+    commit(store)
+    store.close()
+
+
+def test_an_sqlite_store_of_the_first_version_is_opened_and_raised(tmp_path: Path) -> None:
+    store, _ = opened(sqlite, tmp_path)
+    declare(store, 1)
+    commit(store)
+    store.close()
+    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+        connection.execute("DROP TABLE ids")
+        connection.execute("DROP TABLE part")
+    connection.close()
+    store, recovered = opened(sqlite, tmp_path)
+    assert [queue.name for queue in recovered.queues] == ["queue/1"]
+    store.append(Ids(1, 5_000, b"a" * 16), 1_000)
+    store, recovered = again(store, sqlite, tmp_path)
+    assert recovered.queues[0].ids == [(5_000, b"a" * 16)]
     store.close()

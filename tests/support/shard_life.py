@@ -61,6 +61,9 @@ def id_of(data: bytes) -> Id:
 class Life:
     """One frontend over many lives of its shard."""
 
+    durable_share = 0.8
+    """Of the batches."""
+
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.fates: dict[Id, Fate] = {}
@@ -86,6 +89,10 @@ class Life:
         self.scene = Scene(journal, recovered, memory_mark=memory_mark, max_delivery_count=3)
         self.settling = []
         self.committing = []
+        self.configure()
+
+    def configure(self) -> None:
+        """Lives with policies set them here, on the queues that are there."""
 
     def connect(self) -> None:
         """Greets, and says everything once more."""
@@ -93,6 +100,7 @@ class Life:
         self.peer.greet()
         for link in self.links:
             self.peer.produce(link, QUEUE_OF[link])
+            self.configure()
             parts = list(self.unanswered[link].values())
             if parts:
                 self.peer.say(*parts)
@@ -124,21 +132,28 @@ class Life:
         parts = []
         for _ in range(self.chance.randint(1, 3)):
             number = self.numbers[link] = self.numbers[link] + 1
-            durable = self.chance.random() < 0.8
+            durable = self.chance.random() < self.durable_share
             size = self.chance.choice((10, 40, 200))
-            ids = [(link, number, index) for index in range(self.chance.randint(1, 4))]
+            ids = self.ids(link, number)
             for id in ids:
-                self.fates[id] = Fate(durable)
+                self.fates.setdefault(id, Fate(durable))
             made = batch(
                 link,
                 number,
-                [message(id, size) for id in ids],
+                [self.message(id, size) for id in ids],
                 durable=durable,
                 afresh=not self.unanswered[link],
             )
             self.unanswered[link][number] = made
             parts.append(made)
         self.peer.say(*parts)
+
+    def ids(self, link: int, number: int) -> list[Id]:
+        """Of the messages of one batch."""
+        return [(link, number, index) for index in range(self.chance.randint(1, 4))]
+
+    def message(self, id: Id, size: int) -> bytes:
+        return message(id, size)
 
     def receive(self) -> None:
         self.peer.credit(9, self.received + self.chance.randint(1, 12))

@@ -10,6 +10,7 @@ that the order of writes and syncs here has to uphold:
 """
 
 import contextlib
+from collections.abc import Iterable
 from typing import Final
 
 from lightrail.model import limits
@@ -39,12 +40,13 @@ from lightrail.shard.journal.record import (
     Append,
     Close,
     Epoch,
+    Ids,
     Queue,
     QueueEvent,
     Record,
     Seal,
     Settle,
-    Snapshot,
+    Taken,
 )
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.space import Space
@@ -57,7 +59,7 @@ from lightrail.shard.journal.store import (
     StoreRefused,
     Usage,
 )
-from lightrail.shard.journal.tables import Tables
+from lightrail.shard.journal.tables import Group, Tables
 from lightrail.shard.queue.runs import Place, Run
 
 _COPY_BYTES: Final = 1_024
@@ -137,6 +139,7 @@ class Journal:
             replay.tables.sealed,
             replay.cut_bytes,
             replay.lost,
+            dict(replay.tables.parts),
         )
         self._refusal = ""
         # A segment of no size at the end of what is there: the first roll leaves it for a real one.
@@ -197,15 +200,25 @@ class Journal:
             raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
         return None
 
-    def _append_other(self, record: Settle | Queue | Seal | Epoch, now_ms: int) -> None:
+    def _append_other(self, record: Settle | Queue | Ids | Taken | Seal | Epoch, now_ms: int) -> None:
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
                 raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
             self._small(record, now_ms)
+            if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
+                self._forgotten(self._tables.ids[record.queue].groups)
             self._tables.queue(record)
         elif isinstance(record, Epoch | Seal):
             self._small(record, now_ms)
             self._tables.epoch = record.epoch
+        elif isinstance(record, Ids):
+            self._small(record, now_ms)
+            self._segment.holds_ids(record)
+            self._segment.live += len(record.digests)
+            self._forgotten(self._tables.remember(record, self._segment.number, now_ms))
+        elif isinstance(record, Taken):
+            self._small(record, now_ms)
+            self._tables.take(record)
         else:
             self._small(record, now_ms)
 
@@ -270,7 +283,7 @@ class Journal:
         segment.live += share
         return Place(segment.number, offset, length)
 
-    def _small(self, record: Settle | Queue | Seal | Epoch | Close | Snapshot, now_ms: int) -> None:
+    def _small(self, record: Settle | Queue | Ids | Taken | Seal | Epoch | Close, now_ms: int) -> None:
         """Any record but Append; it may use the last of the space."""
         lsn = self._lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
@@ -315,6 +328,10 @@ class Journal:
         self._lsn = lsn
         self._records += 1
         self._sync_wanted = True
+
+    def _forgotten(self, groups: Iterable[Group]) -> None:
+        for group in groups:
+            self.release(group.segment, group.size)
 
     def _unsynced(self, lsn: int) -> int:
         """How many records before this one are not known to be on disk."""
@@ -418,12 +435,28 @@ class Journal:
             list(self._segments.values()), self._segment_bytes, spare.capacity if spare else 0, room
         )
 
-    def drop(self, segment: int) -> None:
-        """See `Store.drop`."""
+    def drop(self, segment: int, now_ms: int = 0) -> None:
+        """See `Store.drop`. Message-ids that are still within their window are written again at the tail."""
         oldest = next(iter(self._segments))
         if segment != oldest or segment == self._segment.number:
             raise ValueError(f"only the oldest segment, {oldest}, may be dropped, not {segment}")
+        try:
+            self._move_ids(segment, now_ms)
+        except StoreFull:
+            return  # It is asked for again with the next commit.
         self._drops.append(self._segments.pop(segment))
+
+    def _move_ids(self, segment: int, now_ms: int) -> None:
+        for queue, known in self._tables.ids.items():
+            self._forgotten(known.forget(now_ms))
+            for group in known.groups:
+                if group.segment == segment:
+                    record = Ids(queue, group.until_ms, group.digests, REWRITTEN)
+                    self._small(record, now_ms)
+                    self._segment.holds_ids(record)
+                    self._segment.live += group.size
+                    self.release(segment, group.size)
+                    group.segment = self._segment.number
 
     def usage(self) -> Usage:
         """See `Store.usage`."""

@@ -17,14 +17,16 @@ from lightrail.shard.journal.record import (
     Close,
     Epoch,
     Gap,
+    Ids,
     Queue,
     QueueEntry,
     Seal,
     Settle,
     Snapshot,
+    Taken,
 )
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 SEGMENT_MAGIC: Final = b"LRSEGMNT"
 SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
 """magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
@@ -57,6 +59,8 @@ SEAL: Final = 5
 EPOCH: Final = 6
 CLOSE: Final = 7
 GAP: Final = 8
+IDS: Final = 9
+TAKEN: Final = 10
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -74,6 +78,13 @@ SNAPSHOT_FIXED: Final = Struct("<QII")
 """epoch, number of queues u32, number of producers u32."""
 SNAPSHOT_QUEUE: Final = Struct("<QQIH")
 """queue, next sequence, length of the policy u32, length of the name u16."""
+SNAPSHOT_PARTS: Final = Struct("<I")
+"""number of parts u32; not there where it is 0."""
+IDS_FIXED: Final = Struct("<QQI")
+"""queue, until_ms, bytes of the digests u32."""
+TAKEN_FIXED: Final = Struct("<QQI")
+"""producer, number, messages taken u32."""
+DIGEST_BYTES: Final = 16
 U64: Final = Struct("<Q")
 
 Bytes = bytes | memoryview
@@ -180,6 +191,12 @@ def encode_snapshot(record: Snapshot) -> bytes:
             policy,
         )
     pieces += (array("Q", record.producers.keys()).tobytes(), array("Q", record.producers.values()).tobytes())
+    if record.parts:
+        pieces += (
+            SNAPSHOT_PARTS.pack(len(record.parts)),
+            array("Q", record.parts.keys()).tobytes(),
+            array("Q", record.parts.values()).tobytes(),
+        )
     return b"".join(pieces)
 
 
@@ -196,13 +213,52 @@ def decode_snapshot(data: Bytes, start: int, end: int, flags: int) -> Snapshot:
         policy = bytes(data[position : position + policy_size]).decode()
         position += policy_size
         queues.append(QueueEntry(queue, name, policy, next_sequence))
-    if position + 16 * producer_count != end:
-        raise LayoutError(f"a Snapshot ends at {end}, its columns at {position + 16 * producer_count}")
-    middle = position + 8 * producer_count
+    producers, position = _decode_columns(data, position, end, producer_count)
+    if position == end:
+        return Snapshot(epoch, queues, producers, flags=flags)
+    (part_count,) = SNAPSHOT_PARTS.unpack_from(data, position)
+    parts, position = _decode_columns(data, position + SNAPSHOT_PARTS.size, end, part_count)
+    if position != end:
+        raise LayoutError(f"a Snapshot ends at {end}, what it says at {position}")
+    return Snapshot(epoch, queues, producers, parts, flags)
+
+
+def _decode_columns(data: Bytes, start: int, end: int, count: int) -> tuple[dict[int, int], int]:
+    """A column of `count` u64 and the column of their values, and where they end."""
+    middle, stop = start + 8 * count, start + 16 * count
+    if stop > end:
+        raise LayoutError(f"a Snapshot ends at {end}, its columns at {stop}")
     names, numbers = array("Q"), array("Q")
-    names.frombytes(data[position:middle])
-    numbers.frombytes(data[middle:end])
-    return Snapshot(epoch, queues, dict(zip(names, numbers, strict=True)), flags)
+    names.frombytes(data[start:middle])
+    numbers.frombytes(data[middle:stop])
+    return dict(zip(names, numbers, strict=True)), stop
+
+
+def encode_ids(record: Ids) -> bytes:
+    """Body of an Ids record."""
+    return IDS_FIXED.pack(record.queue, record.until_ms, len(record.digests)) + record.digests
+
+
+def decode_ids(data: Bytes, start: int, end: int, flags: int) -> Ids:
+    """The Ids record whose body is data[start:end]."""
+    queue, until_ms, size = IDS_FIXED.unpack_from(data, start)
+    position = start + IDS_FIXED.size
+    if position + size != end or size % DIGEST_BYTES:
+        raise LayoutError(f"an Ids of {size} bytes of digests has {end - start} bytes")
+    return Ids(queue, until_ms, bytes(data[position:end]), flags)
+
+
+def encode_taken(record: Taken) -> bytes:
+    """Body of a Taken record."""
+    return TAKEN_FIXED.pack(record.producer, record.number, record.taken)
+
+
+def decode_taken(data: Bytes, start: int, end: int, flags: int) -> Taken:
+    """The Taken record whose body is data[start:end]."""
+    if start + TAKEN_FIXED.size != end:
+        raise LayoutError(f"a Taken has {end - start} bytes")
+    producer, number, taken = TAKEN_FIXED.unpack_from(data, start)
+    return Taken(producer, number, taken, flags)
 
 
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
@@ -244,12 +300,14 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     return head, targets, column
 
 
-_Small = Settle | Queue | Snapshot | Seal | Epoch | Close | Gap
+_Small = Settle | Queue | Snapshot | Ids | Taken | Seal | Epoch | Close | Gap
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
     Queue: (QUEUE, encode_queue),
     Snapshot: (SNAPSHOT, encode_snapshot),
+    Ids: (IDS, encode_ids),
+    Taken: (TAKEN, encode_taken),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
@@ -278,6 +336,10 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
             return decode_queue(data, body, end, flags)
         if code == SNAPSHOT:
             return decode_snapshot(data, body, end, flags)
+        if code == IDS:
+            return decode_ids(data, body, end, flags)
+        if code == TAKEN:
+            return decode_taken(data, body, end, flags)
         (number,) = U64.unpack_from(data, body)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise LayoutError(f"a record of type {code} with {length} bytes: {error}") from error

@@ -41,7 +41,10 @@ def load_queues(replay: Replay, salt: int, memory_bytes: int) -> list[RecoveredQ
             place = run.batch.place
             assert place is not None
             by_number[place.segment].live += run.size
-        recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs))
+        ids = replay.tables.ids_of(queue)
+        for group in replay.tables.ids[queue].groups if ids else ():
+            by_number[group.segment].live += group.size
+        recovered.append(RecoveredQueue(queue, entry.name, entry.policy, entry.next_sequence, runs, ids))
     return recovered
 
 

@@ -144,7 +144,7 @@ class MemoryStore:
         """See `Store.oldest_to_clean`: memory comes back by itself."""
         return None
 
-    def drop(self, segment: int) -> None:
+    def drop(self, segment: int, now_ms: int = 0) -> None:
         """See `Store.drop`."""
         raise ValueError(f"segment {segment} was not asked to be cleaned")
 

@@ -29,6 +29,7 @@ class Outcome(IntEnum):
     EXPIRED = 4
     DEAD_LETTERED = 5
     PURGED = 6
+    DISCARDED = 7
 
 
 RETURNING: Final = frozenset({Outcome.RELEASED, Outcome.MODIFIED})
@@ -90,6 +91,32 @@ class Queue:
 
 
 @dataclass(slots=True)
+class Ids:
+    """Message-ids that came to a queue; what comes with one of them again is a duplicate."""
+
+    queue: int
+    until_ms: int
+    """When they are forgotten."""
+    digests: bytes
+    """Of 16 bytes each, one after another (shard/queue/duplicates.py)."""
+    flags: int = 0
+
+
+@dataclass(slots=True)
+class Taken:
+    """Only the first `taken` messages of a producer's last batch have had their end.
+
+    Those behind them were refused, or are still to be stored under the same number. The next Append of that
+    producer takes this back.
+    """
+
+    producer: int
+    number: int
+    taken: int
+    flags: int = 0
+
+
+@dataclass(slots=True)
 class Seal:
     """This journal was given up in that epoch: another owner goes on with its queues."""
 
@@ -123,6 +150,8 @@ class Snapshot:
     queues: list[QueueEntry] = field(default_factory=list)
     producers: dict[int, int] = field(default_factory=dict)
     """Last batch number by producer, the longest silent first."""
+    parts: dict[int, int] = field(default_factory=dict)
+    """By producer, of last batches that were not taken whole: how many messages were."""
     flags: int = 0
 
 
@@ -141,5 +170,5 @@ class Gap:
     flags: int = 0
 
 
-Record = Append | Settle | Queue | Seal | Epoch
+Record = Append | Settle | Queue | Ids | Taken | Seal | Epoch
 """What the engine may append."""

@@ -41,12 +41,14 @@ from lightrail.shard.journal.record import (
     SPILLED,
     Epoch,
     Gap,
+    Ids,
     Queue,
     QueueEntry,
     QueueEvent,
     Seal,
     Settle,
     Snapshot,
+    Taken,
 )
 from lightrail.shard.journal.scan import Found, Scan, next_whole
 from lightrail.shard.journal.segment import Segment, name_of, numbers
@@ -277,6 +279,12 @@ class _Replayer:
                 replay.live[record.queue] = LiveSpans()
             elif record.event == QueueEvent.DELETED:
                 replay.live.pop(record.queue, None)
+        elif isinstance(record, Ids):
+            if record.queue in replay.tables.queues:
+                segment.holds_ids(record)
+                replay.tables.remember(record, segment.number, 0)
+        elif isinstance(record, Taken):
+            replay.tables.take(record)
         elif isinstance(record, Snapshot):
             replay.tables.restore(record)
             live_queues = replay.live

@@ -12,10 +12,12 @@ from lightrail.shard.journal.files import DiskFile, Files, RealFiles
 from lightrail.shard.journal.layout import (
     APPEND,
     CLOSE,
+    DIGEST_BYTES,
     EPOCH,
     GAP,
     HEADER,
     HEADER_SIZE,
+    IDS,
     MARK,
     QUEUE,
     RECORD_SIZE_MIN,
@@ -24,6 +26,7 @@ from lightrail.shard.journal.layout import (
     SEGMENT_HEADER_SIZE,
     SETTLE,
     SNAPSHOT,
+    TAKEN,
     U64,
     LayoutError,
     SegmentHeader,
@@ -33,7 +36,7 @@ from lightrail.shard.journal.layout import (
     encode_segment_header,
     finished,
 )
-from lightrail.shard.journal.record import Gap, Queue, Settle
+from lightrail.shard.journal.record import Gap, Ids, Queue, Settle, Taken
 from lightrail.shard.journal.scan import Found, Scan, next_whole
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import StoreRefused
@@ -47,6 +50,8 @@ _NAMES = {
     EPOCH: "Epoch",
     CLOSE: "Close",
     GAP: "Gap",
+    IDS: "Ids",
+    TAKEN: "Taken",
 }
 
 
@@ -293,6 +298,10 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
         return f" of {count} messages of queue {record.queue}: {parts}"
     if isinstance(record, Queue):
         return f" {record.queue} named {record.name!r}"
+    if isinstance(record, Ids):
+        return f" of {len(record.digests) // DIGEST_BYTES} message-ids of queue {record.queue}"
+    if isinstance(record, Taken):
+        return f": {record.taken} messages of batch {record.number} of producer {record.producer}"
     return ""
 
 

@@ -4,7 +4,8 @@ import threading
 from typing import Final
 
 from lightrail.shard.journal.files import DiskFile, Files
-from lightrail.shard.journal.layout import SEGMENT_HEADER_SIZE
+from lightrail.shard.journal.layout import HEADER_SIZE, IDS_FIXED, SEGMENT_HEADER_SIZE
+from lightrail.shard.journal.record import Ids
 
 SUFFIX: Final = ".segment"
 
@@ -60,6 +61,12 @@ class Segment:
         self._readers = 0
         self._closing = False
         self._lock = threading.Lock()
+
+    def holds_ids(self, record: Ids) -> None:
+        """Message-ids were written here: they take space as messages do. The caller counts them as live."""
+        size = len(record.digests)
+        self.append_bytes += HEADER_SIZE + IDS_FIXED.size + size
+        self.appended += size
 
     @property
     def live_bytes(self) -> int:

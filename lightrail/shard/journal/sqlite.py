@@ -27,11 +27,13 @@ from lightrail.shard.journal.record import (
     SPILLED,
     Append,
     Epoch,
+    Ids,
     Queue,
     QueueEvent,
     Record,
     Seal,
     Settle,
+    Taken,
 )
 from lightrail.shard.journal.scan import Scan
 from lightrail.shard.journal.sqlite_jobs import SCHEMA, Job, perform
@@ -148,9 +150,10 @@ class SqliteStore:
         for statement in SCHEMA.strip().split(";"):
             run(statement)
         meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
-        mine = {"format": str(FORMAT_VERSION), "cluster": self._cluster, "shard": str(self._shard)}
+        mine = {"cluster": self._cluster, "shard": str(self._shard)}
         if not meta:
-            meta = {**mine, "epoch": "0", "lsn": "0", "sealed": "0", "next": "1"}
+            meta = {"format": str(FORMAT_VERSION), **mine, "epoch": "0", "lsn": "0", "sealed": "0"}
+            meta["next"] = "1"
             self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
         if int(meta["format"]) > FORMAT_VERSION:
             raise StoreRefused(
@@ -162,6 +165,8 @@ class SqliteStore:
                 f"expected the store of shard {self._shard} of cluster {self._cluster!r}, found that of "
                 f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
             )
+        # The tables that this format has more than an older one were made above.
+        run("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_VERSION),))
         run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
         run("DELETE FROM record WHERE spilled")
         run("COMMIT")
@@ -172,14 +177,28 @@ class SqliteStore:
             tables.queues[number].next_sequence = next_sequence
         for producer, number in run("SELECT id, number FROM producer ORDER BY lsn"):
             tables.produced(producer & (1 << 64) - 1, number)
+        tables.parts.update(
+            (producer & (1 << 64) - 1, taken) for producer, taken in run("SELECT id, taken FROM part")
+        )
+        for queue, until_ms, digests in run("SELECT queue, until_ms, digests FROM ids ORDER BY id"):
+            tables.remember(Ids(queue, until_ms, digests), 0, 0)
         self._lsn, self._next = int(meta["lsn"]), int(meta["next"])
         self._refusal = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
-            RecoveredQueue(number, entry.name, entry.policy, entry.next_sequence, self._runs(number, share))
+            RecoveredQueue(
+                number,
+                entry.name,
+                entry.policy,
+                entry.next_sequence,
+                self._runs(number, share),
+                tables.ids_of(number),
+            )
             for number, entry in tables.queues.items()
         ]
-        return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, meta["sealed"] == "1")
+        sealed = meta["sealed"] == "1"
+        parts = dict(tables.parts)
+        return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, sealed, parts=parts)
 
     def _runs(self, queue: int, memory_bytes: int) -> list[Run]:
         """The runs of a queue, the first of them in memory, the others merged."""
@@ -254,6 +273,11 @@ class SqliteStore:
             self._jobs.append(
                 ("settle", record.queue, list(record.ranges), record.attempts if returning else None)
             )
+        elif isinstance(record, Ids):
+            gone = len(self._tables.remember(record, 0, now_ms))
+            self._jobs.append(("ids", record.queue, record.until_ms, record.digests, gone))
+        elif isinstance(record, Taken):
+            self._jobs.append(("part", record.producer, record.number, record.taken))
         elif isinstance(record, Epoch | Seal):
             self._tables.epoch = record.epoch
             self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
@@ -356,6 +380,7 @@ class SqliteStore:
                     "(SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
                     (self._tables.producers_max,),
                 )
+                run("DELETE FROM part WHERE NOT EXISTS (SELECT 1 FROM producer WHERE producer.id = part.id)")
                 started = time.perf_counter()
                 run("COMMIT")
                 return time.perf_counter() - started
@@ -436,7 +461,7 @@ class SqliteStore:
         """See `Store.oldest_to_clean`: SQLite uses the space of deleted rows again."""
         return None
 
-    def drop(self, segment: int) -> None:
+    def drop(self, segment: int, now_ms: int = 0) -> None:
         """See `Store.drop`."""
         raise ValueError(f"segment {segment} was not asked to be cleaned")
 

@@ -11,6 +11,10 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITH
 CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, name TEXT NOT NULL, policy TEXT NOT NULL,
     next_sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS producer (id INTEGER PRIMARY KEY, number INTEGER NOT NULL, lsn INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS part (id INTEGER PRIMARY KEY, taken INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS ids (id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, until_ms INTEGER NOT NULL,
+    digests BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS ids_queue ON ids (queue);
 CREATE TABLE IF NOT EXISTS record (id INTEGER PRIMARY KEY, spilled INTEGER NOT NULL, size INTEGER NOT NULL,
     count INTEGER NOT NULL, durable INTEGER NOT NULL, priority INTEGER NOT NULL,
     expires_at_ms INTEGER NOT NULL, enqueued_at_ms INTEGER NOT NULL,
@@ -44,6 +48,21 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (last, queue))
             if producer:
                 run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (signed(producer), number, lsn))
+                run("DELETE FROM part WHERE id = ?", (signed(producer),))
+        case ("part", producer, number, taken):
+            run(
+                "INSERT OR REPLACE INTO part SELECT id, ? FROM producer WHERE id = ? AND number = ?",
+                (taken, signed(producer), number),
+            )
+        case ("ids", queue, until_ms, digests, gone):
+            run(
+                "INSERT INTO ids (queue, until_ms, digests) SELECT id, ?, ? FROM queue WHERE id = ?",
+                (until_ms, digests, queue),
+            )
+            run(
+                "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE queue = ? ORDER BY id LIMIT ?)",
+                (queue, gone),
+            )
         case ("settle", queue, ranges, attempts):
             for first, last in ranges:
                 for at, stop, _, record in take_out(connection, queue, first, last, attempts is not None):
@@ -52,6 +71,7 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
         case ("queue", QueueEvent.DELETED, queue, _, _):
             take_out(connection, queue, 0, (1 << 63) - 1)
             run("DELETE FROM queue WHERE id = ?", (queue,))
+            run("DELETE FROM ids WHERE queue = ?", (queue,))
         case ("queue", QueueEvent.DECLARED, queue, name, policy):
             run("INSERT INTO queue VALUES (?,?,?,0)", (queue, name, policy))
         case ("queue", _, queue, name, policy):

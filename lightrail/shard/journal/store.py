@@ -60,6 +60,8 @@ class RecoveredQueue:
     next_sequence: int
     runs: list[Run] = field(default_factory=list)
     """In order of their sequences; those beyond the memory allowed have no data, only their place."""
+    ids: list[tuple[int, bytes]] = field(default_factory=list)
+    """Message-ids in the window of duplicates: until when, and their digests (see `Ids` in record.py)."""
 
 
 @dataclass(slots=True)
@@ -78,6 +80,8 @@ class Recovered:
     """Bytes of a half-written end that were cut off; never of anything that had been committed."""
     lost: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of records (first, before last) that a repair gave up."""
+    parts: dict[int, int] = field(default_factory=dict)
+    """By producer: how many messages of its last batch were taken, where not all were."""
 
 
 @dataclass(slots=True)
@@ -187,7 +191,7 @@ class Store(Protocol):
     def oldest_to_clean(self) -> int | None:
         """The segment whose live messages should be appended again, flagged REWRITTEN, and then dropped."""
 
-    def drop(self, segment: int) -> None:
+    def drop(self, segment: int, now_ms: int = 0) -> None:
         """No live message is in this segment any more; its file goes with the next commit.
 
         What was appended before this call is on disk before the file goes.

@@ -1,16 +1,65 @@
-"""The tables that a snapshot holds: queues by number, producers' last batch numbers, the epoch."""
+"""The tables that a snapshot holds: queues by number, producers' last batches, message-ids, the epoch."""
 
-from lightrail.shard.journal.record import Queue, QueueEntry, QueueEvent, Snapshot
+from collections import deque
+
+from lightrail.model import limits
+from lightrail.shard.journal.layout import DIGEST_BYTES
+from lightrail.shard.journal.record import Ids, Queue, QueueEntry, QueueEvent, Snapshot, Taken
+
+
+class Group:
+    """Message-ids that came to a queue together, in the segment that says so last."""
+
+    __slots__ = ("digests", "segment", "until_ms")
+
+    def __init__(self, until_ms: int, digests: bytes, segment: int) -> None:
+        self.until_ms = until_ms
+        self.digests = digests
+        self.segment = segment
+
+    @property
+    def size(self) -> int:
+        return len(self.digests)
+
+
+class Groups:
+    """The message-ids of one queue, the oldest first."""
+
+    __slots__ = ("groups", "size")
+
+    def __init__(self) -> None:
+        self.groups: deque[Group] = deque()
+        self.size = 0
+        """Bytes of digests."""
+
+    def add(self, group: Group) -> None:
+        self.groups.append(group)
+        self.size += group.size
+
+    def forget(self, now_ms: int) -> list[Group]:
+        """Forgets what is out of its window, and the oldest where there are too many; returns those."""
+        gone = []
+        groups = self.groups
+        while groups and (
+            groups[0].until_ms <= now_ms or self.size > limits.DUPLICATE_IDS_MAX * DIGEST_BYTES
+        ):
+            self.size -= groups[0].size
+            gone.append(groups.popleft())
+        return gone
 
 
 class Tables:
     """Kept by the journal as it appends, and by recovery as it replays: both must come to the same."""
 
-    __slots__ = ("epoch", "producers", "producers_max", "queues", "sealed")
+    __slots__ = ("epoch", "ids", "parts", "producers", "producers_max", "queues", "sealed")
 
     def __init__(self, producers_max: int) -> None:
         self.queues: dict[int, QueueEntry] = {}
         self.producers: dict[int, int] = {}
+        self.parts: dict[int, int] = {}
+        """By producer: how many messages of its last batch were taken, where not all were."""
+        self.ids: dict[int, Groups] = {}
+        """By queue: the message-ids inside its window of duplicates."""
         self.producers_max = producers_max
         self.epoch = 0
         self.sealed = False
@@ -23,6 +72,7 @@ class Tables:
         """
         if record.event == QueueEvent.DELETED:
             del self.queues[record.queue]
+            self.ids.pop(record.queue, None)
         elif record.event == QueueEvent.POLICY:
             entry = self.queues[record.queue]
             entry.name, entry.policy = record.name, record.policy
@@ -34,15 +84,42 @@ class Tables:
         producers = self.producers
         producers.pop(producer, None)
         producers[producer] = number
+        if self.parts:
+            self.parts.pop(producer, None)
         if len(producers) > self.producers_max:
-            del producers[next(iter(producers))]
+            silent = next(iter(producers))
+            del producers[silent]
+            self.parts.pop(silent, None)
+
+    def take(self, record: Taken) -> None:
+        """The producer's last batch was not taken whole."""
+        if self.producers.get(record.producer) == record.number:
+            self.parts[record.producer] = record.taken
+
+    def remember(self, record: Ids, segment: int, now_ms: int) -> list[Group]:
+        """Message-ids came to a queue; returns the older ones that are forgotten now."""
+        known = self.ids.get(record.queue)
+        if known is None:
+            known = self.ids[record.queue] = Groups()
+        known.add(Group(record.until_ms, record.digests, segment))
+        return known.forget(now_ms)
+
+    def ids_of(self, queue: int) -> list[tuple[int, bytes]]:
+        """(until when, digests) of a queue's message-ids, the oldest first."""
+        known = self.ids.get(queue)
+        return [(group.until_ms, group.digests) for group in known.groups] if known is not None else []
 
     def snapshot(self) -> Snapshot:
-        """The tables as a record; it refers to them, so encode it before they change."""
-        return Snapshot(self.epoch, list(self.queues.values()), self.producers)
+        """The tables as a record; it refers to them, so encode it before they change.
+
+        Message-ids are not in it: like messages they stay where they are until the cleaner comes.
+        """
+        return Snapshot(self.epoch, list(self.queues.values()), self.producers, self.parts)
 
     def restore(self, snapshot: Snapshot) -> None:
         """The tables as a snapshot has them."""
         self.epoch = snapshot.epoch
         self.queues = {entry.queue: entry for entry in snapshot.queues}
         self.producers = snapshot.producers
+        self.parts = snapshot.parts
+        self.ids = {queue: known for queue, known in self.ids.items() if queue in self.queues}

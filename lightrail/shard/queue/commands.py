@@ -60,6 +60,10 @@ class ConsumerOptions:
     """The delivery number it begins with: not 0 for one that goes on after the shard was away."""
     selects: Callable[[bytes], bool] | None = None
     """It gets only messages for which this is true; it must not raise. None for all."""
+    lock_ms: int = 0
+    """Each delivery is its own for so long, then it comes back as failed; 0 for what the policy says."""
+    lock_key: str = ""
+    """Names its locks: then they outlive it, and anybody settles or renews them by key and number."""
 
 
 class Enqueue(NamedTuple):
@@ -89,6 +93,25 @@ class Settle(NamedTuple):
     first: int
     last: int
     outcome: Outcome = ACCEPTED
+
+
+class SettleLocked(NamedTuple):
+    """Settles one delivery by the key of its consumer, attached or not; answered by LockAnswer."""
+
+    key: str
+    number: int
+    outcome: Outcome = ACCEPTED
+    sequence: int | None = None
+    """Of the message, where the asker says it: then another one is not found."""
+
+
+class RenewLock(NamedTuple):
+    """Locks one delivery anew, from now on; answered by LockAnswer."""
+
+    key: str
+    number: int
+    sequence: int | None = None
+    """See SettleLocked."""
 
 
 class Tick(NamedTuple):
@@ -136,8 +159,23 @@ class Restore(NamedTuple):
 
     runs: Sequence[Run]
     next_sequence: int
+    ids: Sequence[tuple[int, bytes]] = ()
+    """Message-ids inside the window of duplicates: until when, and their digests one after another."""
 
 
 Command = (
-    Enqueue | Attach | Detach | Credit | Settle | Tick | Purge | Cancel | Change | Peek | Fetched | Restore
+    Enqueue
+    | Attach
+    | Detach
+    | Credit
+    | Settle
+    | SettleLocked
+    | RenewLock
+    | Tick
+    | Purge
+    | Cancel
+    | Change
+    | Peek
+    | Fetched
+    | Restore
 )

@@ -7,6 +7,7 @@ from lightrail.model import conditions
 from lightrail.shard.queue.commands import ConsumerOptions
 from lightrail.shard.queue.effects import Refused
 from lightrail.shard.queue.in_flight import InFlight
+from lightrail.shard.queue.policy import Policy
 
 
 class Ring:
@@ -24,9 +25,24 @@ class Ring:
 class Consumer:
     """One receiving link: its credit as an absolute limit, and what it has not settled."""
 
-    __slots__ = ("cursor", "draining", "id", "in_flight", "limit", "next", "options", "ring", "waits")
+    __slots__ = (
+        "cursor",
+        "departed",
+        "draining",
+        "id",
+        "in_flight",
+        "limit",
+        "lock_ms",
+        "next",
+        "options",
+        "plain",
+        "renewed",
+        "ring",
+        "standby",
+        "waits",
+    )
 
-    def __init__(self, identity: int, options: ConsumerOptions, ring: Ring | None) -> None:
+    def __init__(self, identity: int, options: ConsumerOptions, ring: Ring | None, lock_ms: int = 0) -> None:
         self.id = identity
         self.options = options
         self.ring = ring
@@ -41,15 +57,43 @@ class Consumer:
         self.cursor = 0
         """Nothing below this sequence is for it: what a browser has seen, what others are barred from."""
         self.in_flight = InFlight()
+        self.lock_ms = lock_ms
+        """What is delivered now is its own for so long; 0 for as long as it is attached."""
+        self.plain = not (options.presettled or lock_ms)
+        """What it gets is in flight until it settles it or goes."""
+        self.renewed: dict[int, int] = {}
+        """Until when deliveries are locked that were locked anew, by number."""
+        self.departed = False
+        """It is gone, and only what it locked is left."""
+        self.standby = False
+        """It gets nothing as long as another is the single active one."""
+
+    def locks(self, lock_ms: int) -> None:
+        """From the next delivery on, locks last so long."""
+        self.lock_ms = lock_ms
+        self.plain = not (self.options.presettled or lock_ms)
 
 
 class Consumers:
     """All consumers of a queue, in the order they came, and the rings of those that wait."""
 
-    __slots__ = ("browsers", "by_id", "competing", "draining", "exclusive", "passed_over", "rings")
+    __slots__ = (
+        "browsers",
+        "by_id",
+        "competing",
+        "departed",
+        "draining",
+        "exclusive",
+        "passed_over",
+        "rings",
+        "single_active",
+    )
 
     def __init__(self) -> None:
         self.by_id: dict[int, Consumer] = {}
+        self.departed: dict[int, Consumer] = {}
+        """They are gone, and what they had in flight is still locked."""
+        self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
         self.exclusive = False
@@ -60,9 +104,11 @@ class Consumers:
         """Whether a consumer that competes has a cursor above 0."""
 
     def __iter__(self) -> Iterator[Consumer]:
-        return iter(self.by_id.values())
+        """All that may have something in flight."""
+        yield from self.by_id.values()
+        yield from self.departed.values()
 
-    def attach(self, identity: int, options: ConsumerOptions) -> Refused | None:
+    def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Takes a consumer in, or says why not."""
         if identity in self.by_id:
             return Refused(
@@ -74,21 +120,71 @@ class Consumers:
             consumer = Consumer(identity, options, None)
             self.browsers.append(consumer)
         else:
-            if self.exclusive or (options.exclusive and self.competing):
-                return Refused(
-                    identity,
-                    conditions.RESOURCE_LOCKED,
-                    "the queue has an exclusive consumer"
-                    if self.exclusive
-                    else "an exclusive consumer was asked for, but the queue has consumers already",
-                )
+            refused = self._refusal(identity, options, policy)
+            if refused is not None:
+                return refused
             self.exclusive = options.exclusive
             self.competing += 1
             ring = self._ring(options.priority)
             ring.members += 1
-            consumer = Consumer(identity, options, ring)
+            lock_ms = 0 if options.presettled else options.lock_ms or policy.lock_ms or 0
+            consumer = Consumer(identity, options, ring, lock_ms)
+            consumer.standby = self.single_active and self.competing > 1
         self.by_id[identity] = consumer
         return None
+
+    def _refusal(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
+        """Why a consumer that competes may not come, or None."""
+        found = ""
+        if self.exclusive:
+            found = "the queue has an exclusive consumer"
+        elif self.competing and options.exclusive:
+            found = "an exclusive consumer was asked for, but the queue has consumers already"
+        elif self.competing and policy.exclusive:
+            found = "the queue has a consumer, and its policy is exclusive: it allows one"
+        if found:
+            return Refused(identity, conditions.RESOURCE_LOCKED, found)
+        if policy.max_readers is not None and self.competing >= policy.max_readers:
+            return Refused(
+                identity,
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"the queue has {self.competing} consumers, and its policy allows {policy.max_readers}",
+            )
+        return None
+
+    def follow(self, policy: Policy) -> None:
+        """The policy changed: lock times hold from the next delivery on, and who is active now."""
+        competing = [each for each in self.by_id.values() if each.ring is not None]
+        for consumer in competing:
+            if not consumer.options.presettled:
+                consumer.locks(consumer.options.lock_ms or policy.lock_ms or 0)
+        if policy.single_active == self.single_active:
+            return
+        self.single_active = policy.single_active
+        for consumer in competing:
+            consumer.standby = self.single_active
+            self._place(consumer)
+        self._choose_active()
+
+    def _choose_active(self) -> None:
+        """Where one is to be active and none is: of the highest priority the first that came."""
+        competing = [each for each in self.by_id.values() if each.ring is not None]
+        if self.single_active and competing and all(each.standby for each in competing):
+            chosen = max(competing, key=lambda each: each.options.priority)
+            chosen.standby = False
+            self._place(chosen)
+
+    def _place(self, consumer: Consumer) -> None:
+        """In the ring of its priority while it has credit and may get something."""
+        ring = consumer.ring
+        wanted = ring is not None and consumer.limit > consumer.next and not consumer.standby
+        if ring is None or wanted == consumer.waits:
+            return
+        consumer.waits = wanted
+        if wanted:
+            ring.turn.append(consumer)
+        else:
+            ring.turn.remove(consumer)
 
     def detach(self, identity: int) -> Consumer | None:
         """Lets a consumer go; what it had in flight is the caller's to settle."""
@@ -109,6 +205,8 @@ class Consumers:
         ring.members -= 1
         if not ring.members:
             self.rings.remove(ring)
+        if self.single_active and not consumer.standby:
+            self._choose_active()
         return consumer
 
     def credit(self, consumer: Consumer, limit: int, drain: bool) -> None:
@@ -127,7 +225,7 @@ class Consumers:
             if consumer.limit == consumer.next:
                 ring.turn.remove(consumer)
                 consumer.waits = False
-        elif consumer.limit > consumer.next:
+        elif consumer.limit > consumer.next and not consumer.standby:
             ring.turn.append(consumer)
             consumer.waits = True
 

@@ -9,6 +9,12 @@ class Counters:
     """Messages since the machine was made."""
 
     enqueued: int = 0
+    duplicates: int = 0
+    """Came with a message-id that had come before within the window; they never were in the queue."""
+    dropped: int = 0
+    """Came while the queue was full and were accepted and dropped; they never were in the queue."""
+    refused: int = 0
+    """Came and were refused: too many, or too large; they never were in the queue."""
     restored: int = 0
     """Came from recovery instead."""
     delivered: int = 0
@@ -26,11 +32,14 @@ class Counters:
     """By a newer message with the same key."""
     cancelled: int = 0
     """While they were delayed."""
+    locks_expired: int = 0
+    """Came back because a timed lock ran out; counted as failed deliveries, not as `modified`."""
     lost: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason; what was rejected or expired is counted here too where it went to the dead-letter queue."""
     discarded: dict[str, int] = field(default_factory=dict)
-    """By reason: what would have been dead-lettered, but the queue has no dead-letter queue."""
+    """By reason: what would have been dead-lettered, but the queue has no dead-letter queue, and what gave
+    way to newer messages."""
 
     @property
     def arrived(self) -> int:

@@ -7,6 +7,7 @@ from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run
 
@@ -17,13 +18,28 @@ if TYPE_CHECKING:
 class Deliveries:
     """Hands out the ready runs of one queue to its consumers."""
 
-    __slots__ = ("_consumers", "_counters", "_eviction", "_seen_to", "bytes", "count", "order", "ready")
+    __slots__ = (
+        "_consumers",
+        "_counters",
+        "_eviction",
+        "_locks",
+        "_now_ms",
+        "_seen_to",
+        "bytes",
+        "count",
+        "order",
+        "ready",
+    )
 
-    def __init__(self, ready: Ready, consumers: Consumers, eviction: Eviction, counters: Counters) -> None:
+    def __init__(
+        self, ready: Ready, consumers: Consumers, eviction: Eviction, counters: Counters, locks: Locks
+    ) -> None:
         self.ready = ready
         self._consumers = consumers
         self._eviction = eviction
         self._counters = counters
+        self._locks = locks
+        self._now_ms = 0
         self.order: Order | None = None
         """Who gets what where it is not simply the head that is next."""
         self._seen_to = 0
@@ -33,12 +49,13 @@ class Deliveries:
         self.bytes = 0
         """Of the messages in flight."""
 
-    def hand_out(self, effects: list[Effect]) -> bool:
+    def hand_out(self, effects: list[Effect], now_ms: int) -> bool:
         """Gives everybody with credit a share, in turns, until there is no credit or nothing ready.
 
         Returns:
             Whether somebody waits for a head that is only on disk.
         """
+        self._now_ms = now_ms
         consumers = self._consumers
         order = self.order
         if order is not None and not order.begin():
@@ -141,13 +158,16 @@ class Deliveries:
             counters.redelivered += min(end, self._seen_to) - run.sequence
         if end > self._seen_to:
             self._seen_to = end
-        if consumer.options.presettled:
+        plain = consumer.plain
+        if not plain and consumer.options.presettled:
             counters.accepted += count
             effects.append(Removed(run.batch, run.sequence, end, size, Reason.ACCEPTED))
-        else:
-            consumer.in_flight.append(number, run)
-            self.count += count
-            self.bytes += size
+            return
+        consumer.in_flight.append(number, run)
+        self.count += count
+        self.bytes += size
+        if not plain:
+            self._locks.add(consumer, number, number + count, self._now_ms + consumer.lock_ms)
 
     def _show(self, browser: Consumer, effects: list[Effect]) -> None:
         """Sends copies of what is ready from the browser's cursor on."""
@@ -178,7 +198,7 @@ class Deliveries:
         """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""
         waiting: list[Consumer] = []
         for consumer in self._consumers.draining:
-            if consumer.next < consumer.limit and self._expects(consumer):
+            if consumer.next < consumer.limit and not consumer.standby and self._expects(consumer):
                 waiting.append(consumer)
                 continue
             consumer.draining = False

@@ -22,6 +22,10 @@ class Reason(StrEnum):
     """A newer message with its key came, in a queue of last values."""
     CANCELLED = "cancelled"
     """It was delayed, and called off before its time."""
+    QUEUE_FULL = "queue-full"
+    """The oldest gave way to what came, and the policy names a dead-letter queue for them."""
+    DISCARDED = "discarded"
+    """The same where it names none."""
     LOST = "lost"
     """The journal gave back less than was written to it."""
 
@@ -106,6 +110,15 @@ class Refused(NamedTuple):
     description: str
 
 
+class LockAnswer(NamedTuple):
+    """What became of a SettleLocked or RenewLock."""
+
+    found: bool
+    """False when the lock ran out, the delivery was settled, or the key is not known here."""
+    until_ms: int
+    """Of a renewed lock: when it runs out now; else 0."""
+
+
 class Peeked(NamedTuple):
     """What a Peek saw; some of the runs may be evicted, the engine reads those from their places."""
 
@@ -114,4 +127,16 @@ class Peeked(NamedTuple):
     """Of each of the runs."""
 
 
-Effect = Stored | Deliver | Drained | Removed | Returned | Replaced | DeadLetter | Fetch | Refused | Peeked
+Effect = (
+    Stored
+    | Deliver
+    | Drained
+    | Removed
+    | Returned
+    | Replaced
+    | DeadLetter
+    | Fetch
+    | Refused
+    | LockAnswer
+    | Peeked
+)

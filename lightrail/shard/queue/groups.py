@@ -104,7 +104,7 @@ class Groups(Order):
             return
         group = self._group(key)
         self._of[run.sequence] = group
-        if group.owner is None and stays:
+        if group.owner is None and stays and not consumer.departed:
             self._own(group, consumer.id)
         if group.owner == consumer.id:
             group.in_flight += 1

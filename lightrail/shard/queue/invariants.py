@@ -18,6 +18,8 @@ def check(machine: Machine) -> None:
     _check_locked_once(machine)
     _check_deadlines(machine)
     _check_groups(machine)
+    _check_locks(machine)
+    _check_bounds(machine)
 
 
 def _check_conservation(machine: Machine) -> None:
@@ -62,7 +64,7 @@ def _check_sums(machine: Machine, ready: Ready) -> None:
 def _check_consumers(machine: Machine) -> None:
     count = size = 0
     consumers = machine.consumers
-    for consumer in consumers:
+    for consumer in consumers.by_id.values():
         assert consumer.limit >= consumer.next, f"consumer {consumer.id} has negative credit"
         _check_line(consumer.in_flight)
         for key, run in zip(consumer.in_flight.keys, consumer.in_flight.runs, strict=True):
@@ -75,14 +77,22 @@ def _check_consumers(machine: Machine) -> None:
             assert not len(consumer.in_flight), "a browser has something in flight"
         else:
             assert ring in consumers.rings
-            assert consumer.waits == (consumer.limit > consumer.next)
+            assert consumer.waits == (consumer.limit > consumer.next and not consumer.standby)
             assert list(ring.turn).count(consumer) == consumer.waits
         assert consumer.draining == (consumer in consumers.draining)
+    for consumer in consumers.departed.values():
+        _check_line(consumer.in_flight)
+        count += sum(run.count for run in consumer.in_flight.runs)
+        size += sum(run.size for run in consumer.in_flight.runs)
+        assert len(consumer.in_flight), "a consumer is remembered that left nothing locked"
+        assert machine.locks.by_key[consumer.options.lock_key] is consumer
     assert machine.in_flight_count == count
     assert machine.in_flight_bytes == size
-    competing = [each for each in consumers if each.ring is not None]
+    competing = [each for each in consumers.by_id.values() if each.ring is not None]
     assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
     assert not consumers.exclusive or len(competing) == 1
+    active = [each for each in competing if not each.standby]
+    assert len(active) == (1 if consumers.single_active and competing else len(competing))
 
 
 def _check_locked_once(machine: Machine) -> None:
@@ -120,6 +130,25 @@ def _check_groups(machine: Machine) -> None:
         assert group.foreign >= 0
         assert group.owner is not None or not group.in_flight, "messages with an owner who is none"
         assert group.owner is None or group.owner in machine.consumers.by_id, "the owner has left"
+
+
+def _check_locks(machine: Machine) -> None:
+    """Everything in flight with a timed lock comes back by itself."""
+    heap = machine.locks.heap
+    for consumer in machine.consumers:
+        ranges = sorted((first, last) for _, identity, first, last in heap if identity == consumer.id)
+        line = consumer.in_flight
+        for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+            for number in range(key, key + run.count) if consumer.lock_ms else ():
+                assert any(first <= number < last for first, last in ranges), f"{number} is locked for ever"
+
+
+def _check_bounds(machine: Machine) -> None:
+    policy = machine.policy
+    if policy.overflow == "discard_existing" and machine.ready.count:
+        waiting = machine.ready.runs[machine.ready.head].sequence in machine.eviction.fetching
+        assert policy.max_length is None or machine.held <= policy.max_length or waiting
+        assert policy.max_bytes is None or machine.held_bytes <= policy.max_bytes or waiting
 
 
 def _check_line(line: Line) -> None:

@@ -15,7 +15,9 @@ from dataclasses import replace
 from heapq import heappush
 from typing import Any, Final
 
+from lightrail.shard.queue import bounds
 from lightrail.shard.queue.commands import (
+    FAILED,
     Attach,
     Cancel,
     Change,
@@ -28,17 +30,21 @@ from lightrail.shard.queue.commands import (
     OutcomeKind,
     Peek,
     Purge,
+    RenewLock,
     Restore,
     Settle,
+    SettleLocked,
     Tick,
 )
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
 from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import (
     DeadLetter,
     Effect,
     Fetch,
+    LockAnswer,
     Peeked,
     Reason,
     Removed,
@@ -50,11 +56,18 @@ from lightrail.shard.queue.effects import (
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.line import GONE
-from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours, merge_evicted, on_disk
+from lightrail.shard.queue.locks import Locks
+from lightrail.shard.queue.merging import (
+    JOINED_BYTES,
+    join_neighbours,
+    merge_evicted,
+    on_disk,
+    parts_of,
+)
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run
-from lightrail.shard.queue.runs import Place, Run, batch_of
+from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.special import Look, Special
 
@@ -78,7 +91,7 @@ class Machine:
         annotate: merges the annotations of a modified outcome into an encoded message; without it they
             are ignored.
         look: makes of a path what reads that field from an encoded message; without it no message has a
-            key, a group or a delay.
+            key, a group or a delay, and none is a duplicate.
 
     Raises:
         ValueError: the policy asks for what does not go together.
@@ -96,7 +109,9 @@ class Machine:
         "counters",
         "deadlines",
         "deliveries",
+        "duplicates",
         "eviction",
+        "locks",
         "name",
         "next_sequence",
         "policy",
@@ -120,7 +135,10 @@ class Machine:
         self.deadlines = Deadlines()
         self.eviction = Eviction(self.ready)
         self.counters = Counters()
-        self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters)
+        self.locks = Locks(self.consumers)
+        self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
+        self.duplicates: Duplicates | None = None
+        """The message-ids of the window, where the policy has one."""
         self._annotate = annotate
         self._look = look or _blind
         self.special: Special | None = None
@@ -151,18 +169,21 @@ class Machine:
                 if consumer is not None:
                     self.consumers.credit(consumer, command.limit, command.drain)
             case Attach():
-                refused = self.consumers.attach(command.consumer, command.options)
-                if refused is not None:
-                    effects.append(refused)
-                elif self.deliveries.order is not None or command.options.selects is not None:
-                    self._attached(self.consumers.by_id[command.consumer])
+                self._attach(command, effects)
             case Detach():
                 consumer = self.consumers.detach(command.consumer)
                 if consumer is not None:
-                    runs = consumer.in_flight.everything()
-                    self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
+                    if not self.locks.detached(consumer):
+                        runs = consumer.in_flight.everything()
+                        self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
                     if self.deliveries.order is not None:
                         self._detached(consumer, self.deliveries.order)
+            case SettleLocked():
+                self._settle_locked(command, now_ms, effects)
+            case RenewLock():
+                self._pass_time(now_ms, effects)
+                until_ms = self.locks.renew(command.key, command.number, command.sequence, now_ms)
+                effects.append(LockAnswer(until_ms is not None, until_ms or 0))
             case Tick():
                 self._pass_time(now_ms, effects)
             case Fetched():
@@ -198,7 +219,24 @@ class Machine:
         self._joining_bytes += batch.size
         if batch.expires_at_ms is not None:
             self.deadlines.add(run)
-        return [Stored(run)]
+        effects: list[Effect] = [Stored(run)]
+        if self.policy.guarded:
+            self._trim(effects)
+        return effects
+
+    def _attach(self, command: Attach, effects: list[Effect]) -> None:
+        identity, options = command
+        refused = self.locks.refusal(identity, options)
+        if refused is None:
+            refused = self.consumers.attach(identity, options, self.policy)
+        if refused is not None:
+            effects.append(refused)
+            return
+        consumer = self.consumers.by_id[identity]
+        if self.deliveries.order is not None or options.selects is not None:
+            self._attached(consumer)
+        if options.lock_key:
+            self.locks.attached(consumer)
 
     def _settle(self, command: Settle) -> list[Effect]:
         effects: list[Effect] = []
@@ -207,6 +245,15 @@ class Machine:
             runs = consumer.in_flight.take(command.first, command.last)
             self._settle_runs(consumer, runs, command.outcome, effects)
         return effects
+
+    def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
+        self._pass_time(now_ms, effects)
+        consumer = self.locks.holder(command.key, command.number, command.sequence)
+        if consumer is not None:
+            runs = consumer.in_flight.take(command.number, command.number + 1)
+            self._settle_runs(consumer, runs, command.outcome, effects)
+            self.locks.settled(consumer)
+        effects.append(LockAnswer(consumer is not None, 0))
 
     def _settle_runs(
         self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]
@@ -239,6 +286,7 @@ class Machine:
                     self.counters.released += run.count
                     self._give_back(run)
             case _:
+                self.counters.modified += sum(run.count for run in runs)
                 self._modify(consumer, runs, outcome, effects)
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
@@ -248,7 +296,6 @@ class Machine:
         returned: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
         for run in runs:
-            self.counters.modified += run.count
             attempts = run.attempts + outcome.delivery_failed
             barred = run.barred
             if outcome.undeliverable_here and consumer.id not in barred:
@@ -314,14 +361,21 @@ class Machine:
     @property
     def next_deadline_ms(self) -> int | None:
         """When the machine wants a Tick (or a dispatch, which does the same), or None."""
-        times = [self.deadlines.next_ms, self.eviction.retries[0][0] if self.eviction.retries else None]
+        heap = self.deadlines.heap
+        due_ms = heap[0][0] if heap else None
+        if self.eviction.retries:
+            due_ms = _earlier(due_ms, self.eviction.retries[0][0])
+        if self.locks.heap:
+            due_ms = _earlier(due_ms, self.locks.next_ms)
         if self.special is not None:
-            times.append(self.special.next_ms)
+            due_ms = _earlier(due_ms, self.special.next_ms)
         elif self.deliveries.order is not None and self.deliveries.order.unfinished:
-            times.append(0)
-        return min((time for time in times if time is not None), default=None)
+            due_ms = 0
+        return due_ms
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
+        for consumer, first, last in self.locks.due(now_ms):
+            self._unlock(consumer, first, last, effects)
         for run in self.eviction.retry(now_ms):
             self.deadlines.add(run)
         if self._untold:
@@ -356,6 +410,64 @@ class Machine:
                     self.deliveries.order.removed(run)
                 self._discard(run, Reason.EXPIRED, effects)
 
+    def _unlock(self, consumer: Consumer, first: int, last: int, effects: list[Effect]) -> None:
+        """The locks of these deliveries ran out: each counts as a failed one."""
+        runs = consumer.in_flight.take(first, last)
+        if self.deliveries.order is not None:
+            self.deliveries.order.settling(consumer, runs)
+        for run in runs:
+            self.deliveries.count -= run.count
+            self.deliveries.bytes -= run.size
+            self.counters.locks_expired += run.count
+        self._modify(consumer, runs, FAILED, effects)
+        self.locks.settled(consumer)
+
+    # --- bounds ---------------------------------------------------------------------------------------
+
+    def room(self, batch: Batch, first: int = 0) -> int:
+        """How many messages of a batch, from index `first` on, may be enqueued by the policy's bounds."""
+        if not bounds.refuses(self.policy):
+            return batch.count - first
+        return bounds.room(self.policy, self.held, self.held_bytes, batch, first)
+
+    def _trim(self, effects: list[Effect]) -> None:
+        """With discard_existing: the oldest ready messages go until the rest is within the bounds.
+
+        What is to be dead-lettered and only on disk is fetched first; then it goes on.
+        """
+        if self.policy.overflow != bounds.DISCARD_EXISTING:
+            return
+        ready = self.ready
+        buries = self.policy.discard_to_dead_letter and self.policy.dead_letter
+        index = ready.head
+        while ready.count:
+            messages, size = bounds.excess(self.policy, self.held, self.held_bytes)
+            if messages <= 0 and size <= 0:
+                return
+            run = ready.runs[index]
+            if run is GONE:
+                index += 1
+                continue
+            if buries and run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            count = max(messages, 1)
+            while count < run.count and run.cut(0, count).size < size:
+                count += 1
+            gone, rest = parts_of(run, min(count, run.count))
+            ready.swap(index, index + 1, [rest] if rest.count else [])
+            index = ready.index(gone.end)
+            if self.deliveries.order is not None:
+                self.deliveries.order.removed(gone)
+            self.eviction.unseen_bytes += gone.size
+            if buries:
+                self._discard(gone, Reason.QUEUE_FULL, effects)
+            else:
+                discarded = self.counters.discarded
+                discarded[Reason.DISCARDED] = discarded.get(Reason.DISCARDED, 0) + gone.count
+                effects.append(_removed(gone, Reason.DISCARDED))
+
     # --- deliveries -----------------------------------------------------------------------------------
 
     def dispatch(self, now_ms: int) -> list[Effect]:
@@ -367,12 +479,13 @@ class Machine:
         """
         effects: list[Effect] = []
         heap = self.deadlines.heap
-        if (heap and heap[0][0] <= now_ms) or self.eviction.retries:
+        locks = self.locks.heap
+        if (heap and heap[0][0] <= now_ms) or self.eviction.retries or (locks and locks[0][0] <= now_ms):
             self._pass_time(now_ms, effects)
         if self.special is not None:
             self.special.prepare(now_ms, effects)
         deliveries = self.deliveries
-        blocked = deliveries.hand_out(effects)
+        blocked = deliveries.hand_out(effects, now_ms)
         if self.ready.evicted_runs and (
             blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
         ):
@@ -432,6 +545,8 @@ class Machine:
         for run in lost:
             self.counters.lost += run.count
             effects.append(_removed(run, Reason.LOST))
+        if self.policy.guarded:
+            self._trim(effects)
 
     def _restore(self, command: Restore, now_ms: int) -> None:
         assert not self.next_sequence, "expected a new machine to restore into"
@@ -454,6 +569,10 @@ class Machine:
             special.build(now_ms)
         if self.deliveries.order is not None:
             self.deliveries.order.enqueued(command.next_sequence)
+        if command.ids:
+            # Whether they are needed is for the policy to say, which may come later.
+            self.duplicates = self.duplicates or Duplicates(self._look)
+            self.duplicates.restore(command.ids)
 
     def _peek(self, command: Peek) -> Peeked:
         found: list[Run] = []
@@ -535,6 +654,11 @@ class Machine:
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
             for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
+        self.consumers.follow(policy)
+        if policy.duplicate_window_ms is None:
+            self.duplicates = None
+        elif self.duplicates is None:
+            self.duplicates = Duplicates(self._look)
 
     def _attached(self, consumer: Consumer) -> None:
         """A consumer came that selects, or to a queue with an order of its own."""
@@ -552,6 +676,28 @@ class Machine:
             self.deliveries.order = None
 
     # --- figures --------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Messages that count against the policy's bounds: ready, delayed and in flight."""
+        return self.ready.count + self.deliveries.count + self._delayed.count
+
+    @property
+    def held_bytes(self) -> int:
+        """Their bytes."""
+        return self.ready.bytes + self.deliveries.bytes + self._delayed.bytes
+
+    @property
+    def locked_count(self) -> int:
+        """Messages in flight under a timed lock."""
+        if not self.locks.heap:
+            return 0
+        return sum(
+            run.count
+            for consumer in self.consumers
+            if consumer.lock_ms
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]
+        )
 
     @property
     def in_flight_count(self) -> int:
@@ -628,3 +774,7 @@ def _rejoined(runs: list[Run]) -> list[Run]:
         else:
             result.append(run)
     return result
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)

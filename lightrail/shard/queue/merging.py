@@ -103,6 +103,17 @@ def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms:
     )
 
 
+def parts_of(run: Run, count: int) -> tuple[Run, Run]:
+    """The first `count` messages and the others, each of them whole batches where they are only on disk."""
+    head, rest = run.split(count)
+    batch = run.batch
+    if batch.data is None and rest.count:
+        size = head.size
+        head = on_disk(head, count, size, batch.place, batch.expires_at_ms)
+        rest = on_disk(rest, rest.count, run.size - size, batch.place, batch.expires_at_ms)
+    return head, rest
+
+
 def parted(each: Run, run: Run, place: Place) -> list[Run]:
     """A run of the queue, parted where `run` begins and ends; what lies inside gets the new place."""
     low = max(run.sequence, each.sequence) - each.sequence

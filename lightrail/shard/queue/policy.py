@@ -1,6 +1,6 @@
 """The policy of a queue machine: what it does beyond first in, first out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightrail.model import limits, orders
 
@@ -23,6 +23,41 @@ class Policy:
     """Messages of one group-id (messaging 3.2.4) are with one consumer at a time, in order."""
     delay: bool = False
     """Whether messages may ask to wait: x-opt-delivery-time, x-opt-delivery-delay."""
+    max_age_ms: int | None = None
+    """Messages expire so long after they came, or earlier by their own time to live."""
+    lock_ms: int | None = None
+    """How long a delivery is its consumer's, where the consumer says nothing; None for until it goes."""
+    max_length: int | None = None
+    """Messages, ready, delayed and in flight."""
+    max_bytes: int | None = None
+    """Of the same."""
+    overflow: str = "reject"
+    """Past these bounds: reject, discard_incoming, discard_existing, flow_control, or flow_to_disk, for which
+    they bound only what is in memory."""
+    enqueue_timeout_ms: int | None = None
+    """How long what came waits for room before the overflow acts: None for not at all, and with flow_control
+    for ever."""
+    duplicate_window_ms: int | None = None
+    """A message whose message-id came within so long is dropped."""
+    max_readers: int | None = None
+    """Consumers; browsers don't count."""
+    single_active: bool = False
+    """One consumer gets everything, the next when it goes."""
+    exclusive: bool = False
+    """One consumer is allowed."""
+    durable: str = "default"
+    """`always` and `never` stand above what messages say."""
+    max_message_bytes: int | None = None
+    discard_to_dead_letter: bool = False
+    """With discard_existing: what gives way is dead-lettered instead of removed."""
+    guarded: bool = field(init=False, default=False)
+    """Whether any field above has a say when messages come; without, batches are taken as they are."""
+
+    def __post_init__(self) -> None:
+        limits_ = (self.max_age_ms, self.max_length, self.max_bytes, self.max_message_bytes)
+        guarded = self.durable != "default" or self.duplicate_window_ms is not None
+        guarded = guarded or any(limit is not None for limit in limits_)
+        object.__setattr__(self, "guarded", guarded)
 
     def check(self) -> None:
         """Raises ValueError with the fields that don't go together."""

@@ -117,6 +117,24 @@ def test_neighbouring_answers_are_one_disposition() -> None:
     assert rig.connection.frontend.counts.unanswered_bytes == 0
 
 
+def test_a_batch_that_was_taken_in_part_is_settled_in_two_pieces() -> None:
+    rig = Rig()
+    rig.transfers(5)
+    rig.transfers(2, settled=True)
+    rig.producer.refused(1, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "queue q is full", 2))
+    rig.producer.refused(2, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "queue q is full", 1))
+    (first, second, state), rest = rig.link.settled[0], rig.link.settled[1:]
+    assert (first, second, state) == (0, 1, ACCEPTED)
+    ((first, second, state),) = rest
+    assert (first, second) == (2, 4)
+    assert isinstance(state, Rejected)
+    assert state.error is not None
+    assert state.error.description == "queue q is full"
+    counts = rig.connection.frontend.counts
+    assert (counts.messages_accepted, counts.messages_refused) == (3, 4)
+    assert rig.producer.unanswered == 0
+
+
 def test_settled_transfers_get_no_disposition() -> None:
     rig = Rig()
     rig.transfers(2)

@@ -43,6 +43,7 @@ def test_rejected_messages_go_with_their_reason_as_one_group() -> None:
         Symbol("x-opt-dead-letter-time"): scene.now_ms,
         Symbol("x-opt-dead-letter-condition"): "acme:bad",
         Symbol("x-opt-dead-letter-description"): "no such customer",
+        Symbol("x-opt-dead-letter-count"): 1,
     }
     append, settle = store.records[-2:]
     assert isinstance(append, Append)
@@ -51,6 +52,22 @@ def test_rejected_messages_go_with_their_reason_as_one_group() -> None:
     assert not settle.flags & CONTINUED
     assert (settle.outcome, settle.ranges) == (Outcome.DEAD_LETTERED, [(0, 2)])
     assert scene.counts.dead_lettered["rejected"] == 2
+
+
+def test_a_message_that_dies_again_keeps_its_first_error_and_counts() -> None:
+    """As after a redrive: somebody sends what was in the dead-letter queue once more."""
+    scene, _, peer = opened(letters(1))
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(condition="acme:bad", description="first"))
+    peer.consume(3, "q/$dlq", 1)
+    scene.now_ms += 5
+    peer.send(1, 2, peer.messages(3))
+    peer.settle(2, 1, 1, OutcomeCode.REJECTED, SettleDetail(condition="acme:worse", description="second"))
+    peer.credit(3, 2)
+    notes = decode_annotations(peer.messages(3)[1])
+    assert notes[Symbol("x-opt-dead-letter-condition")] == "acme:bad"
+    assert notes[Symbol("x-opt-dead-letter-description")] == "first"
+    assert notes[Symbol("x-opt-dead-letter-count")] == 2
+    assert notes[Symbol("x-opt-dead-letter-time")] == scene.now_ms
 
 
 def test_too_many_attempts() -> None:

@@ -234,3 +234,53 @@ def test_a_shard_whose_store_failed_says_so() -> None:
     scene, peer = filled(1)
     scene.engine.commit_failed(OSError("the disk is broken"))
     assert "the disk is broken" in error(peer, "purge", queue="q")["description"]
+
+
+# --- locks ---------------------------------------------------------------------------------------------
+
+KEY = "0123456789abcdef0123456789abcdef"
+
+
+def test_a_locked_message_is_settled_and_renewed_by_whoever_knows_its_lock() -> None:
+    scene, peer = filled(3)
+    gateway = scene.peer("gateway", 9)
+    gateway.consume(5, "q", 3, lock_ms=500, lock_key=KEY)
+    gateway.say(frame(Kind.GOODBYE))
+    lock = {"queue": "q", "sequence": 1, "lock": f"{KEY}-1"}
+    scene.now_ms += 100
+    assert answer(peer, "renew", **lock)[0] == {"found": True, "locked_until_ms": scene.now_ms + 500}
+    number = peer.ask("settle", **lock)
+    assert number not in peer.answers
+    scene.settle_down()
+    assert peer.answers[number][0] == {"found": True}
+    number = peer.ask("settle", **lock)
+    scene.settle_down()
+    assert peer.answers[number][0] == {"found": False}
+    assert answer(peer, "renew", **lock)[0] == {"found": False, "locked_until_ms": 0}
+    # The right lock of another message.
+    assert not answer(peer, "renew", queue="q", sequence=0, lock=f"{KEY}-2")[0]["found"]
+    rejected = {"outcome": "rejected", "condition": "acme:bad", "description": "no"}
+    peer.ask("settle", queue="q", sequence=2, lock=f"{KEY}-2", **rejected)
+    peer.ask("settle", queue="q", sequence=0, lock=f"{KEY}-0", outcome="modified", delivery_failed=True)
+    scene.settle_down()
+    assert scene.queue("q") == {"ready": 1, "in_flight": 0}
+    assert scene.queue("q/$dlq") == {"ready": 1, "in_flight": 0}
+    peer.consume(6, "q", 1)
+    assert peer.delivered[6][0].attempts == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"lock": "x"}, "expected KEY-NUMBER"),
+        ({"lock": f"{KEY}-x"}, "expected KEY-NUMBER"),
+        ({"lock": 5}, "expected KEY-NUMBER"),
+        ({"lock": f"{KEY}-0", "outcome": "lost"}, "expected one of accepted, rejected, released, modified"),
+        ({"lock": f"{KEY}-0", "outcome": []}, "expected one of"),
+        ({"lock": f"{KEY}-0", "annotations": "zz"}, "an encoded map in hex"),
+        ({"lock": f"{KEY}-0", "sequence": -1}, "expected a whole number"),
+    ],
+)
+def test_what_is_wrong_about_settling_is_said(fields: dict[str, Any], said: str) -> None:
+    _, peer = filled(1)
+    assert said in error(peer, "settle", queue="q", **fields)["description"]

@@ -8,7 +8,10 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
 from lightrail.shard.journal.sqlite import SqliteStore
+from lightrail.shard.queue.commands import Change
+from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Place
+from lightrail.shard.queues import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore
@@ -339,3 +342,85 @@ def test_transient_messages_of_several_queues_are_spilled_by_each() -> None:
     spilled = [each for each in scene.store.appends() if each.flags & SPILLED]
     assert {each.targets[0][0] for each in spilled} == {1, 2, 3}
     assert all(len(each.targets) == 1 for each in spilled)
+
+
+# --- queues whose policies have a say --------------------------------------------------------------------
+
+
+def with_policy(scene: Scene, name: str, policy: Policy) -> Queue:
+    queue = scene.engine._queues.find(name)
+    assert queue is not None
+    queue.machine.apply(Change(policy), 0)
+    return queue
+
+
+def identified(id: bytes) -> bytes:
+    section = b"\xa0" + bytes((len(id),)) + id
+    return b"\x00\x53\x73\xc0" + bytes((len(section) + 1, 1)) + section + b"\x00\x53\x75\xa0\x01x"
+
+
+def test_one_full_queue_refuses_a_batch_for_all() -> None:
+    scene, peer = opened()
+    full = with_policy(scene, "b", Policy(max_length=3))
+    peer.route(1, 1, 5, [b"w", b"x"])
+    peer.route(1, 2, 5, [b"y", b"z"])
+    scene.settle_down()
+    assert peer.accepted(1) == [1]
+    ((_, number, refusal),) = peer.refusals
+    assert (number, refusal.accepted) == (2, 0)
+    assert "queue b is full" in refusal.description
+    assert [scene.queue(name)["ready"] for name in "abc"] == [2, 2, 2]
+    assert full.machine.counters.refused == 2
+    # What fits everywhere is one record still.
+    assert isinstance(scene.store, SmallStore)
+    assert [len(append.targets) for append in scene.store.appends()] == [3]
+
+
+def test_each_queue_takes_of_a_batch_what_its_policy_says() -> None:
+    scene, peer = opened()
+    with_policy(scene, "a", Policy(duplicate_window_ms=1_000))
+    with_policy(scene, "b", Policy(max_length=3, overflow="discard_incoming"))
+    with_policy(scene, "c", Policy(max_age_ms=50, dead_letter=False))
+    peer.route(1, 1, 5, [identified(b"1"), identified(b"2")])
+    peer.route(1, 2, 5, [identified(b"2"), identified(b"3")])
+    scene.settle_down()
+    assert peer.accepted(1) == [1, 2]
+    assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 4]
+    peer.route(1, 2, 5, [identified(b"2"), identified(b"3")])
+    scene.tick(50)
+    assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 0]
+
+
+def test_what_several_policies_made_of_a_batch_survives_together() -> None:
+    files = FakeFiles()
+    scene = journalled(files)
+    _, peer = opened(scene)
+    for name, policy in (
+        ("a", Policy(duplicate_window_ms=60_000)),
+        ("b", Policy(max_length=3, overflow="discard_incoming")),
+        ("c", Policy(durable="never")),
+    ):
+        with_policy(scene, name, policy)
+    peer.route(1, 1, 5, [identified(b"1"), identified(b"2"), identified(b"1")])
+    peer.route(1, 2, 5, [identified(b"2"), identified(b"3")])
+    scene.settle_down()
+    scene = journalled(files.after_crash(1, "none"))
+    assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 0]
+    _, peer = opened(scene)
+    with_policy(scene, "a", Policy(duplicate_window_ms=60_000))
+    # The router's last batch is known, and the ids are.
+    peer.route(1, 2, 5, [identified(b"2"), identified(b"3")])
+    peer.route(1, 3, 5, [identified(b"3"), identified(b"4")])
+    scene.settle_down()
+    assert peer.accepted(1) == [2, 3]
+    assert [scene.queue(name)["ready"] for name in "abc"] == [4, 5, 2]
+
+
+def test_a_full_disk_refuses_a_guarded_batch() -> None:
+    scene, peer = opened()
+    with_policy(scene, "b", Policy(max_length=3))
+    assert isinstance(scene.store, SmallStore)
+    scene.store.full = True
+    peer.route(1, 1, 5, [b"x"])
+    assert peer.refusals[0][2].description == "there is no room"
+    assert [scene.queue(name)["ready"] for name in "abc"] == [0, 0, 0]

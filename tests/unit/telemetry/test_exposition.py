@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import aiohttp
 
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import QUEUE_COUNTERS, SHARD_FAMILIES, ShardCounts
+from lightrail.telemetry.families import QUEUE_COUNTERS, QUEUE_GAUGES, SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
 
 
@@ -18,7 +18,7 @@ async def get(port: int, path: str) -> tuple[int, str, str]:
 def test_the_paths() -> None:
     async def check() -> None:
         counts = ShardCounts()
-        figures = SimpleNamespace(**dict.fromkeys((*QUEUE_COUNTERS, "ready", "in_flight", "bytes"), 3))
+        figures = SimpleNamespace(**dict.fromkeys((*QUEUE_COUNTERS, *QUEUE_GAUGES, "bytes"), 3))
         counts.queues = lambda: [("a", figures), ("b", figures)]  # type: ignore[list-item]
         reasons: list[str | None] = ["recovering"]
         runner, port = await exposition.start(

@@ -14,6 +14,7 @@ from lightrail.telemetry.families import (
     DETAILED_FAMILIES,
     FRONTEND_FAMILIES,
     QUEUE_COUNTERS,
+    QUEUE_GAUGES,
     SHARD_FAMILIES,
     FrontendCounts,
     QueueSelection,
@@ -24,7 +25,7 @@ from lightrail.telemetry.metrics import SYNC_SECONDS, Histogram, registry
 
 def queue(**figures: int) -> Any:
     """Figures of one queue, zero where nothing is said."""
-    return SimpleNamespace(**(dict.fromkeys((*QUEUE_COUNTERS, "ready", "in_flight", "bytes"), 0) | figures))
+    return SimpleNamespace(**(dict.fromkeys((*QUEUE_COUNTERS, *QUEUE_GAUGES, "bytes"), 0) | figures))
 
 
 def scrape(families: Any, counts: Any) -> dict[tuple[str, tuple[str, ...]], float]:

@@ -24,6 +24,7 @@ from lightrail.shard.journal.record import (
     Close,
     Epoch,
     Gap,
+    Ids,
     Outcome,
     Queue,
     QueueEntry,
@@ -31,13 +32,15 @@ from lightrail.shard.journal.record import (
     Seal,
     Settle,
     Snapshot,
+    Taken,
 )
 from lightrail.shard.journal.scan import Scan
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v1.bin"
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v2.bin"
+OLDER = GOLDEN.with_name("segment-v1.bin")
 
 
 def written() -> bytes:
@@ -62,6 +65,9 @@ def written() -> bytes:
     journal.append(Settle(1, [(1, 2)], Outcome.MODIFIED, attempts=3), 1_006)
     journal.append(Append([(2, 2)], 0, 0, orders, 0, 1, 0, CONTINUED), 1_007)
     journal.append(Settle(1, [(1, 2)], Outcome.DEAD_LETTERED, "rejected"), 1_007)
+    journal.append(Append([(2, 3)], 6, 8, orders, 0, 1, 0, CONTINUED), 1_007)
+    journal.append(Ids(1, 61_007, bytes(range(32)), CONTINUED), 1_007)
+    journal.append(Taken(6, 8, 1), 1_007)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -77,12 +83,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (1, 1, 1, 0x03020100)
+    assert header == (2, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 17))
+    assert [record.lsn for record in found] == list(range(1, 20))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(12)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -95,12 +101,14 @@ def test_the_golden_file_is_read() -> None:
         Settle(1, [(0, 1), (2, 3)], 0),
         Settle(1, [(1, 2)], 3, "", 3),
         Settle(1, [(1, 2)], 5, "rejected"),
+        Ids(1, 61_007, bytes(range(32)), CONTINUED),
+        Taken(6, 8, 1),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
     ]
     appends = [record for record in found if record.code == APPEND]
-    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED]
+    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED, CONTINUED]
     head, targets, column = decode_append_head(appends[0].view, appends[0].start, appends[0].length)
     assert head == (0xFFFF_FFFF_FFFF_FFFE, 17, 1_001, 0, 0, 3, 10, 0, 1, 7, 1)
     assert targets == [(1, 0)]
@@ -109,6 +117,23 @@ def test_the_golden_file_is_read() -> None:
     head, targets, _ = decode_append_head(appends[1].view, appends[1].start, appends[1].length)
     assert head == (5, 1, 1_002, 9_000, 3, 1, 1_500, 0, 2, 4, 1)
     assert targets == [(1, 3), (2, 0)]
+
+
+def test_a_segment_of_the_first_version_is_read_and_gone_on_with() -> None:
+    """Nothing of it reads differently; what is written from then on is of the version of today."""
+    files = FakeFiles()
+    files.create(name_of(1)).write(0, [OLDER.read_bytes()])
+    journal = Journal(files, "cluster", 2, segment_bytes=16_384)
+    recovered = journal.recover(1 << 20, 2_000)
+    (queue,) = recovered.queues
+    assert (queue.name, queue.next_sequence, queue.ids) == ("orders", 4, [])
+    assert [message for run in queue.runs for message in run.messages()] == [b"x" * 1_500]
+    assert recovered.producers == {0xFFFF_FFFF_FFFF_FFFE: 17, 5: 1}
+    assert (recovered.parts, recovered.sealed, recovered.epoch) == ({}, True, 5)
+    header = decode_segment_header(files.inodes[name_of(2)].live[:40])
+    assert header is not None
+    assert header.version == 2
+    journal.close(2_001)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +147,9 @@ def test_the_golden_file_is_read() -> None:
             [QueueEntry(1, "a", "{}", 5), QueueEntry(1 << 40, "b\u00e9", '{"x":[]}', 1 << 50)],
             {1: 2, 1 << 63: 4},
         ),
+        Snapshot(1, [], {1: 2}, {1: 7}),
+        Ids(1 << 40, 1 << 41, bytes(range(160)), CONTINUED),
+        Taken(1 << 63, 1 << 40, 9),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -129,14 +157,14 @@ def test_the_golden_file_is_read() -> None:
     ],
 )
 def test_records_come_back_as_they_went(
-    record: Settle | Queue | Snapshot | Seal | Epoch | Close | Gap,
+    record: Settle | Queue | Snapshot | Ids | Taken | Seal | Epoch | Close | Gap,
 ) -> None:
     data = finished(encode_small(record, 5, 1, 1_000), 3)
     assert len(data) >= 40
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 9, 255])
+@pytest.mark.parametrize("code", [0, 11, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):
@@ -145,7 +173,7 @@ def test_unknown_types_are_named(code: int) -> None:
 
 @pytest.mark.parametrize("length", range(40, 110))
 def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
-    for code in (1, 2, 3, 4):
+    for code in (1, 2, 3, 4, 9, 10):
         for fill in (0, 1, 255):
             rest = REST.pack(code, 0, MARK, 0, 1, 0)
             data = finished(rest + bytes([fill]) * (length - 32), 0)

@@ -1,0 +1,102 @@
+"""Duplicates: the message-ids that came within the window, so that what comes again is not stored again.
+
+Kept are digests of 16 bytes, each until its own time; the oldest go early when there are more than
+`limits.DUPLICATE_IDS_MAX`. A message without an id is never a duplicate.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from lightrail.model import limits
+from lightrail.shard.queue.runs import Batch
+
+DIGEST_BYTES: Final = 16
+
+Look = Callable[[str], Callable[[bytes], Any]]
+"""Gives for a path such as `message-id` what reads it from an encoded message; None where it is not there."""
+
+
+class Fresh(NamedTuple):
+    """A message that is no duplicate: where it is in the batch, and the digest of its id if it has one."""
+
+    at: int
+    digest: bytes | None
+
+
+class Duplicates:
+    """The ids of one queue."""
+
+    __slots__ = ("_groups", "_known", "_read")
+
+    def __init__(self, look: Look) -> None:
+        self._read = look("message-id")
+        self._known: dict[bytes, int] = {}
+        """Until when, by digest."""
+        self._groups: deque[tuple[int, list[bytes]]] = deque()
+        """(until when, digests) in the order they came."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def groups(self) -> Iterator[tuple[int, bytes]]:
+        """(until when, digests one after another), as Restore takes them."""
+        for until_ms, digests in self._groups:
+            yield until_ms, b"".join(digests)
+
+    def fresh(self, batch: Batch, first: int, now_ms: int) -> list[Fresh]:
+        """The messages of a batch, from index `first` on, that are no duplicates of others or each other."""
+        self._forget(now_ms)
+        known = self._known
+        here: set[bytes] = set()
+        found: list[Fresh] = []
+        for index in range(first, batch.count):
+            value = self._read(batch.message(index))
+            if value is None:
+                found.append(Fresh(index, None))
+                continue
+            digest = digest_of(value)
+            if known.get(digest, 0) <= now_ms and digest not in here:
+                here.add(digest)
+                found.append(Fresh(index, digest))
+        return found
+
+    def remember(self, digests: Sequence[bytes], until_ms: int) -> None:
+        """Messages with these ids were enqueued."""
+        self._groups.append((until_ms, list(digests)))
+        for digest in digests:
+            self._known[digest] = until_ms
+        while len(self._known) > limits.DUPLICATE_IDS_MAX:
+            self._drop()
+
+    def restore(self, groups: Sequence[tuple[int, bytes]]) -> None:
+        """What recovery found."""
+        for until_ms, column in groups:
+            self.remember(
+                [column[at : at + DIGEST_BYTES] for at in range(0, len(column), DIGEST_BYTES)], until_ms
+            )
+
+    def _forget(self, now_ms: int) -> None:
+        while self._groups and self._groups[0][0] <= now_ms:
+            self._drop()
+
+    def _drop(self) -> None:
+        until_ms, digests = self._groups.popleft()
+        for digest in digests:
+            if self._known.get(digest) == until_ms:
+                del self._known[digest]
+
+
+def digest_of(value: object) -> bytes:
+    """Of a message-id, which is an unsigned number, a UUID, bytes or text (messaging 3.2.11 to 3.2.14)."""
+    if isinstance(value, str):
+        encoded = b"s" + value.encode()
+    elif isinstance(value, bytes | bytearray | memoryview):
+        encoded = b"b" + bytes(value)
+    elif isinstance(value, UUID):
+        encoded = b"u" + value.bytes
+    else:
+        encoded = b"n" + str(value).encode()
+    return blake2b(encoded, digest_size=DIGEST_BYTES).digest()

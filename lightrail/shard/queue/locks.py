@@ -1,0 +1,183 @@
+"""Locks: deliveries that belong to their consumer for a time only, by when they run out.
+
+One entry per run that was delivered, in a heap. Entries are not taken out when deliveries are settled: they
+fall out at the head, or when the heap has grown far beyond what is locked. A renewal is a note beside the
+entry, so that renewing a lock a thousand times costs one number.
+
+Locks are in memory only: after a restart of the shard everything that was locked is ready again.
+"""
+
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from lightrail.model import conditions
+from lightrail.shard.queue.commands import ConsumerOptions
+from lightrail.shard.queue.consumers import Consumer, Consumers
+from lightrail.shard.queue.effects import Refused
+
+_STALE_MIN: Final = 256
+"""Entries below which nobody looks for stale ones."""
+
+
+class Locks:
+    """Timed locks of ranges of delivery numbers; an entry may be stale, never missing."""
+
+    __slots__ = ("_consumers", "_thin_at", "by_key", "heap")
+
+    def __init__(self, consumers: Consumers) -> None:
+        self._consumers = consumers
+        self.heap: list[tuple[int, int, int, int]] = []
+        """(milliseconds since the epoch, consumer, first and last delivery number)."""
+        self.by_key: dict[str, Consumer] = {}
+        """Consumers whose locks have a name, attached or departed."""
+        self._thin_at = _STALE_MIN
+
+    def add(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
+        """Deliveries, which are in flight by now, are locked until then."""
+        heappush(self.heap, (until_ms, consumer.id, first, last))
+        if len(self.heap) > self._thin_at:
+            self._thin()
+
+    @property
+    def next_ms(self) -> int | None:
+        """When a lock may run out, or None; what was settled in the meantime is passed over."""
+        heap = self.heap
+        while heap and not self._held(heap[0]):
+            self._drop(heappop(heap))
+        return heap[0][0] if heap else None
+
+    def due(self, now_ms: int) -> Iterable[tuple[Consumer, int, int]]:
+        """Takes out the ranges of delivery numbers whose lock has run out, earliest first."""
+        heap = self.heap
+        while heap and heap[0][0] <= now_ms:
+            _, identity, first, last = heappop(heap)
+            consumer = self._find(identity)
+            if consumer is None:
+                continue
+            for number in _within(consumer, first, last):
+                until_ms = consumer.renewed[number]
+                if until_ms > now_ms:
+                    heappush(heap, (until_ms, identity, number, number + 1))
+                    if first < number:
+                        yield consumer, first, number
+                    first = number + 1
+                else:
+                    del consumer.renewed[number]
+            if first < last:
+                yield consumer, first, last
+
+    def holder(self, key: str, number: int, sequence: int | None) -> Consumer | None:
+        """Who holds a delivery under this key; None where it is not, or the message has another sequence."""
+        consumer = self.by_key.get(key)
+        if consumer is None or not _holds(consumer, number, number + 1):
+            return None
+        line = consumer.in_flight
+        index = line.index(number)
+        found = line.runs[index].sequence + number - line.keys[index]
+        return consumer if sequence is None or sequence == found else None
+
+    def renew(self, key: str, number: int, sequence: int | None, now_ms: int) -> int | None:
+        """Locks a delivery anew; returns until when, or None where there is no such lock."""
+        consumer = self.holder(key, number, sequence)
+        if consumer is None or not consumer.lock_ms:
+            return None
+        until_ms = now_ms + consumer.lock_ms
+        consumer.renewed[number] = until_ms
+        return until_ms
+
+    # --- consumers with a key --------------------------------------------------------------------------
+
+    def refusal(self, identity: int, options: ConsumerOptions) -> Refused | None:
+        """Why a consumer may not have this key, or None."""
+        former = self.by_key.get(options.lock_key) if options.lock_key else None
+        if former is None:
+            return None
+        if former.id in self._consumers.by_id:
+            found = "found a consumer attached with the same one"
+        elif options.first < former.next:
+            found = f"found deliveries locked under it up to number {former.next - 1}, this one begins with "
+            found += f"{options.first}"
+        else:
+            return None
+        return Refused(identity, conditions.ILLEGAL_STATE, f"expected a lock key of its own, {found}")
+
+    def attached(self, consumer: Consumer) -> None:
+        """A consumer with a key came; what is still locked under it from before is its own again."""
+        key = consumer.options.lock_key
+        former = self.by_key.get(key)
+        self.by_key[key] = consumer
+        if former is None:
+            return
+        del self._consumers.departed[former.id]
+        consumer.in_flight = former.in_flight
+        consumer.renewed = former.renewed
+        self.heap = [
+            (until_ms, consumer.id if identity == former.id else identity, first, last)
+            for until_ms, identity, first, last in self.heap
+        ]
+        heapify(self.heap)
+
+    def detached(self, consumer: Consumer) -> bool:
+        """A consumer went; returns whether what it holds stays locked without it."""
+        key = consumer.options.lock_key
+        if not key:
+            return False
+        if consumer.lock_ms and len(consumer.in_flight):
+            self._consumers.departed[consumer.id] = consumer
+            consumer.departed = True
+            return True
+        del self.by_key[key]
+        return False
+
+    def settled(self, consumer: Consumer) -> None:
+        """Something that a departed consumer held has its outcome; with the last of it the key goes."""
+        if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
+            del self.by_key[consumer.options.lock_key]
+
+    # --- stale entries ---------------------------------------------------------------------------------
+
+    def _find(self, identity: int) -> Consumer | None:
+        return self._consumers.by_id.get(identity) or self._consumers.departed.get(identity)
+
+    def _held(self, entry: tuple[int, int, int, int]) -> bool:
+        """Whether any delivery of an entry is still in flight."""
+        _, identity, first, last = entry
+        consumer = self._find(identity)
+        return consumer is not None and _holds(consumer, first, last)
+
+    def _drop(self, entry: tuple[int, int, int, int]) -> None:
+        _, identity, first, last = entry
+        consumer = self._find(identity)
+        if consumer is not None:
+            for number in _within(consumer, first, last):
+                del consumer.renewed[number]
+
+    def _thin(self) -> None:
+        """Forgets stale entries; done again when there are twice as many as are left."""
+        kept = []
+        for entry in self.heap:
+            if self._held(entry):
+                kept.append(entry)
+            else:
+                self._drop(entry)
+        heapify(kept)
+        self.heap = kept
+        self._thin_at = _STALE_MIN + 2 * len(kept)
+
+
+def _holds(consumer: Consumer, first: int, last: int) -> bool:
+    """Whether a delivery from number `first` to before `last` is in flight."""
+    line = consumer.in_flight
+    index = line.index(first)
+    return index < len(line.runs) and line.keys[index] < last
+
+
+def _within(consumer: Consumer, first: int, last: int) -> list[int]:
+    """The renewed numbers of a range, in order."""
+    renewed = consumer.renewed
+    if not renewed:
+        return []
+    if last - first <= len(renewed):
+        return [number for number in range(first, last) if number in renewed]
+    return sorted(number for number in renewed if first <= number < last)

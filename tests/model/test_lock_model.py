@@ -1,0 +1,363 @@
+"""Timed locks, bounds and who is active against a model with one object per message, in random histories.
+
+The model knows of each message who holds it under which number and until when. After every step the machine
+must hold exactly that, want its next tick no later than the first lock runs out, and be within its bounds.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lightrail.model import limits
+from lightrail.shard.queue import invariants, locks
+from lightrail.shard.queue.commands import (
+    ACCEPTED,
+    FAILED,
+    RELEASED,
+    Attach,
+    Change,
+    ConsumerOptions,
+    Credit,
+    Detach,
+    Enqueue,
+    Outcome,
+    RenewLock,
+    Settle,
+    SettleLocked,
+    Tick,
+)
+from lightrail.shard.queue.effects import DeadLetter, Deliver, Effect, LockAnswer, Reason, Refused, Removed
+from lightrail.shard.queue.machine import Machine, Policy
+from lightrail.shard.queue.runs import Run, batch_of
+
+COUNT_MAX = 3
+LENGTH_MAX = 12
+
+
+@dataclass
+class Message:
+    attempts: int = 0
+    holder: int | None = None
+    number: int = 0
+    until_ms: int | None = None
+
+
+@dataclass
+class Link:
+    options: ConsumerOptions
+    next: int
+    limit: int
+    order: int
+
+
+class LockModel(RuleBasedStateMachine):
+    """Rules are what links, gateways and time may do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.stack.enter_context(patch.object(limits, "DELIVERY_SLICE_MESSAGES", 4))
+        self.stack.enter_context(patch.object(locks, "_STALE_MIN", 2))
+        self.policy = Policy(
+            max_delivery_count=COUNT_MAX, max_length=LENGTH_MAX, overflow="discard_existing", lock_ms=40
+        )
+        self.machine = Machine("orders", self.policy)
+        self.now = 1_000
+        self.live: dict[int, Message] = {}
+        self.links: dict[int, Link] = {}
+        self.keys: dict[str, int] = {}
+        """The consumer that each key stands for, attached or not."""
+        self.lock_ms: dict[int, int] = {}
+        self.active: int | None = None
+        self.sequence = 0
+        self.identity = 0
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    # --- what the model expects ------------------------------------------------------------------------
+
+    def held(self, identity: int) -> list[tuple[int, int]]:
+        return sorted((m.number, s) for s, m in self.live.items() if m.holder == identity)
+
+    def returned(self, sequence: int, *, failed: bool) -> int | None:
+        """A message comes back; its attempts, or None when that makes it a dead letter."""
+        message = self.live[sequence]
+        message.holder = message.until_ms = None
+        message.attempts += failed
+        if failed and message.attempts >= COUNT_MAX:
+            del self.live[sequence]
+            return None
+        return message.attempts
+
+    def pass_time(self) -> set[int]:
+        """What locks that ran out bury."""
+        dead = set()
+        for sequence, message in list(self.live.items()):
+            ran_out = message.until_ms is not None and message.until_ms <= self.now
+            if ran_out and self.returned(sequence, failed=True) is None:
+                dead.add(sequence)
+        self.forget_keys()
+        return dead
+
+    def forget_keys(self) -> None:
+        """A key goes with the last message that a departed consumer held."""
+        for key, identity in list(self.keys.items()):
+            if identity not in self.links and not self.held(identity):
+                del self.keys[key]
+
+    def choose(self) -> None:
+        """With a single active consumer: who is it now."""
+        if self.active not in self.links:
+            waiting = sorted((-link.options.priority, link.order) for link in self.links.values())
+            self.active = next(
+                (i for i, link in self.links.items() if (-link.options.priority, link.order) in waiting[:1]),
+                None,
+            )
+
+    def perform(self, effects: list[Effect], dead: set[int]) -> list[Effect]:
+        """Checks what was buried; returns the rest but Returned, which the comparison covers."""
+        rest = []
+        buried: set[int] = set()
+        for effect in effects:
+            if isinstance(effect, DeadLetter):
+                assert effect.reason is Reason.MAX_DELIVERY_COUNT
+                buried |= sequences(effect.run)
+            elif isinstance(effect, Deliver):
+                self.deliver(effect)
+            elif isinstance(effect, LockAnswer | Removed | Refused):
+                rest.append(effect)
+        assert buried == dead
+        return rest
+
+    def deliver(self, effect: Deliver) -> None:
+        link = self.links[effect.consumer]
+        assert not self.policy.single_active or effect.consumer == self.active
+        for sequence in sorted(sequences(effect.run)):
+            message = self.live[sequence]
+            assert message.holder is None
+            assert effect.run.attempts == message.attempts
+            assert link.next < link.limit
+            assert sequence == min(s for s, m in self.live.items() if m.holder is None)
+            message.holder, message.number = effect.consumer, link.next
+            lock_ms = self.lock_ms[effect.consumer]
+            message.until_ms = self.now + lock_ms if lock_ms else None
+            link.next += 1
+
+    def dispatch(self) -> None:
+        dead = self.pass_time()
+        rest = self.perform(self.machine.dispatch(self.now), dead)
+        assert not rest
+        waiting = [link for i, link in self.links.items() if link.next < link.limit]
+        if self.policy.single_active:
+            waiting = [link for i, link in self.links.items() if i == self.active and link.next < link.limit]
+        assert not waiting or all(message.holder is not None for message in self.live.values())
+
+    # --- rules -----------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 7))
+    def enqueue(self, count: int) -> None:
+        batch = batch_of([b"x"] * count)
+        _, *rest = self.machine.apply(Enqueue(batch), self.now)
+        for _ in range(count):
+            self.live[self.sequence] = Message()
+            self.sequence += 1
+        ready = sorted(s for s, m in self.live.items() if m.holder is None)
+        expected = set(ready[: max(len(self.live) - LENGTH_MAX, 0)])
+        gone: set[int] = set()
+        for effect in rest:
+            assert isinstance(effect, Removed)
+            assert effect.reason is Reason.DISCARDED
+            gone |= set(range(effect.first_sequence, effect.last_sequence))
+        assert gone == expected
+        for sequence in gone:
+            del self.live[sequence]
+        self.dispatch()
+
+    @precondition(lambda self: len(self.links) < 4)
+    @rule(
+        lock_ms=st.sampled_from([0, 10, 30]),
+        key=st.sampled_from(["", "", "a", "b"]),
+        priority=st.sampled_from([0, 0, 5]),
+        first=st.sampled_from([0, 0, 500]),
+        credit=st.integers(0, 9),
+    )
+    def attach(self, lock_ms: int, key: str, priority: int, first: int, credit: int) -> None:
+        identity = self.identity
+        self.identity += 1
+        options = ConsumerOptions(
+            priority=priority, default_outcome=RELEASED, first=first, lock_ms=lock_ms, lock_key=key
+        )
+        effects = self.machine.apply(Attach(identity, options), self.now)
+        former = self.keys.get(key) if key else None
+        if former is not None:
+            highest = max((number for number, _ in self.held(former)), default=-1)
+            if former in self.links or effects:
+                (effect,) = effects
+                assert isinstance(effect, Refused)
+                assert former in self.links or first <= highest or first < 500
+                return
+            assert first > highest
+            for message in self.live.values():
+                if message.holder == former:
+                    message.holder = identity
+        assert not effects
+        if key:
+            self.keys[key] = identity
+        self.links[identity] = Link(options, first, first + credit, identity)
+        self.lock_ms[identity] = lock_ms or self.policy.lock_ms or 0
+        self.choose()
+        self.machine.apply(Credit(identity, first + credit), self.now)
+        self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data(), more=st.integers(0, 9))
+    def credit(self, data: st.DataObject, more: int) -> None:
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        link = self.links[identity]
+        link.limit = link.next + more
+        self.machine.apply(Credit(identity, link.limit), self.now)
+        self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data(), outcome=st.sampled_from([ACCEPTED, RELEASED, FAILED]))
+    def settle(self, data: st.DataObject, outcome: Outcome) -> None:
+        """By the link: also numbers whose lock ran out long ago, which changes nothing."""
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        link = self.links[identity]
+        first = data.draw(st.integers(link.options.first, link.next))
+        last = first + data.draw(st.integers(1, 6))
+        effects = self.machine.apply(Settle(identity, first, last, outcome), self.now)
+        self.settled([s for n, s in self.held(identity) if first <= n < last], outcome, effects)
+        self.dispatch()
+
+    def settled(self, chosen: list[int], outcome: Outcome, effects: list[Effect]) -> list[Effect]:
+        dead: set[int] = set()
+        expected: set[int] = set()
+        for sequence in chosen:
+            if outcome is ACCEPTED:
+                del self.live[sequence]
+                expected.add(sequence)
+            elif self.returned(sequence, failed=outcome is FAILED) is None:
+                dead.add(sequence)
+        rest = self.perform(effects, dead)
+        removed: set[int] = set()
+        for effect in rest:
+            if isinstance(effect, Removed):
+                removed |= set(range(effect.first_sequence, effect.last_sequence))
+        assert removed == expected
+        return [effect for effect in rest if not isinstance(effect, Removed)]
+
+    @rule(
+        data=st.data(), key=st.sampled_from(["a", "b"]), outcome=st.sampled_from([ACCEPTED, RELEASED, FAILED])
+    )
+    def settle_by_key(self, data: st.DataObject, key: str, outcome: Outcome) -> None:
+        dead = self.pass_time()
+        held = dict(self.held(self.keys[key])) if key in self.keys else {}
+        number = data.draw(st.sampled_from([*held, 77]))
+        effects = self.machine.apply(SettleLocked(key, number, outcome), self.now)
+        buried = [effect for effect in effects if isinstance(effect, DeadLetter)]
+        early = [effect for effect in buried if sequences(effect.run) <= dead]
+        self.perform(list(early), dead)
+        rest = self.settled(
+            [held[number]] if number in held else [], outcome, [e for e in effects if e not in early]
+        )
+        assert rest == [LockAnswer(number in held, 0)]
+        self.forget_keys()
+        self.dispatch()
+
+    @rule(data=st.data(), key=st.sampled_from(["a", "b"]))
+    def renew(self, data: st.DataObject, key: str) -> None:
+        dead = self.pass_time()
+        identity = self.keys.get(key, -1)
+        held = dict(self.held(identity))
+        number = data.draw(st.sampled_from([*held, 77]))
+        rest = self.perform(self.machine.apply(RenewLock(key, number), self.now), dead)
+        lock_ms = self.lock_ms.get(identity, 0)
+        if number in held and lock_ms:
+            self.live[held[number]].until_ms = self.now + lock_ms
+            assert rest == [LockAnswer(True, self.now + lock_ms)]
+        else:
+            assert rest == [LockAnswer(False, 0)]
+        self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data())
+    def detach(self, data: st.DataObject) -> None:
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        link = self.links.pop(identity)
+        effects = self.machine.apply(Detach(identity), self.now)
+        stays = link.options.lock_key and self.lock_ms[identity]
+        self.settled([] if stays else [s for _, s in self.held(identity)], RELEASED, effects)
+        self.forget_keys()
+        self.choose()
+        self.dispatch()
+
+    @rule(passes_ms=st.sampled_from([1, 5, 10, 30, 100]), ticks=st.booleans())
+    def time_passes(self, passes_ms: int, ticks: bool) -> None:
+        self.now += passes_ms
+        if ticks:
+            effects = self.machine.apply(Tick(), self.now)
+            assert not self.perform(effects, self.pass_time())
+        self.dispatch()
+
+    @rule(single=st.booleans())
+    def policy_changes(self, single: bool) -> None:
+        self.policy = Policy(
+            max_delivery_count=COUNT_MAX,
+            max_length=LENGTH_MAX,
+            overflow="discard_existing",
+            lock_ms=40,
+            single_active=single,
+        )
+        if single and not self.machine.policy.single_active:
+            self.active = None
+        self.machine.apply(Change(self.policy), 0)
+        self.choose()
+        self.dispatch()
+
+    # --- after every step ------------------------------------------------------------------------------
+
+    @invariant()
+    def laws_hold(self) -> None:
+        invariants.check(self.machine)
+
+    @invariant()
+    def machine_and_model_agree(self) -> None:
+        ready = {(s, run.attempts) for run in self.machine.ready.waiting() for s in sequences(run)}
+        assert ready == {(s, m.attempts) for s, m in self.live.items() if m.holder is None}
+        found = []
+        for consumer in self.machine.consumers:
+            line = consumer.in_flight
+            for key, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+                found += [(consumer.id, key + at, run.sequence + at) for at in range(run.count)]
+        expected = [(m.holder, m.number, s) for s, m in self.live.items() if m.holder is not None]
+        assert sorted(found) == sorted(expected, key=lambda each: (each[0] or 0, each[1], each[2]))
+
+    @invariant()
+    def a_tick_comes_in_time(self) -> None:
+        until = [m.until_ms for m in self.live.values() if m.until_ms is not None]
+        due = self.machine.next_deadline_ms
+        assert not until or (due is not None and due <= min(until))
+        assert until or due is None
+
+
+def sequences(run: Run) -> set[int]:
+    return set(range(run.sequence, run.end))
+
+
+LockModel.TestCase.settings = settings(
+    max_examples=80,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestLocks = LockModel.TestCase
+
+if __name__ == "__main__":
+    pytest.main([__file__])

@@ -212,7 +212,7 @@ class Requests:
         queue = self._named(fields)
         outcome = _outcome(fields)
         command = commands.SettleLocked(
-            *_lock(fields), outcome, _whole(fields, "sequence", 0, (1 << 63) - 1, 0)
+            *_lock(fields), outcome, _whole(fields, "sequence", 0, (1 << 63) - 1, None)
         )
         answer = self._ask(queue, command, now_ms)
         self._wait(Reply(peer, number, {"found": answer.found}), 0)
@@ -220,7 +220,7 @@ class Requests:
     def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """A locked message is locked for as long again, from now on."""
         queue = self._named(fields)
-        command = commands.RenewLock(*_lock(fields), _whole(fields, "sequence", 0, (1 << 63) - 1, 0))
+        command = commands.RenewLock(*_lock(fields), _whole(fields, "sequence", 0, (1 << 63) - 1, None))
         answer = self._ask(queue, command, now_ms)
         return {"found": answer.found, "locked_until_ms": answer.until_ms}
 

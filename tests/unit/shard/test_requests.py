@@ -279,6 +279,7 @@ def test_a_locked_message_is_settled_and_renewed_by_whoever_knows_its_lock() -> 
         ({"lock": f"{KEY}-0", "outcome": []}, "expected one of"),
         ({"lock": f"{KEY}-0", "annotations": "zz"}, "an encoded map in hex"),
         ({"lock": f"{KEY}-0", "sequence": -1}, "expected a whole number"),
+        ({"lock": f"{KEY}-0"}, "expected a whole number"),
     ],
 )
 def test_what_is_wrong_about_settling_is_said(fields: dict[str, Any], said: str) -> None:

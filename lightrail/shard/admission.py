@@ -256,25 +256,34 @@ class Share(NamedTuple):
     dropped: int
 
 
-def share(queue: Queue, batch: Batch, now_ms: int) -> Share | Refusal:
-    """What a queue takes of a routed batch; the whole batch is refused where not all of it fits.
+def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
+    """How many of the first messages of a routed batch a queue takes, and why not all of them.
 
     A router's batch does not wait for room: one full queue would hold up all the others.
     """
     machine = queue.machine
     policy = machine.policy
+    large = bounds.too_large(policy, batch, 0)
+    end = batch.count if large is None else large
+    if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
+        chosen = Chosen(queue, batch, 0, end, now_ms)
+        room = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+        if room < chosen.stop - chosen.first:
+            return chosen.after(room, end), _full(queue)
+    return end, None if large is None else _too_large(queue, batch, large)
+
+
+def share(queue: Queue, batch: Batch, now_ms: int) -> Share:
+    """What a queue takes of a routed batch that fits."""
+    machine = queue.machine
+    policy = machine.policy
     mine = replace(batch)
     conform(policy, mine, now_ms)
-    large = bounds.too_large(policy, mine, 0)
-    if large is not None:
-        return _too_large(queue, mine, large)
     chosen = Chosen(queue, mine, 0, mine.count, now_ms)
     wanted = fits = chosen.stop - chosen.first
     if bounds.refuses(policy):
         fits = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
         fits = min(fits, wanted)
-    if fits < wanted and policy.overflow != bounds.DISCARD_INCOMING:
-        return _full(queue)
     digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
     same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
     if fits != batch.count:

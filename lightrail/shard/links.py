@@ -7,7 +7,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
 from lightrail.shard.looking import selector
-from lightrail.shard.peers import Consumer, Numbered, Peer, Producer, RouteProducer
+from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
@@ -76,7 +76,8 @@ class Links:
         if earlier is not None:
             self._keep_number(earlier)
         id = peer.boot << 32 | link
-        peer.routers[link] = RouteProducer(peer, link, id, self._numbers.pop(id, 0))
+        number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
+        peer.routers[link] = RouteProducer(peer, link, id, number, part)
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:
@@ -173,17 +174,17 @@ class Links:
         producer.queue.producers.pop(producer, None)
         self._admission.drop(producer)
         self._keep_number(producer)
-        if producer.part:
-            self._parts[producer.id] = producer.part
         if producer.stored:
             self._sequences[producer.id] = producer.stored
             if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
                 del self._sequences[next(iter(self._sequences))]
 
-    def _keep_number(self, producer: Numbered) -> None:
+    def _keep_number(self, producer: Producer | RouteProducer) -> None:
         """It may come back under the same number after a greeting."""
         if producer.last_number:
             self._numbers[producer.id] = producer.last_number
+        if producer.part:
+            self._parts[producer.id] = producer.part
 
 
 def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:

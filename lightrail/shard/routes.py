@@ -5,20 +5,23 @@ each batch (ROUTE). One Append record with a target per queue keeps them togethe
 all of them or in none.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Share, share
-from lightrail.shard.journal.record import CONTINUED, Append, Ids
+from lightrail.shard.admission import Share, fitting, share
+from lightrail.shard.journal.record import CONTINUED, Append, Ids, Outcome, Record, Settle, Taken
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.queues import Queue, Queues
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 from lightrail.wire.messages import Refusal, Targets
+
+log = logging.getLogger("lightrail.shard.routes")
 
 
 class Routes:
@@ -33,7 +36,7 @@ class Routes:
         store: Store,
         counts: ShardCounts,
         answer: Callable[[Numbered, int, bool], None],
-        refuse: Callable[[Numbered, int, Refusal], None],
+        refuse: Callable[[Numbered, int, Refusal, bool], None],
     ) -> None:
         self._queues = queues
         self._performer = performer
@@ -74,6 +77,13 @@ class Routes:
         if producer is None:
             return
         durable = bool(flags & DURABLE)
+        if producer.part and number == producer.last_number:
+            # It was answered so before the connection went, or was about to be.
+            producer.refusing = True
+            refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
+            refusal.accepted = producer.part
+            self._refuse(producer, number, refusal, durable)
+            return
         if number <= producer.last_number:
             self._counts.batches_duplicate += 1
             self._answer(producer, number, durable)
@@ -84,13 +94,14 @@ class Routes:
                     producer,
                     number,
                     Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused"),
+                    False,
                 )
                 return
             producer.refusing = False
         targets = _usable(producer, set_)
         if isinstance(targets, Refusal):
             producer.refusing = True
-            self._refuse(producer, number, targets)
+            self._refuse(producer, number, targets, False)
             return
         batch = batch_in(part, durable, priority, count, now_ms)
         if any(queue.machine.policy.guarded or queue.parked for queue in targets):
@@ -104,10 +115,11 @@ class Routes:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
                 producer.refusing = True
-                self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+                self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
                 return
             self._performer.messages_unsynced += count
         producer.last_number = number
+        producer.part = 0
         self._answer(producer, number, durable)
         for queue in targets:
             # Transient messages get their places when they flow to disk, and each queue writes its own.
@@ -120,29 +132,38 @@ class Routes:
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
     ) -> None:
-        """A batch for queues whose policies have a say: each takes its share, or all refuse it.
+        """A batch for queues whose policies have a say: each takes its share of what fits into all of them.
 
         What they take unchanged is one record still; a share of its own is one more in the same group.
         """
-        found: list[Share] = []
+        taken, refusal = batch.count, None
         for queue in targets:
-            each = share(queue, batch, now_ms)
-            if isinstance(each, Refusal):
-                queue.machine.counters.refused += batch.count
-                producer.refusing = True
-                self._refuse(producer, number, each)
+            fits, why = fitting(queue, batch, now_ms)
+            if fits < taken:
+                taken, refusal, full = fits, why, queue
+        if refusal is not None:
+            full.machine.counters.refused += batch.count - taken
+            refusal.accepted = taken
+            producer.refusing = True
+            if not taken:
+                self._refuse(producer, number, refusal, False)
                 return
-            found.append(each)
+            batch = joined([Run(batch, 0, taken, 0)], None)
+        found = [share(queue, batch, now_ms) for queue in targets]
         try:
-            durable = self._write(producer, number, batch, found, now_ms)
+            durable = self._write(producer, number, batch, found, now_ms, cut=refusal is not None)
         except (StoreError, ValueError) as error:
             # No room, or more than a record may hold.
             self._counts.store_failures += 1
             producer.refusing = True
-            self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+            self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
             return
         producer.last_number = number
-        self._answer(producer, number, durable)
+        producer.part = 0 if refusal is None else taken
+        if refusal is None:
+            self._answer(producer, number, durable)
+        else:
+            self._refuse(producer, number, refusal, durable)
         for each in found:
             machine = each.queue.machine
             machine.counters.duplicates += each.duplicates
@@ -155,10 +176,21 @@ class Routes:
             self._performer.touched[each.queue] = None
 
     def _write(
-        self, producer: RouteProducer, number: int, batch: Batch, found: list[Share], now_ms: int
+        self,
+        producer: RouteProducer,
+        number: int,
+        batch: Batch,
+        found: list[Share],
+        now_ms: int,
+        *,
+        cut: bool,
     ) -> bool:
-        """One group for all that is durable; returns whether the answer waits for a commit."""
-        records: list[Append | Ids] = []
+        """One group for all that is durable; returns whether the answer waits for a commit.
+
+        Args:
+            cut: the batch is only the first messages of what came under this number.
+        """
+        records: list[Append | Ids | Taken] = []
         together = [each.queue for each in found if each.batch is batch]
         if together:
             places = [(queue.id, queue.machine.next_sequence) for queue in together]
@@ -169,14 +201,38 @@ class Routes:
                 records.append(Append([place], producer.id, number, mine, 0, mine.count))
             if digests and mine.durable:
                 records.append(Ids(queue.id, _until(queue, now_ms), b"".join(digests)))
+        for each_ in [record for record in records if isinstance(record, Append)][:-1]:
+            # The last one says that all of them were written.
+            each_.producer = each_.number = 0
+        if cut and records:
+            records.append(Taken(producer.id, number, batch.count))
         for record in records[:-1]:
             record.flags |= CONTINUED
-        for record in records:
-            place_ = self._store.append(record, now_ms)
+        for at, record in enumerate(records):
+            try:
+                place_ = self._store.append(record, now_ms)
+            except StoreError:
+                self._take_back(records[:at], now_ms)
+                raise
             if isinstance(record, Append):
                 record.batch.place = place_
                 self._performer.messages_unsynced += record.batch.count
         return batch.durable or any(each.batch.durable for each in found)
+
+    def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
+        """The rest of a group found no room: what was written of it is settled, as if it had never come."""
+        for record in records:
+            if not isinstance(record, Append) or record.batch.place is None:
+                continue
+            for queue, first in record.targets:
+                self._store.release(record.batch.place.segment, record.batch.size)
+                settled = Settle(queue, [(first, first + record.batch.count)], Outcome.PURGED)
+                try:
+                    self._store.append(settled, now_ms)
+                except StoreError as error:
+                    self._counts.store_failures += 1
+                    log.error("a batch that was refused may be in a queue after a restart: %s", error)
+            record.batch.place = None
 
 
 def _until(queue: Queue, now_ms: int) -> int:

@@ -6,8 +6,9 @@ from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
+from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append, Record
 from lightrail.shard.journal.sqlite import SqliteStore
+from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Place
@@ -359,21 +360,96 @@ def identified(id: bytes) -> bytes:
     return b"\x00\x53\x73\xc0" + bytes((len(section) + 1, 1)) + section + b"\x00\x53\x75\xa0\x01x"
 
 
-def test_one_full_queue_refuses_a_batch_for_all() -> None:
+def test_all_queues_take_of_a_batch_what_fits_into_the_fullest() -> None:
     scene, peer = opened()
     full = with_policy(scene, "b", Policy(max_length=3))
+    with_policy(scene, "c", Policy(max_length=4))
     peer.route(1, 1, 5, [b"w", b"x"])
     peer.route(1, 2, 5, [b"y", b"z"])
+    peer.route(1, 3, 5, [b"behind"])
+    assert [number for _, number, _ in peer.refusals] == [3]
     scene.settle_down()
     assert peer.accepted(1) == [1]
-    ((_, number, refusal),) = peer.refusals
-    assert (number, refusal.accepted) == (2, 0)
+    _, number, refusal = peer.refusals[1]
+    assert (number, refusal.accepted) == (2, 1)
     assert "queue b is full" in refusal.description
-    assert [scene.queue(name)["ready"] for name in "abc"] == [2, 2, 2]
-    assert full.machine.counters.refused == 2
+    assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 3]
+    assert full.machine.counters.refused == 1
     # What fits everywhere is one record still.
     assert isinstance(scene.store, SmallStore)
-    assert [len(append.targets) for append in scene.store.appends()] == [3]
+    assert [len(append.targets) for append in scene.store.appends()] == [3, 3]
+    peer.route(1, 4, 5, [b"no"], afresh=True)
+    assert peer.refusals[2][2].accepted == 0
+    assert [scene.queue(name)["ready"] for name in "abc"] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("again", ["greeting", "crash"])
+def test_what_was_taken_in_part_is_refused_in_part_when_it_is_said_again(again: str) -> None:
+    files = FakeFiles()
+    scene, peer = opened(journalled(files))
+    with_policy(scene, "b", Policy(max_length=1))
+    peer.route(1, 1, 5, [b"y", b"z"])
+    scene.settle_down()
+    if again == "crash":
+        scene = journalled(files.after_crash(1, "none"))
+        peer = scene.peer()
+    else:
+        peer.greet()
+    peer.produce(1)
+    peer.targets(1, 5, "a", "b", "c")
+    peer.refusals.clear()
+    peer.route(1, 1, 5, [b"y", b"z"], afresh=True)
+    scene.settle_down()
+    assert [(number, refusal.accepted) for _, number, refusal in peer.refusals] == [(1, 1)]
+    assert [scene.queue(name)["ready"] for name in "abc"] == [1, 1, 1]
+    with_policy(scene, "b", Policy())
+    peer.route(1, 2, 5, [b"on"], afresh=True)
+    peer.route(1, 2, 5, [b"on"])
+    scene.settle_down()
+    assert 2 in peer.accepted(1)
+    assert [scene.queue(name)["ready"] for name in "abc"] == [2, 2, 2]
+
+
+def test_a_message_too_large_for_one_queue_is_for_none() -> None:
+    scene, peer = opened()
+    with_policy(scene, "b", Policy(max_message_bytes=2))
+    peer.route(1, 1, 5, [b"a", b"large", b"c"])
+    scene.settle_down()
+    _, _, refusal = peer.refusals[0]
+    assert (refusal.condition, refusal.accepted) == (conditions.MESSAGE_SIZE_EXCEEDED, 1)
+    assert [scene.queue(name)["ready"] for name in "abc"] == [1, 1, 1]
+
+
+def test_a_group_that_finds_no_room_for_its_end_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FakeFiles()
+    scene, peer = opened(journalled(files))
+    with_policy(scene, "b", Policy(max_age_ms=60_000))
+    peer.route(1, 1, 5, [b"before"])
+    scene.settle_down()
+    assert isinstance(scene.store, Journal)
+    segments = scene.store._segments.values()
+    live = sum(segment.live for segment in segments)
+    real = Journal.append
+    left = [1]
+
+    def append(journal: Journal, record: Record, now_ms: int = 0) -> Place | None:
+        if isinstance(record, Append):
+            left[0] -= 1
+            if left[0] < 0:
+                raise StoreFull("there is no room")
+        return real(journal, record, now_ms)
+
+    monkeypatch.setattr(Journal, "append", append)
+    peer.route(1, 2, 5, [b"refused"])
+    monkeypatch.undo()
+    assert peer.refusals[0][2].description == "there is no room"
+    assert sum(segment.live for segment in segments) == live
+    peer.route(1, 3, 5, [b"after"], afresh=True)
+    scene.settle_down()
+    scene = journalled(files.after_crash(1, "none"))
+    peer = scene.peer()
+    for link, queue in enumerate("abc", 2):
+        assert taken(peer, link, queue, 2) == [b"before", b"after"]
 
 
 def test_each_queue_takes_of_a_batch_what_its_policy_says() -> None:

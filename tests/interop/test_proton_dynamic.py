@@ -135,6 +135,22 @@ def test_without_links_it_goes(broker: Broker, connection: BlockingConnection) -
     until_gone(broker, name)
 
 
+@pytest.mark.parametrize("code", [NO_MESSAGES, NO_LINKS_OR_MESSAGES])
+def test_without_links_and_messages_it_goes(
+    broker: Broker, connection: BlockingConnection, code: int
+) -> None:
+    first = connection.create_receiver(None, dynamic=True, options=lifetime(code))
+    name = address(first)
+    sender = connection.create_sender(name)
+    first.close()
+    sender.send(Message(body="waits"))
+    sender.close()
+    second = connection.create_receiver(name)
+    assert received(second, 1)[0].body == "waits"
+    second.close()
+    until_gone(broker, name)
+
+
 @pytest.mark.parametrize("code", [None, DELETE_ON_CLOSE, NO_LINKS, NO_MESSAGES, NO_LINKS_OR_MESSAGES])
 def test_nothing_outlives_its_connection(broker: Broker, code: int | None) -> None:
     with connected(broker.amqp) as connection:

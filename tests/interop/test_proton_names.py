@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from proton import Condition, Message
+from proton.reactor import Selector
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.interop.test_proton_security import admin
@@ -102,6 +103,19 @@ def test_messages_are_as_large_as_the_policy_says(broker: Broker, connection: Bl
     sender.link.send(Message(body=b"x" * 2100))
     assert detached(connection, sender).name == "amqp:link:message-size-exceeded"
     assert [len(found.body) for found in drain(connection, connection.create_receiver("small"))] == [1900]
+
+
+def test_a_selector_chooses_messages(broker: Broker, connection: BlockingConnection) -> None:
+    sender = connection.create_sender("colours")
+    for number, colour in enumerate(("red", "blue", "red")):
+        sender.send(Message(body=number, properties={"colour": colour}))
+    red = connection.create_receiver("colours", name="red", options=Selector("colour = 'red'"))
+    assert [found.body for found in drain(connection, red)] == [0, 2]
+    rest = connection.create_receiver("colours", name="rest")
+    assert [found.body for found in drain(connection, rest)] == [1]
+    with pytest.raises(LinkDetached) as found:
+        connection.create_receiver("colours", name="bad", options=Selector("colour = "))
+    assert found.value.link.remote_condition.name == "amqp:invalid-field"
 
 
 # --- changes under an open link --------------------------------------------------------------------------

@@ -1,0 +1,154 @@
+"""Lifetimes: names go with their owners, whatever the coordinator does meanwhile; nobody else's do."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.performatives import DeleteOnNoLinks, DeleteOnNoMessages
+from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend import lifetimes
+from lightrail.frontend.lifetimes import Lifetimes
+from lightrail.model.policy import QUEUE
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Service
+
+
+class Away(MemoryCoordinator):
+    """A coordinator that writes nothing for a while."""
+
+    failures = 0
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        if self.failures:
+            self.failures -= 1
+            raise CoordinatorError("the disk is full")
+        return await super().write(writes)
+
+
+class Rig:
+    def __init__(self, coordinator: Away) -> None:
+        self.coordinator = coordinator
+        self.directory = Directory(coordinator)
+        self.service = Service(coordinator, self.directory)
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_empty = False
+        self.lifetimes = Lifetimes(self.service, "frontend-0", 7, self.spawn, self.empty)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.add(asyncio.get_running_loop().create_task(work))
+
+    async def empty(self, queue: str) -> bool:
+        return self.is_empty
+
+    async def give(self, name: str, owner: str) -> None:
+        await self.service.give(ANYBODY, name, QUEUE, owner=owner)
+
+    async def names(self) -> set[str]:
+        """What is left when everything that was begun has ended."""
+        while self.tasks:
+            await self.tasks.pop()
+        self.directory.refresh()
+        return {record.name for record in self.directory.below("")}
+
+
+def play(test: Callable[[Rig], Awaitable[None]]) -> None:
+    async def run() -> None:
+        coordinator = Away()
+        await coordinator.set_shards(1)
+        await test(Rig(coordinator))
+
+    asyncio.run(run())
+
+
+def test_names_go_with_the_part_that_owns_them() -> None:
+    async def check(rig: Rig) -> None:
+        one, other = rig.lifetimes.connection(1), rig.lifetimes.connection(10)
+        owners = {"c": one, "s": f"{one}/0", "l": f"{one}/0/5", "l2": f"{one}/0/55", "other": f"{other}/0"}
+        for name, owner in owners.items():
+            await rig.give(name, owner)
+        await rig.give("mine", "")
+        for ended, left in (
+            (f"{one}/0/5", {"c", "s", "l2", "other", "mine"}),
+            (f"{one}/0", {"c", "other", "mine"}),
+            (one, {"other", "mine"}),
+            (other, {"mine"}),
+        ):
+            rig.lifetimes.ended(ended)
+            assert await rig.names() == left
+
+    play(check)
+
+
+def test_a_start_sweeps_what_former_processes_of_the_name_left() -> None:
+    async def check(rig: Rig) -> None:
+        await rig.give("left", "frontend-0/00000006/1/0/3")
+        await rig.give("mine", f"{rig.lifetimes.connection(1)}/0")
+        await rig.give("neighbour's", "frontend-1/00000006/1")
+        await rig.give("longer", "frontend-01/00000006/1")
+        await rig.lifetimes.sweep()
+        assert await rig.names() == {"mine", "neighbour's", "longer"}
+
+    play(check)
+
+
+def test_a_coordinator_that_is_away_is_asked_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifetimes.limits, "EXPIRE_AGAIN_MS", 0)
+
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        for name in ("a", "b"):
+            await rig.give(name, owner)
+        rig.coordinator.failures = 3
+        rig.lifetimes.ended(owner)
+        assert await rig.names() == set()
+
+    play(check)
+
+
+def test_a_name_that_was_made_again_meanwhile_is_another() -> None:
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("a", owner)
+        rig.lifetimes.ended(owner)
+        await rig.service.drop(ANYBODY, "a")
+        await rig.give("a", "")
+        assert await rig.names() == {"a"}
+
+    play(check)
+
+
+def test_dynamic_nodes_are_counted_per_connection() -> None:
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        await rig.give("$temporary/a", owner)
+        await rig.give("$temporary/b", f"{owner}/0/1")
+        await rig.give("named", owner)
+        await rig.give("$temporary/c", rig.lifetimes.connection(2))
+        assert rig.lifetimes.temporary_count(owner) == 2
+        rig.lifetimes.ended(f"{owner}/0")
+        await rig.names()
+        assert rig.lifetimes.temporary_count(owner) == 1
+
+    play(check)
+
+
+def test_without_links_or_messages() -> None:
+    async def check(rig: Rig) -> None:
+        owner = rig.lifetimes.connection(1)
+        for name, policy in (("$temporary/a", DeleteOnNoLinks()), ("$temporary/b", DeleteOnNoMessages())):
+            await rig.give(name, owner)
+            rig.lifetimes.follow(name, policy)
+        await rig.give("$temporary/c", owner)
+        for name in ("$temporary/b", "$temporary/c"):
+            rig.lifetimes.unused(name)
+        assert len(await rig.names()) == 3
+        rig.is_empty = True
+        rig.lifetimes.unused("$temporary/b")
+        rig.lifetimes.unused("$temporary/a")
+        assert await rig.names() == {"$temporary/c"}
+
+    play(check)

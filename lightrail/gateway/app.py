@@ -103,7 +103,7 @@ class Gateway:
         shards: Shards,
         members: Members,
         health: Health,
-        sockets: str,
+        sockets: str | None = None,
         callers: Callers | None = None,
         directory: Directory | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from aiohttp import web
 from lightrail.gateway.errors import Problem
 from lightrail.gateway.members import Members
 from lightrail.model import conditions, limits
+from lightrail.namespace.service import Missing
 from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ TEXT_MAX: Final = 256
 
 
 class Connections:
-    """What all frontends of this machine say about their connections; used on a loop."""
+    """What all frontends of this machine say about their connections; used on a loop.
 
-    def __init__(self, members: Members, sockets: str) -> None:
+    Args:
+        sockets: the directory of their control sockets; None for a gateway that knows of none.
+    """
+
+    def __init__(self, members: Members, sockets: str | None) -> None:
         self._members = members
         self._sockets = sockets
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -77,31 +82,46 @@ class Connections:
                 break
         return {"connections": found, "next": found[-1]["id"] if len(found) >= count else None, "away": away}
 
+    async def first(self) -> list[dict[str, Any]]:
+        """The longest page there is, from the first connection on."""
+        page = await self.page(count=limits.PAGE_MAX, user=None, container=None)
+        found: list[dict[str, Any]] = page["connections"]
+        return found
+
     async def find(self, id: str) -> dict[str, Any]:
-        """One connection with its sessions and links. Raises ControlRefused, ControlAway."""
-        answer = await self._client(self._frontend_of(id)).request("connection", {"id": id})
+        """One connection with its sessions and links. Raises Missing, ControlAway, ControlRefused."""
+        answer = await self._ask(id, "connection", {})
         found: dict[str, Any] = answer["connection"]
         return found
 
     async def end(self, id: str, text: str = "") -> None:
-        """Close one, telling its client why. Raises ControlRefused, ControlAway."""
-        await self._client(self._frontend_of(id)).request("close", {"id": id, "text": text})
+        """Close one, telling its client why. Raises as `find`."""
+        await self._ask(id, "close", {"text": text})
 
-    def _frontends(self) -> list[int]:
-        return sorted(one.id for one in self._members.list() if one.role == "frontend" and one.ready)
-
-    def _frontend_of(self, id: str) -> int:
+    async def _ask(self, id: str, op: str, fields: dict[str, Any]) -> dict[str, Any]:
         try:
             frontend = _parts(id)[0]
         except ValueError as error:
-            raise ControlRefused(conditions.NOT_FOUND, str(error)) from None
-        if not any(one.id == frontend and one.role == "frontend" for one in self._members.list()):
-            raise ControlRefused(conditions.NOT_FOUND, f"there is no frontend-{frontend} on this machine")
-        return frontend
+            raise Missing(str(error)) from None
+        if frontend not in self._frontends(ready=False):
+            raise Missing(f"there is no frontend-{frontend} on this machine")
+        try:
+            return await self._client(frontend).request(op, {"id": id, **fields})
+        except ControlRefused as refused:
+            if refused.condition == conditions.NOT_FOUND:
+                raise Missing(refused.description) from None
+            raise
+
+    def _frontends(self, *, ready: bool = True) -> list[int]:
+        if self._sockets is None:
+            return []
+        frontends = (one for one in self._members.list() if one.role == "frontend")
+        return sorted(one.id for one in frontends if one.ready or not ready)
 
     def _client(self, frontend: int) -> ControlClient:
         client = self._clients.get(frontend)
         if client is None:
+            assert self._sockets is not None, "without a directory there are no frontends"
             where = address(self._sockets, frontend)
             client = ControlClient(asyncio.get_running_loop(), self._context, where)
             self._clients[frontend] = client

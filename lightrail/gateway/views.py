@@ -44,8 +44,7 @@ class BrokerViews:
 
     async def status(self, caller: Caller) -> dict[str, Any]:
         """Processes, shards and sums. A process that does not answer is a reason and no error."""
-        self._directory.refresh()
-        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
+        self._manager(caller)
         gateway = self._gateway
         reasons = await gateway.health.reasons()
         found = await figures.read(gateway.health)
@@ -129,19 +128,25 @@ class BrokerViews:
 
     async def connections(self, caller: Caller) -> list[dict[str, Any]]:
         """AMQP connections of all frontends."""
-        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
-        return []
+        self._manager(caller)
+        return await self._gateway.connections.first()
 
     async def connection(self, caller: Caller, id: str) -> dict[str, Any]:
         """One of them."""
-        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
-        raise Missing(f"there is no connection {id[:80]!a} that this gateway knows")
+        self._manager(caller)
+        return await self._gateway.connections.find(id)
 
     async def close_connection(self, caller: Caller, id: str) -> None:
         """Closes it; its client is told why."""
-        await self.connection(caller, id)
+        self._manager(caller)
+        await self._gateway.connections.end(id)
 
     # --- inside ----------------------------------------------------------------------------------------
+
+    def _manager(self, caller: Caller) -> None:
+        """Only who may manage all names."""
+        self._directory.refresh()
+        demand(self._directory, caller, Right.MANAGE, self._directory.get(""))
 
     def _demand(self, caller: Caller, name: str, right: Right) -> Name:
         self._directory.refresh()

@@ -8,7 +8,7 @@ from typing import Final
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """sockaddr_un holds 108 bytes with the closing zero (unix(7)); ZeroMQ refuses longer ipc:// addresses."""
-LONGEST_SOCKET: Final = "/shard-999.sock"
+LONGEST_SOCKET: Final = "/frontend-999.control.sock"
 
 
 class DirectoryRefused(Exception):
@@ -28,7 +28,7 @@ def make_data_directory(path: str) -> None:
 
 
 def socket_directory(data: str) -> str:
-    """The directory of the ``shard-N.sock`` files of an installation; it is made when absent.
+    """The directory of the ``shard-N.sock`` and ``frontend-N.control.sock`` files; it is made when absent.
 
     It is ``DATA/run``. Where that is too long for a socket's address, it is a short directory under
     XDG_RUNTIME_DIR or /tmp, whose name is made from the path of the data, so that processes that were started

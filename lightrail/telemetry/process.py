@@ -64,7 +64,7 @@ class Process:
         self.id = id
         self.settings = settings
         self.sockets = sockets
-        """Directory of the ``shard-N.sock`` files of this installation."""
+        """Directory of this installation's sockets: those of shards, and the frontends' control sockets."""
         self.ready: Message | None = None
         """What report_ready was given, or None as long as the process does not serve."""
         self.stopping = asyncio.Event()

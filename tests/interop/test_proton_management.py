@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
 import pytest
@@ -155,3 +155,23 @@ def token_of(broker: Broker, user: str, password: str, ttl: int) -> str:
     )
     with urlopen(request) as response:
         return str(json.load(response)["token"])
+
+
+def test_the_page_of_connections_shows_and_closes_them(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data") as broker, connected(broker.amqp) as connection:
+        connection.create_sender("a queue")
+        (listed,) = get(broker, "/!connections")["connections"]
+        assert listed["id"] in page(broker, "/!ui/connections")
+        assert "a queue" in page(broker, f"/!ui/connection?id={listed['id']}")
+        form = urlencode({"id": listed["id"], "sure": "yes"}).encode()
+        headers = {"Origin": f"http://{broker.http}", "Sec-Fetch-Site": "same-origin"}
+        with urlopen(Request(f"http://{broker.http}/!ui/close", form, headers)) as response:
+            assert response.status == 200
+        with pytest.raises(ConnectionClosed):
+            connection.wait(lambda: False, timeout=20)
+
+
+def page(broker: Broker, path: str) -> str:
+    """The HTML of a page."""
+    with urlopen(f"http://{broker.http}{path}") as response:
+        return str(response.read().decode())

@@ -25,6 +25,7 @@ from lightrail.model.policy import Role, fields_of
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, Forbidden, may
 from lightrail.namespace.service import Missing, Refused, Service
+from lightrail.wire.control import ControlAway
 from lightrail.wire.shards import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.pages")
@@ -278,7 +279,7 @@ class Pages:
             for of in watched:
                 try:
                     self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
-                except (ShardAway, ShardRefused):
+                except (ShardAway, ShardRefused, ControlAway):
                     continue  # it is away for a moment: the chart has a gap there
                 except (Forbidden, Missing, Refused):
                     self._history.forget(of)
@@ -317,7 +318,7 @@ class Pages:
                 status, text = 400, str(error)
             except ShardRefused as error:
                 status, text = 409, error.description
-            except ShardAway as error:
+            except (ShardAway, ControlAway) as error:
                 status, text = 503, str(error)
             if "/data/" in request.path:
                 return web.json_response({"detail": text}, status=status, headers=HEADERS)

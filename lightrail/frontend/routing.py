@@ -15,7 +15,7 @@ from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
 from lightrail.wire.lanes import Attributes, Lane, Load
@@ -158,7 +158,12 @@ class RouterLink(IncomingLink):
                 continue
             peer, _ = place
             by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
-        found = [(lane, frozenset(names)) for lane, names in by_shard.values()]
+        most = limits.ROUTE_TARGETS_MAX
+        found = [
+            (lane, frozenset(names[start : start + most]))
+            for lane, names in by_shard.values()
+            for start in range(0, len(names), most)
+        ]
         if complete:
             self._splits[queues] = found
         return found

@@ -176,11 +176,11 @@ async def unsubscribe(frontend: "Frontend", record: Name, shared: bool) -> None:
     if shared:
         shard, _ = await frontend.place(record.name)
         try:
-            answer = await shard.request("figures", {"queue": record.name})
+            answer = await shard.request("queue", {"queue": record.name})
         except (ShardAway, ShardRefused) as error:
             log.warning("%s stays: whether others receive from it can't be known now: %s", record.name, error)
             return
-        if answer.fields.get("consumers"):
+        if answer.fields["consumer_count"]:
             return
     with contextlib.suppress(Missing):
         await frontend.service.drop(ANYBODY, record.name, record.revision)

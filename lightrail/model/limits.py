@@ -102,8 +102,6 @@ SOCKET_READ_BYTES: Final = 256 * 1024
 """One read of a socket."""
 
 # --- frontend to shard ---------------------------------------------------------------------------------
-ROUTE_SETS_MAX: Final = 1_024
-"""Sets of queues that one sending link of a router has declared at a shard; the oldest goes first."""
 HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """A shard or frontend that says nothing for so long is taken as gone until it speaks again."""

@@ -203,6 +203,8 @@ SEQUENCE_PRODUCERS_KEPT: Final = 1_024
 """Such producers that are not open now, which are remembered."""
 ROUTE_TARGETS_MAX: Final = 10_000
 """Queues of a shard in one set of a router's link; the journal would take 65,535."""
+ROUTE_SETS_MAX: Final = 10_000
+"""Sets of one link; the one declared first is forgotten for the next."""
 PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000

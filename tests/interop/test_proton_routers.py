@@ -237,6 +237,31 @@ def test_a_router_that_is_deleted_ends_its_links(graph: Graph, connection: Block
     assert found.value.link.remote_condition.name == "amqp:resource-deleted"
 
 
+def test_a_message_for_many_queues_is_on_disk_once_per_shard(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with Broker(tmp_path_factory.mktemp("once") / "data", "--shards", "2") as broker:
+        give(broker.data, "r", role="router")
+        for number in range(10):
+            give(broker.data, f"q{number}", role="queue")
+            subscribe(broker.data, "r", f"q{number}")
+        with connected(broker.amqp) as connection:
+            sender = connection.create_sender("r")
+            for _ in range(20):
+                sender.send(Message(body=os.urandom(100_000), durable=True))
+            used = [used_bytes(broker, shard) for shard in (0, 1)]
+            for number in range(10):
+                assert len(content(connection, f"q{number}")) == 20
+    for each in used:
+        assert 2_000_000 <= each < 2_100_000
+
+
+def used_bytes(broker: Broker, shard: int) -> int:
+    """What the records in a shard's journal take."""
+    files = (broker.data / f"shard-{shard}").rglob("*")
+    return sum(len(file.read_bytes().rstrip(b"\0")) for file in files if file.is_file())
+
+
 # --- receivers at routers --------------------------------------------------------------------------------
 
 

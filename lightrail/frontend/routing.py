@@ -9,7 +9,7 @@ and the policy lets senders wait, batches wait in their order; credit bounds how
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
@@ -18,7 +18,7 @@ from lightrail.frontend.incoming import IncomingLink
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
-from lightrail.wire.lanes import Attributes, Lane, Load
+from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.routing")
-
-QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
-"""What a shard says of a queue that it does not have, or not any more."""
 
 
 class RoutedBatch:
@@ -113,6 +110,8 @@ class RouterLink(IncomingLink):
         if plan is not self._plan:
             self._plan = plan
             self._splits.clear()
+            for lane in self._lanes.values():
+                lane.forget_sets()
         if plan is None:
             self._gone(batch)
             return True

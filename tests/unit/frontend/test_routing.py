@@ -322,6 +322,21 @@ def test_where_a_queue_went_away_what_is_there_now_gets_the_messages_once() -> N
     run(check)
 
 
+def test_what_is_sent_after_a_queue_was_made_again_is_declared_for_the_new_one() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        await rig.graph.drop("a")
+        await fan_out(rig, "a")
+        rig.frontend.shards[0].take()
+        await rig.send(b"2")
+        declared, routed = rig.frontend.shards[0].take()
+        assert (declared.kind, routed.kind) == (Kind.TARGETS, Kind.ROUTE)
+        assert declared.number == routed.epoch
+
+    run(check)
+
+
 def test_a_message_that_is_resolved_anew_may_be_for_nobody() -> None:
     async def check(rig: Rig) -> None:
         await fan_out(rig, "a")

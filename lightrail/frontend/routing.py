@@ -34,8 +34,8 @@ class RoutedBatch:
 
     __slots__ = (
         "attributes",
+        "came_ms",
         "count",
-        "deadline_ms",
         "first_id",
         "loads",
         "outstanding",
@@ -45,15 +45,14 @@ class RoutedBatch:
         "size",
     )
 
-    def __init__(self, event: Transfers, size: int, attributes: Attributes) -> None:
+    def __init__(self, event: Transfers, size: int, attributes: Attributes, now_ms: int) -> None:
         self.first_id = event.first_delivery_id
         self.settled = event.settled
         self.payloads = event.payloads
         self.count = len(event.payloads)
         self.size = size
         self.attributes = attributes
-        self.deadline_ms: int | None = None
-        """Until when it waits for a first subscriber, once it does."""
+        self.came_ms = now_ms
         self.outstanding = 0
         """Loads that have no answer."""
         self.loads: list[Load] = []
@@ -71,7 +70,7 @@ class RoutedBatch:
 class RouterLink(IncomingLink):
     """One incoming link (the client sends) bound to a router."""
 
-    __slots__ = ("_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
+    __slots__ = ("_has_timer", "_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
 
     def __init__(
         self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
@@ -86,6 +85,7 @@ class RouterLink(IncomingLink):
         """Sets of queues of that plan, by the shards that they live on."""
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
+        self._has_timer = False
 
     def start(self) -> None:
         """Answers the attach: there is no shard to wait for."""
@@ -97,7 +97,8 @@ class RouterLink(IncomingLink):
         """A batch came: it goes where the plan says."""
         durable, priority, expires = self._attributes(event, now_ms)
         size = sum(map(len, event.payloads))
-        batch = RoutedBatch(event, size, Attributes(durable, priority, expires, event.message_format))
+        attributes = Attributes(durable, priority, expires, event.message_format)
+        batch = RoutedBatch(event, size, attributes, now_ms)
         self._take(batch.count, size)
         if self._waiting or not self._route(batch, now_ms):
             self._waiting.append(batch)
@@ -180,15 +181,19 @@ class RouterLink(IncomingLink):
     def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
         """Nobody is there at all: a batch waits for a first subscriber for as long as the policy says."""
         wait_ms = plan.policy.milliseconds("buffer_timeout") or 0
-        if batch.deadline_ms is None:
-            batch.deadline_ms = now_ms + wait_ms
-        left = batch.deadline_ms - now_ms
+        left = batch.came_ms + wait_ms - now_ms
         if left <= 0:
             return False
         frontend = self._connection.frontend
         frontend.routers.wait(self)
-        frontend.later(left, self.go_on)
+        if not self._has_timer:
+            self._has_timer = True
+            frontend.later(left, self._ring)
         return True
+
+    def _ring(self) -> None:
+        self._has_timer = False
+        self.go_on()
 
     def _look_up(self, queues: list[str]) -> None:
         if not self._looking_up:

@@ -273,11 +273,19 @@ def test_a_sender_waits_for_a_first_subscriber_in_order() -> None:
 def test_a_sender_waits_no_longer_than_the_policy_says() -> None:
     async def check(rig: Rig) -> None:
         await rig.send(b"1")
+        rig.graph.now_ms += 3_000
+        await rig.send(b"2")
         ((wait_ms, ring),) = rig.frontend.calls
         assert wait_ms == 5_000
-        rig.graph.now_ms += 5_000
+        rig.frontend.calls.clear()
+        rig.graph.now_ms += 2_000
         ring()
         assert rig.outcomes() == [conditions.NOT_FOUND]
+        ((wait_ms, ring),) = rig.frontend.calls
+        assert wait_ms == 3_000
+        rig.graph.now_ms += 3_000
+        ring()
+        assert rig.outcomes() == [conditions.NOT_FOUND] * 2
 
     run(check, buffer_timeout=5)
 

@@ -216,6 +216,41 @@ def test_what_nobody_gets_is_rejected_or_dropped(graph: Graph, connection: Block
     assert outcome(connection, strict, Message(subject="x")) == (Delivery.ACCEPTED, "")
 
 
+def test_a_message_is_rejected_when_one_of_its_queues_is_full(
+    graph: Graph, connection: BlockingConnection
+) -> None:
+    router = graph.router("r")
+    subscribe(graph.data, router, graph.queue("full", max_length=5))
+    (free,) = graph.feed("r", "free")
+    found = [outcome(connection, router, Message(body=number)) for number in range(8)]
+    assert found == [(Delivery.ACCEPTED, "")] * 5 + [(Delivery.REJECTED, "amqp:resource-limit-exceeded")] * 3
+    assert content(connection, graph.name("full")) == list(range(5))
+    # Where both are on one shard, what was refused is in neither.
+    assert content(connection, free) in (list(range(5)), list(range(8)))
+
+
+def test_a_full_queue_is_no_matter_to_messages_for_others(
+    graph: Graph, connection: BlockingConnection
+) -> None:
+    router = graph.router("r")
+    full = graph.queue("full", max_length=5)
+    subscribe(graph.data, router, full, filter={"subject": "full"})
+    free = graph.feed("r", "free1", "free2", filter={"subject": "free"})
+    sender = connection.create_sender(router)
+    subjects = ["free" if number % 3 else "full" for number in range(300)]
+    deliveries = [
+        sender.link.send(Message(subject=subject, body=number)) for number, subject in enumerate(subjects)
+    ]
+    connection.wait(lambda: all(each.settled for each in deliveries), timeout=30)
+    accepted = [number for number, each in enumerate(deliveries) if each.remote_state == Delivery.ACCEPTED]
+    wanted = [number for number, subject in enumerate(subjects) if subject == "free"]
+    for queue in free:
+        assert content(connection, queue) == wanted
+    stored = content(connection, full)
+    assert len(stored) <= 5
+    assert accepted == sorted(wanted + stored)
+
+
 def test_a_sender_may_wait_for_a_first_subscriber(graph: Graph, connection: BlockingConnection) -> None:
     router = graph.router("r", buffer_timeout=0.2)
     assert outcome(connection, router, Message(body=0))[0] == Delivery.REJECTED

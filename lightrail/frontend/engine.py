@@ -28,6 +28,7 @@ from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.management import Management
 from lightrail.frontend.nodes import Nodes
 from lightrail.frontend.routing import Routers
+from lightrail.frontend.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.model import conditions, limits, names
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
@@ -220,7 +221,7 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
-            offered_capabilities=(ANONYMOUS_RELAY, cbs.CAPABILITY),
+            offered_capabilities=(ANONYMOUS_RELAY, cbs.CAPABILITY, SHARED_SUBSCRIPTIONS),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
         return Connection(settings, self.now_ms())

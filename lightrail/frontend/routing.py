@@ -9,16 +9,16 @@ and the policy lets senders wait, batches wait in their order; credit bounds how
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.events import ACCEPTED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
-from lightrail.wire.lanes import Attributes, Lane, Load
+from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -28,17 +28,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lightrail.frontend.routing")
 
-QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
-"""What a shard says of a queue that it does not have, or not any more."""
-
 
 class RoutedBatch:
     """What a client sent in one go, and what became of it so far."""
 
     __slots__ = (
         "attributes",
+        "came_ms",
         "count",
-        "deadline_ms",
         "first_id",
         "loads",
         "outstanding",
@@ -48,15 +45,14 @@ class RoutedBatch:
         "size",
     )
 
-    def __init__(self, event: Transfers, size: int, attributes: Attributes) -> None:
+    def __init__(self, event: Transfers, size: int, attributes: Attributes, now_ms: int) -> None:
         self.first_id = event.first_delivery_id
         self.settled = event.settled
         self.payloads = event.payloads
         self.count = len(event.payloads)
         self.size = size
         self.attributes = attributes
-        self.deadline_ms: int | None = None
-        """Until when it waits for a first subscriber, once it does."""
+        self.came_ms = now_ms
         self.outstanding = 0
         """Loads that have no answer."""
         self.loads: list[Load] = []
@@ -74,7 +70,7 @@ class RoutedBatch:
 class RouterLink(IncomingLink):
     """One incoming link (the client sends) bound to a router."""
 
-    __slots__ = ("_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
+    __slots__ = ("_has_timer", "_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
 
     def __init__(
         self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
@@ -89,6 +85,7 @@ class RouterLink(IncomingLink):
         """Sets of queues of that plan, by the shards that they live on."""
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
+        self._has_timer = False
 
     def start(self) -> None:
         """Answers the attach: there is no shard to wait for."""
@@ -100,7 +97,8 @@ class RouterLink(IncomingLink):
         """A batch came: it goes where the plan says."""
         durable, priority, expires = self._attributes(event, now_ms)
         size = sum(map(len, event.payloads))
-        batch = RoutedBatch(event, size, Attributes(durable, priority, expires, event.message_format))
+        attributes = Attributes(durable, priority, expires, event.message_format)
+        batch = RoutedBatch(event, size, attributes, now_ms)
         self._take(batch.count, size)
         if self._waiting or not self._route(batch, now_ms):
             self._waiting.append(batch)
@@ -113,6 +111,8 @@ class RouterLink(IncomingLink):
         if plan is not self._plan:
             self._plan = plan
             self._splits.clear()
+            for lane in self._lanes.values():
+                lane.forget_sets()
         if plan is None:
             self._gone(batch)
             return True
@@ -158,7 +158,12 @@ class RouterLink(IncomingLink):
                 continue
             peer, _ = place
             by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
-        found = [(lane, frozenset(names)) for lane, names in by_shard.values()]
+        most = limits.ROUTE_TARGETS_MAX
+        found = [
+            (lane, frozenset(names[start : start + most]))
+            for lane, names in by_shard.values()
+            for start in range(0, len(names), most)
+        ]
         if complete:
             self._splits[queues] = found
         return found
@@ -176,15 +181,19 @@ class RouterLink(IncomingLink):
     def _may_wait(self, batch: RoutedBatch, plan: Plan, now_ms: int) -> bool:
         """Nobody is there at all: a batch waits for a first subscriber for as long as the policy says."""
         wait_ms = plan.policy.milliseconds("buffer_timeout") or 0
-        if batch.deadline_ms is None:
-            batch.deadline_ms = now_ms + wait_ms
-        left = batch.deadline_ms - now_ms
+        left = batch.came_ms + wait_ms - now_ms
         if left <= 0:
             return False
         frontend = self._connection.frontend
         frontend.routers.wait(self)
-        frontend.later(left, self.go_on)
+        if not self._has_timer:
+            self._has_timer = True
+            frontend.later(left, self._ring)
         return True
+
+    def _ring(self) -> None:
+        self._has_timer = False
+        self.go_on()
 
     def _look_up(self, queues: list[str]) -> None:
         if not self._looking_up:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.performatives import Source
 from lightrail.amqp.types import Symbol
-from lightrail.filters.errors import FilterError
-from lightrail.filters.source import from_amqp
 from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.filters import source_filter
 from lightrail.frontend.routes import Refused, consumer_options, label_of
 from lightrail.model import conditions, names
 from lightrail.model.policy import Policy, Role
@@ -91,12 +90,7 @@ async def subscribe(attach: "Attach") -> None:
     source = link.source
     assert isinstance(source, Source)
     asked = wanted(link, source)
-    try:
-        filters = from_amqp(source.filter)
-    except FilterError as error:
-        raise Refused(conditions.INVALID_FIELD, str(error)) from None
-    spec = filters.filter.spec if filters.filter is not None else None
-    attach.terms.filter = filters.accepted or None
+    spec, attach.terms.filter = source_filter(source)
     record = await _ensure(attach, asked, spec)
     opened = False
     try:
@@ -176,11 +170,11 @@ async def unsubscribe(frontend: "Frontend", record: Name, shared: bool) -> None:
     if shared:
         shard, _ = await frontend.place(record.name)
         try:
-            answer = await shard.request("figures", {"queue": record.name})
+            answer = await shard.request("queue", {"queue": record.name})
         except (ShardAway, ShardRefused) as error:
             log.warning("%s stays: whether others receive from it can't be known now: %s", record.name, error)
             return
-        if answer.fields.get("consumers"):
+        if answer.fields["consumer_count"]:
             return
     with contextlib.suppress(Missing):
         await frontend.service.drop(ANYBODY, record.name, record.revision)

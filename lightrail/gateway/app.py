@@ -117,7 +117,7 @@ class Gateway:
         self.directory = directory or Directory(coordinator)
         self.service = Service(coordinator, self.directory)
         loop = asyncio.get_running_loop()
-        self.sender = Sender(shards, loop)
+        self.sender = Sender(shards, self.directory, loop)
         self.receivers = Receivers(shards, loop)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms

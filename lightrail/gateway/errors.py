@@ -64,6 +64,16 @@ def refused(condition: str, description: str) -> Problem:
     )
 
 
+def unknown(name: str) -> Problem:
+    """Nothing was heard of a message in time."""
+    return Problem(
+        503,
+        f"the shard of {name} has not answered in time: the message may or may not be stored; send it again "
+        "with the same MessageId where the queue has a duplicate_window",
+        headers=AGAIN,
+    )
+
+
 def problem_of(error: Exception) -> Problem | None:
     """How an error that is no mistake of ours is told; None for the others."""
     match error:

@@ -12,11 +12,13 @@ from collections import deque
 from collections.abc import Iterable
 from time import monotonic
 
-from lightrail.gateway.errors import AGAIN, Problem, refused
+from lightrail.gateway.errors import AGAIN, Problem, refused, unknown
 from lightrail.gateway.outgoing import Outgoing
+from lightrail.gateway.routing import RouterSender
 from lightrail.gateway.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
@@ -31,9 +33,10 @@ Stored = int | None
 class Sender:
     """Sends to names; the seam for roles that are no queue."""
 
-    def __init__(self, shards: Shards, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
         self._shards = shards
         self._loop = loop
+        self._routers = RouterSender(shards, directory, loop)
         self._producers: dict[str, QueueProducer] = {}
         self._bytes = 0
         self._sweeping: asyncio.TimerHandle | None = None
@@ -54,7 +57,7 @@ class Sender:
             Problem: refused (full, too large), or nothing was heard in time: it may or may not be stored.
             ShardAway.
         """
-        if record.role is not Role.QUEUE:
+        if record.role not in (Role.QUEUE, Role.ROUTER):
             raise Problem(501, f"messages can't be sent to a {record.role} over HTTP in this version")
         most = record.policy["max_message_bytes"]
         if most is not None and len(message.message) > most:
@@ -62,6 +65,9 @@ class Sender:
                 conditions.MESSAGE_SIZE_EXCEEDED,
                 f"the message has {len(message.message)} bytes; {record.name} takes at most {most}",
             )
+        if record.role is Role.ROUTER:
+            await self._routers.send(record, message)
+            return None
         producer = self._producers.get(record.name)
         if producer is None:
             peer, epoch = await self._shards.route(record.name)
@@ -89,6 +95,7 @@ class Sender:
             self._sweeping.cancel()
         for producer in list(self._producers.values()):
             producer.close()
+        self._routers.close()
 
     def _watch(self) -> None:
         if self._sweeping is None:
@@ -243,7 +250,7 @@ class QueueProducer(Producer):
         """Whoever still waits is told that nothing is known."""
         self._sender.forget(self._queue)
         self._peer.close_producer(self.number)
-        self._fail(_unknown(self._queue))
+        self._fail(unknown(self._queue))
 
     def _turn(self) -> None:
         """When everything has its answer, what was held back goes on, the first of it afresh."""
@@ -266,13 +273,4 @@ class QueueProducer(Producer):
 
 def _late(answer: "asyncio.Future[Stored]", queue: str) -> None:
     if not answer.done():
-        answer.set_exception(_unknown(queue))
-
-
-def _unknown(queue: str) -> Problem:
-    return Problem(
-        503,
-        f"the shard of {queue} has not answered in time: the message may or may not be stored; send it again "
-        "with the same MessageId where the queue has a duplicate_window",
-        headers=AGAIN,
-    )
+        answer.set_exception(unknown(queue))

@@ -102,8 +102,6 @@ SOCKET_READ_BYTES: Final = 256 * 1024
 """One read of a socket."""
 
 # --- frontend to shard ---------------------------------------------------------------------------------
-ROUTE_SETS_MAX: Final = 1_024
-"""Sets of queues that one sending link of a router has declared at a shard; the oldest goes first."""
 HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """A shard or frontend that says nothing for so long is taken as gone until it speaks again."""
@@ -205,6 +203,8 @@ SEQUENCE_PRODUCERS_KEPT: Final = 1_024
 """Such producers that are not open now, which are remembered."""
 ROUTE_TARGETS_MAX: Final = 10_000
 """Queues of a shard in one set of a router's link; the journal would take 65,535."""
+ROUTE_SETS_MAX: Final = 10_000
+"""Sets of one link; the one declared first is forgotten for the next."""
 PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000

@@ -17,6 +17,8 @@ from lightrail.wire.messages import ProducerOpen, Refusal, Targets
 from lightrail.wire.shards import Producer, ShardPeer
 
 ROUTE: Final = int(Kind.ROUTE)
+QUEUE_AWAY: Final = frozenset({conditions.NOT_FOUND, conditions.RESOURCE_DELETED})
+"""What a shard says of a set with a queue that it does not have, or not any more."""
 
 
 class Attributes(NamedTuple):
@@ -147,6 +149,15 @@ class Lane(Producer):
 
     # --- sets ------------------------------------------------------------------------------------------
 
+    def forget_sets(self) -> None:
+        """Names have changed: what is sent from now on means the queues that are there now.
+
+        A shard resolves names when a set is declared. It may not have heard yet that a queue was deleted and
+        made again, and would go on storing in the one that is about to go.
+        """
+        self._declared.clear()
+        self._sets.clear()
+
     def _declare(self, queues: frozenset[str]) -> int:
         """A number for a set of queues. The oldest number is given anew when there are too many: frames that
         mean its former set are before the declaration, or are sent again with their own."""
@@ -198,10 +209,8 @@ class Lane(Producer):
         load = self._unanswered.pop(number, None)
         if load is None:
             return
-        if refusal.condition == conditions.NOT_FOUND:
-            # A set may stand for queues that were deleted, and made again since: it has to be said anew.
-            self._declared.clear()
-            self._sets.clear()
+        if refusal.condition in QUEUE_AWAY:
+            self.forget_sets()
         innocent = self._is_refusing
         if innocent:
             self._again.append(load)

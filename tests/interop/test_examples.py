@@ -78,3 +78,29 @@ def test_a_broker_that_is_not_there_is_said(log_lines: Path, name: str) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("no connection to ")
+
+
+def test_load_balancing(broker: Broker) -> None:
+    """Every job is audited, and one of the processors gets it."""
+    examples = ROOT / "examples" / "load_balancing"
+    gateway, url = f"http://{broker.http}", ["--url", f"amqp://{broker.amqp}"]
+    subprocess.run([str(examples / "setup.sh"), gateway], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run([*program(examples / "submit.py"), "100", *url], check=True, timeout=60)
+    found = {}
+    for queue in ("audit", "processors/1", "processors/2"):
+        process = [*program(examples / "process.py"), queue, "--wait", "0.5", *url]
+        done = subprocess.run(process, check=True, timeout=60, capture_output=True, text=True)
+        found[queue] = done.stdout.splitlines()
+    jobs = [f"job {number}" for number in range(1, 101)]
+    assert found["audit"] == jobs
+    assert sorted(found["processors/1"] + found["processors/2"]) == sorted(jobs)
+    # A fair choice leaves one of them with fewer than 20 of 100 once in a thousand million times.
+    assert min(len(found["processors/1"]), len(found["processors/2"])) >= 20
+    one_more = [str(examples / "curl.sh"), "one more job", gateway]
+    done = subprocess.run(one_more, check=True, timeout=60, capture_output=True, text=True)
+    audit, *processors = done.stdout.splitlines()
+    assert audit == "audit: one more job"
+    assert sorted(processors) in (
+        ["processors/1: ", "processors/2: one more job"],
+        ["processors/1: one more job", "processors/2: "],
+    )

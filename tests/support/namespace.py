@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Name, Right
+from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 
@@ -57,3 +57,13 @@ def named(data: Path | str, prefix: str = "") -> list[str]:
         return [record.name for record in service.names(ANYBODY, prefix)]
 
     return with_service(data, look)
+
+
+def subscribe(data: Path | str, router: str, target: str, **fields: Any) -> Subscription:
+    """Messages of a router go to a target from now on."""
+    return with_service(data, lambda service: service.subscribe(ANYBODY, router, target, **fields))
+
+
+def unsubscribe(data: Path | str, subscription: Subscription) -> None:
+    """They do no longer."""
+    with_service(data, lambda service: service.unsubscribe(ANYBODY, subscription.router, subscription.id))

@@ -273,11 +273,19 @@ def test_a_sender_waits_for_a_first_subscriber_in_order() -> None:
 def test_a_sender_waits_no_longer_than_the_policy_says() -> None:
     async def check(rig: Rig) -> None:
         await rig.send(b"1")
+        rig.graph.now_ms += 3_000
+        await rig.send(b"2")
         ((wait_ms, ring),) = rig.frontend.calls
         assert wait_ms == 5_000
-        rig.graph.now_ms += 5_000
+        rig.frontend.calls.clear()
+        rig.graph.now_ms += 2_000
         ring()
         assert rig.outcomes() == [conditions.NOT_FOUND]
+        ((wait_ms, ring),) = rig.frontend.calls
+        assert wait_ms == 3_000
+        rig.graph.now_ms += 3_000
+        ring()
+        assert rig.outcomes() == [conditions.NOT_FOUND] * 2
 
     run(check, buffer_timeout=5)
 
@@ -318,6 +326,21 @@ def test_where_a_queue_went_away_what_is_there_now_gets_the_messages_once() -> N
         assert rig.outcomes() == []
         rig.answer(2)
         assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_what_is_sent_after_a_queue_was_made_again_is_declared_for_the_new_one() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        await rig.graph.drop("a")
+        await fan_out(rig, "a")
+        rig.frontend.shards[0].take()
+        await rig.send(b"2")
+        declared, routed = rig.frontend.shards[0].take()
+        assert (declared.kind, routed.kind) == (Kind.TARGETS, Kind.ROUTE)
+        assert declared.number == routed.epoch
 
     run(check)
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.errors import Problem
 from lightrail.gateway.outgoing import Outgoing
 from lightrail.gateway.sending import Sender
 from lightrail.model import limits
 from lightrail.model.policy import Policy
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import AFRESH, DURABLE, Kind
 from lightrail.wire.messages import Refusal
@@ -23,7 +25,8 @@ Q = Name("q", Policy.parse({"role": "queue", "max_message_bytes": 100}))
 def scene(check: Callable[[Sender, FakePeer], Awaitable[None]]) -> None:
     async def run() -> None:
         shards = FakeShards()
-        sender = Sender(shards, asyncio.get_running_loop())  # type: ignore[arg-type]
+        directory = Directory(MemoryCoordinator())
+        sender = Sender(shards, directory, asyncio.get_running_loop())  # type: ignore[arg-type]
         await check(sender, shards.peer)
         sender.close()
 

@@ -1,0 +1,92 @@
+"""Routers over HTTP: subscribed to and sent to as curl would do it."""
+
+import json
+import threading
+
+from tests.support.broker import Broker
+from tests.support.http_client import Http
+
+
+def feed(http: Http, router: str, *queues: str, **fields: object) -> None:
+    for queue in queues:
+        assert http("POST", f"/{queue}", {"role": "queue"}).status == 201
+        assert http("POST", f"/{router}/!subscriptions", {"target": queue, **fields}).status == 201
+
+
+def bodies(http: Http, queue: str) -> list[str]:
+    """What is in a queue; it is empty afterwards."""
+    found = []
+    while (got := http("DELETE", f"/{queue}/!head?timeout=0")).status == 200:
+        found.append(got.body.decode())
+    return found
+
+
+def test_a_message_reaches_every_queue_that_subscribed(http: Http) -> None:
+    http("POST", "/fan", {"role": "router"})
+    queues = [f"fan/q{number}" for number in range(6)]
+    feed(http, "fan", *queues)
+    for text in ("one", "two"):
+        sent = http("POST", "/fan", text)
+        assert sent.status == 201
+        assert "location" not in sent.headers
+    for queue in queues:
+        assert bodies(http, queue) == ["one", "two"]
+
+
+def test_filters_and_actions_hold_for_what_http_sends(http: Http) -> None:
+    http("POST", "/sorted", {"role": "router"})
+    feed(http, "sorted", "sorted/red", filter={"properties": {"application-properties.colour": "red"}})
+    feed(http, "sorted", "sorted/all", action={"set": {"subject": "seen"}})
+    for colour in ("red", "blue"):
+        http("POST", "/sorted", colour, {"LightRail-Property-colour": colour})
+    assert bodies(http, "sorted/red") == ["red"]
+    assert http("DELETE", "/sorted/all/!head?timeout=5").properties["Subject"] == "seen"
+
+
+def test_what_nobody_gets_is_refused_or_dropped(http: Http) -> None:
+    http("POST", "/strict", {"role": "router"})
+    http("POST", "/lax", {"role": "router", "unroutable": "drop"})
+    got = http("POST", "/strict", "x")
+    assert got.status == 404
+    assert "nobody subscribes to strict" in got.json()["detail"]
+    assert http("POST", "/lax", "x").status == 201
+
+
+def test_a_request_may_wait_for_a_first_subscriber(http: Http, broker: Broker) -> None:
+    http("POST", "/patient", {"role": "router", "buffer_timeout": 60})
+    answers = []
+
+    def send() -> None:
+        with Http(broker.http) as other:
+            answers.append(other("POST", "/patient", "x").status)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    feed(http, "patient", "patient/q")
+    sending.join(30)
+    assert answers == [201]
+    assert bodies(http, "patient/q") == ["x"]
+
+
+def test_a_batch_to_a_router_keeps_its_order(http: Http) -> None:
+    http("POST", "/batched", {"role": "router"})
+    feed(http, "batched", "batched/a", "batched/b")
+    batch = [{"Body": str(number)} for number in range(20)]
+    sent = http(
+        "POST", "/batched", json.dumps(batch), {"Content-Type": "application/vnd.lightrail.batch+json"}
+    )
+    assert sent.status == 201, sent.body
+    for queue in ("batched/a", "batched/b"):
+        assert bodies(http, queue) == [str(number) for number in range(20)]
+
+
+def test_a_queue_that_is_made_again_gets_messages_again(http: Http) -> None:
+    http("POST", "/again", {"role": "router"})
+    feed(http, "again", "again/a", "again/b")
+    assert http("POST", "/again", "1").status == 201
+    assert http("DELETE", "/again/b/!policy").status == 204
+    assert http("POST", "/again", "2").status == 201
+    feed(http, "again", "again/b")
+    assert http("POST", "/again", "3").status == 201
+    assert bodies(http, "again/a") == ["1", "2", "3"]
+    assert bodies(http, "again/b") == ["3"]

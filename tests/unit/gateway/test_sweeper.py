@@ -13,7 +13,6 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
 from tests.support.fake_shards import FakeShards
 
-
 NOW_MS = 1_800_000_000_000
 
 
@@ -53,5 +52,8 @@ def test_expired_names_and_subscriptions_are_deleted_once() -> None:
         assert [each.key for each in await coordinator.entries("subscriptions/")] == [
             "subscriptions/r//stays"
         ]
+
+        for gateway in gateways:
+            gateway.connections.close()
 
     asyncio.run(run())

@@ -151,7 +151,7 @@ def refuse_without_users(settings: Settings, has_users: bool) -> None:
         return
     outside = [
         f"{name} {endpoint}"
-        for name in ("amqp", "amqps", "http")
+        for name in ("amqp", "amqps", "http", "https")
         if (endpoint := getattr(settings, name)) is not None and not endpoint.loopback
     ]
     if not outside:
@@ -178,6 +178,7 @@ def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:
         amqp=bound(settings.amqp, "amqp"),
         amqps=bound(settings.amqps, "amqps") if settings.amqps else None,
         http=bound(settings.http, "http"),
+        https=bound(settings.https, "https") if settings.https else None,
     )
 
 
@@ -219,6 +220,7 @@ def as_line(settings: Settings, processes: list[Message]) -> str:
             "amqp": str(settings.amqp.reachable),
             "amqps": str(settings.amqps.reachable) if settings.amqps else None,
             "http": str(settings.http.reachable),
+            "https": str(settings.https.reachable) if settings.https else None,
             "metrics": f"http://{settings.http.reachable}/metrics",
             "pid": os.getpid(),
             "processes": processes,
@@ -238,6 +240,7 @@ def greeting(settings: Settings, has_users: bool) -> str:
         f"  AMQP 1.0  amqp://{settings.amqp.reachable}",
         *([f"  over TLS  amqps://{settings.amqps.reachable}"] if settings.amqps else []),
         f"  HTTP      http://{http}/",
+        *([f"  over TLS  https://{settings.https.reachable}/"] if settings.https else []),
         f"  metrics   http://{http}/metrics",
         f"  data      {settings.data} ({settings.frontends} frontends, {settings.shards} shards)",
         "",

@@ -5,7 +5,7 @@ import socket
 import ssl
 
 from lightrail.frontend.engine import Frontend
-from lightrail.model.settings import Endpoint, Settings, SettingsError
+from lightrail.model.settings import Endpoint
 
 BACKLOG = 4_096
 """Connections that wait to be accepted; the system's own limit (net.core.somaxconn) is often 4096, too."""
@@ -28,23 +28,6 @@ def bound(endpoint: Endpoint) -> socket.socket:
         made.close()
         raise
     return made
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext:
-    """TLS 1.2 and up with the certificate of the settings; client certificates are optional, and verified."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.tls_certificate or "", settings.tls_key)
-        if settings.tls_client_ca is not None:
-            context.load_verify_locations(settings.tls_client_ca)
-            context.verify_mode = ssl.CERT_OPTIONAL
-    except (ssl.SSLError, OSError) as error:
-        raise SettingsError(
-            f"TLS can't be set up with certificate {settings.tls_certificate}, key {settings.tls_key} and "
-            f"client CA {settings.tls_client_ca}: {error}; expected PEM files that belong together"
-        ) from error
-    return context
 
 
 async def listen(frontend: Frontend, endpoint: Endpoint, tls: ssl.SSLContext | None) -> asyncio.Server:

@@ -10,9 +10,10 @@ import sys
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
-from lightrail.frontend.listener import listen, tls_context
+from lightrail.frontend.listener import listen
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint
+from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES
 from lightrail.telemetry.metrics import registry

@@ -114,7 +114,7 @@ class Gateway:
         self.health = health
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
-        self.directory = directory or Directory(coordinator)
+        self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
         self.service = Service(coordinator, self.directory)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)

@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.model import limits
+from lightrail.model.settings import Endpoint
 
 KEEP_ALIVE_S: Final = 75.0
 """How long a connection may stay without a request, as nginx has it."""
@@ -14,9 +15,11 @@ SHUTDOWN_S: Final = 1.0
 
 
 async def listen(
-    app: web.Application, host: str, port: int, tls: ssl.SSLContext | None = None
-) -> tuple[web.AppRunner, int]:
-    """Serve an application; returns (runner, bound port). End it: `runner.cleanup()`.
+    app: web.Application, *places: tuple[Endpoint | None, ssl.SSLContext | None]
+) -> tuple[web.AppRunner, list[int]]:
+    """Serve an application at (endpoint, TLS) pairs; None is nowhere. End it: `runner.cleanup()`.
+
+    Returns (runner, bound ports).
 
     A request is cancelled when its client goes: what it waited for, or had been given, goes back.
     """
@@ -31,9 +34,13 @@ async def listen(
     )
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, reuse_port=True, backlog=limits.HTTP_BACKLOG, ssl_context=tls)
-        await site.start()
+        for place, tls in places:
+            if place is not None:
+                site = web.TCPSite(
+                    runner, *place, reuse_port=True, backlog=limits.HTTP_BACKLOG, ssl_context=tls
+                )
+                await site.start()
     except BaseException:
         await runner.cleanup()
         raise
-    return runner, int(runner.addresses[0][1])
+    return runner, [int(address[1]) for address in runner.addresses]

@@ -15,6 +15,7 @@ from lightrail.gateway.members import Members
 from lightrail.gateway.shards import Shards
 from lightrail.gateway.sweeper import sweep
 from lightrail.model.settings import Endpoint
+from lightrail.model.tls import tls_context
 from lightrail.telemetry import process
 
 GREETING_TIME_MAX_S: Final = 5.0
@@ -47,14 +48,14 @@ async def serve(process: process.Process) -> None:
     )
     gateway.directory.refresh()
     await gateway.callers.refresh()
-    host, port = settings.http
-    runner, bound = await listen(gateway.application(), host, port)
+    tls = tls_context(settings) if settings.https is not None else None
+    runner, ports = await listen(gateway.application(), (settings.http, None), (settings.https, tls))
     with suppress(TimeoutError):
         await asyncio.wait_for(shards.until_serving(), GREETING_TIME_MAX_S)
     sweeping = asyncio.create_task(sweep(gateway))
     try:
-        here = str(Endpoint(host, bound))
-        process.report_ready(http=here, metrics=str(Endpoint(host, bound).reachable))
+        here = Endpoint(settings.http.host, ports[0])
+        process.report_ready(http=str(here), metrics=str(here.reachable))
         await process.until_stop()
     finally:
         sweeping.cancel()

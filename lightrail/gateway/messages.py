@@ -267,9 +267,7 @@ async def cancel(asked: Asked) -> web.Response:
     """DELETE /name/!messages/SEQ: a scheduled message does not come."""
     record = asked.record(Right.SEND)
     sequence = whole_number("sequence", asked.rest[0], 0, SEQUENCE_MAX)
-    answer = await asked.gateway.shards.request(record.name, "cancel", {"sequences": [sequence]})
-    if not answer.fields.get("cancelled"):
-        raise Problem(404, f"{record.name} has no scheduled message {sequence} (any more)")
+    await asked.gateway.shards.request(record.name, "cancel", {"sequence": sequence})
     return web.Response(status=204)
 
 

@@ -147,13 +147,18 @@ class Settings:
     amqps: Endpoint | None = _setting(
         None, _optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
     )
-    tls_certificate: str | None = _setting(None, _optional(_path), "FILE", "certificate chain for amqps, PEM")
+    tls_certificate: str | None = _setting(
+        None, _optional(_path), "FILE", "certificate chain for amqps and https, PEM"
+    )
     tls_key: str | None = _setting(None, _optional(_path), "FILE", "private key of the certificate, PEM")
     tls_client_ca: str | None = _setting(
         None, _optional(_path), "FILE", "ask clients for a certificate signed by one of these, PEM"
     )
     http: Endpoint = _setting(
         Endpoint("127.0.0.1", 8080), endpoint, "HOST:PORT", "where the gateway serves HTTP"
+    )
+    https: Endpoint | None = _setting(
+        None, _optional(endpoint), "HOST:PORT", "where the gateway serves HTTP over TLS (off by default)"
     )
     metrics: str = _setting(
         "127.0.0.1", _host, "HOST", "address of each process's own /metrics; the port is the system's choice"
@@ -243,15 +248,19 @@ class Settings:
 
     def check(self) -> None:
         """Raise SettingsError where single settings are fine but don't go together."""
-        if self.amqps is not None and not (self.tls_certificate and self.tls_key):
-            raise SettingsError(
-                f"amqps is {self.amqps}, but TLS needs tls_certificate and tls_key as well: "
-                "set both to the paths of PEM files, or leave amqps out"
-            )
+        for name in ("amqps", "https"):
+            found = getattr(self, name)
+            if found is not None and not (self.tls_certificate and self.tls_key):
+                raise SettingsError(
+                    f"{name} is {found}, but TLS needs tls_certificate and tls_key as well: "
+                    f"set both to the paths of PEM files, or leave {name} out"
+                )
         for name in ("tls_certificate", "tls_key", "tls_client_ca"):
             path = getattr(self, name)
-            if path and self.amqps is None:
-                raise SettingsError(f"{name} is {path!r}, but amqps is not set: say where TLS is served")
+            if path and self.amqps is None and self.https is None:
+                raise SettingsError(
+                    f"{name} is {path!r}, but neither amqps nor https is set: say where TLS is served"
+                )
             if path and not os.access(path, os.R_OK):
                 raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
 
@@ -285,7 +294,7 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Self:
         values: dict[str, Any] = json.loads(text)
-        for name in ("amqp", "amqps", "http"):
+        for name in ("amqp", "amqps", "http", "https"):
             values[name] = Endpoint(*values[name]) if values[name] else None
         values["sasl_mechanisms"] = tuple(values["sasl_mechanisms"])
         return cls(**values)

@@ -3,6 +3,7 @@
     python tests/benchmarks/http_bench.py locks [CONNECTIONS [MESSAGES]]
     python tests/benchmarks/http_bench.py takes [CONNECTIONS [MESSAGES]]
     python tests/benchmarks/http_bench.py waiting [RECEIVERS]
+    python tests/benchmarks/http_bench.py expiry [LOCKS]
     python tests/benchmarks/http_bench.py queues [QUEUES]
 
 Each starts a broker of its own and prints one line of JSON. The client is one process of asyncio protocols
@@ -15,6 +16,7 @@ import resource
 import sys
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +174,29 @@ async def waiting(broker: Broker, receivers: int) -> dict[str, Any]:
     }
 
 
+async def expiry(broker: Broker, count: int) -> dict[str, Any]:
+    """How late a message whose lock ran out reaches the one who waits for it."""
+    with Http(broker.http) as http:
+        http("POST", "/late", {"role": "queue", "lock_duration": 0.1, "max_delivery_count": 0})
+        http("POST", "/late", "message")
+        late = []
+        until = 0.0
+        for _ in range(count + 1):
+            got = http("POST", "/late/!head?timeout=10")
+            now = time.time()
+            if until:
+                late.append(1000 * (now - until))
+            locked_until = json.loads(got.headers["brokerproperties"])["LockedUntilUtc"]
+            until = datetime.fromisoformat(locked_until).timestamp()
+    late.sort()
+    return {
+        "locks": count,
+        "late_ms_median": round(late[count // 2], 1),
+        "late_ms_p99": round(late[count * 99 // 100], 1),
+        "late_ms_max": round(late[-1], 1),
+    }
+
+
 async def queues(broker: Broker, count: int) -> dict[str, Any]:
     """Give so many names a role, and list their figures."""
     with Http(broker.http) as http:
@@ -191,7 +216,13 @@ async def queues(broker: Broker, count: int) -> dict[str, Any]:
     return {"queues": count, "made_in_s": round(made, 1), "listed_in_s": round(listed, 2)}
 
 
-DEFAULTS = {"locks": (64, 20_000), "takes": (64, 20_000), "waiting": (10_000,), "queues": (10_000,)}
+DEFAULTS = {
+    "locks": (64, 20_000),
+    "takes": (64, 20_000),
+    "waiting": (10_000,),
+    "queues": (10_000,),
+    "expiry": (50,),
+}
 
 
 def main(arguments: list[str]) -> int:
@@ -203,7 +234,7 @@ def main(arguments: list[str]) -> int:
     numbers += DEFAULTS[what][len(numbers) :]
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    run = {"locks": locks, "takes": takes, "waiting": waiting, "queues": queues}[what]
+    run = {"locks": locks, "takes": takes, "waiting": waiting, "queues": queues, "expiry": expiry}[what]
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "data") as broker:
         result = uvloop.run(run(broker, *numbers))  # type: ignore[operator]
     print(json.dumps({"what": what, "connections": numbers[0], **result}))

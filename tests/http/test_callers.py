@@ -1,6 +1,8 @@
 """Who gets in over HTTP: users by Basic and tokens, their rights by prefix, and what ends them."""
 
 import asyncio
+import ssl
+import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from lightrail.cluster.users import UserRecord
 from lightrail.namespace.records import Permission, Right
 from tests.support import wait
 from tests.support.broker import Broker
+from tests.support.certificates import Authority
 from tests.support.http_client import Http
 
 ITERATIONS = 4_096
@@ -137,3 +140,23 @@ def test_a_user_that_is_removed_is_out_within_seconds(guarded: Broker) -> None:
         assert carol("GET", "/!permissions").status == 200
         at_coordinator(guarded.data, lambda coordinator: coordinator.remove_user("carol"))
         wait.until(lambda: carol("GET", "/!permissions").status == 401, "she is out", 5)
+
+
+def test_https_shows_the_certificate_and_serves_the_same(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    server = authority.sign("server", "IP:127.0.0.1")
+    flags = ("--https", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key)
+    with Broker(tmp_path / "data", *flags) as broker:
+        context = ssl.create_default_context(cafile=authority.path)
+        url = f"https://{broker.ready['https']}"
+        policy = b'{"role": "queue", "transport_protection": "tls"}'
+        made = urllib.request.Request(f"{url}/secret", policy, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(made, context=context, timeout=20) as answer:
+            assert answer.status == 201
+        with Http(broker.http) as clear:
+            refused = clear("POST", "/secret", "x")
+            assert refused.status == 403
+            assert "TLS" in refused.json()["detail"]
+        message = urllib.request.Request(f"{url}/secret", b"x", {"Content-Type": "text/plain"})
+        with urllib.request.urlopen(message, context=context, timeout=20) as answer:
+            assert answer.status == 201

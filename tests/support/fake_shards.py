@@ -1,6 +1,7 @@
 """A shard that a gateway's senders and receivers think they talk to: what they said, and what it says."""
 
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 from lightrail.wire import frames
@@ -84,6 +85,9 @@ class FakeShards:
     def next_link(self) -> int:
         self._links += 1
         return self._links
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Nothing is remembered."""
 
     async def route(self, name: str) -> tuple[FakePeer, int]:
         return self.peer, 1

@@ -111,7 +111,7 @@ def test_tls_needs_certificate_and_key(tmp_path: Path) -> None:
         Settings.load(flags={"amqps": "127.0.0.1:5671"})
     pem = tmp_path / "server.pem"
     pem.write_text("")
-    with pytest.raises(SettingsError, match="amqps is not set"):
+    with pytest.raises(SettingsError, match="neither amqps nor https is set"):
         Settings.load(flags={"tls_certificate": str(pem)})
     with pytest.raises(SettingsError, match="tls_key is '/absent'"):
         Settings.load(flags={"amqps": "h:1", "tls_certificate": str(pem), "tls_key": "/absent"})

@@ -1,0 +1,59 @@
+"""What has come to its end is deleted, by whoever is first."""
+
+import asyncio
+from typing import Any
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.app import Gateway
+from lightrail.gateway.health import Health
+from lightrail.gateway.members import Members
+from lightrail.gateway.sweeper import sweep_once
+from lightrail.model.policy import Policy
+from lightrail.model.settings import Settings
+from lightrail.namespace.rights import ANYBODY
+from tests.support.fake_shards import FakeShards
+
+NOW_MS = 1_800_000_000_000
+
+
+def test_expired_names_and_subscriptions_are_deleted_once() -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.set_shards(1)
+        members = Members()
+        shards: Any = FakeShards()
+        gateways = [
+            Gateway(
+                settings=Settings(),
+                coordinator=coordinator,
+                shards=shards,
+                members=members,
+                health=Health(0, members, lambda: None),
+                sockets="",
+            )
+            for _ in range(2)
+        ]
+        service = gateways[0].service
+        past = "2020-01-01T00:00:00Z"
+        future = "2100-01-01T00:00:00Z"
+        for name, policy in (
+            ("over", {"role": "queue", "expires_at": past}),
+            ("lasts", {"role": "queue", "expires_at": future}),
+            ("r", {"role": "router"}),
+        ):
+            await service.give(ANYBODY, name, Policy.parse(policy))
+        await service.subscribe(ANYBODY, "r", "lasts", expires_at=past, id="gone")
+        await service.subscribe(ANYBODY, "r", "lasts", expires_at=future, id="stays")
+        for gateway in gateways:
+            gateway.directory.refresh()
+        for gateway in gateways:
+            await sweep_once(gateway, NOW_MS)
+        assert {each.key for each in await coordinator.entries("names/")} == {"names/lasts", "names/r"}
+        assert [each.key for each in await coordinator.entries("subscriptions/")] == [
+            "subscriptions/r//stays"
+        ]
+
+        for gateway in gateways:
+            gateway.connections.close()
+
+    asyncio.run(run())

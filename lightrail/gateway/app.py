@@ -26,6 +26,8 @@ from lightrail.gateway import (
 )
 from lightrail.gateway.asked import ATOM, JSON, Asked
 from lightrail.gateway.callers import Callers
+from lightrail.gateway.couriers import requests as transfers
+from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
@@ -75,6 +77,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
     ("!connections", 0): {"GET": connections.list_all},
     ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
+    ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
+    ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
 """What is served for the installation as a whole."""
@@ -119,6 +123,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, loop)
         self.receivers = Receivers(shards, loop)
+        self.couriers = Couriers(self.service, shards, self.sender)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
         self.views = BrokerViews(self)
@@ -146,6 +151,7 @@ class Gateway:
         return await handler(request)
 
     async def _close(self, _: web.Application) -> None:
+        self.couriers.close()
         self.receivers.close()
         self.sender.close()
         self.shards.close()

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.filters.filter import compile_filter
+from lightrail.filters.message import MessageView
 from lightrail.gateway.couriers.counts import CourierCounts
 from lightrail.gateway.couriers.letters import Delivery, Letter, dead_letter_source, moved, redriven
 from lightrail.gateway.couriers.sinks import NotSent, Sink
@@ -105,6 +107,7 @@ class Transfer:
         self._seen_to = 0
         """Sequences below it need not be copied again."""
         self._mean_bytes = 0.0
+        self._matches = None if task.filter is None else compile_filter(task.filter).matches
 
     def start(self) -> None:
         """Begins; returns at once."""
@@ -190,10 +193,12 @@ class Transfer:
             self._hold(len(deliveries))
             return
         fresh = [each for each in deliveries if each.sequence < self._end_sequence]
-        if len(fresh) < len(deliveries):
-            self._hold(len(deliveries) - len(fresh))
-            if self.task.is_plain or self.task.mode is Mode.COPY:
-                self._is_over = True
+        if len(fresh) < len(deliveries) and (self.task.is_plain or self.task.mode is Mode.COPY):
+            self._is_over = True
+        if self._matches is not None:
+            # The shard gives nothing else; what it gave by mistake would be moved away from somebody.
+            fresh = [each for each in fresh if self._matches(MessageView(each.message))]
+        self._hold(len(deliveries) - len(fresh))
         if self.task.mode is Mode.COPY:
             fresh = [each for each in fresh if each.sequence >= self._seen_to]
             if fresh:

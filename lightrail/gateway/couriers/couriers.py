@@ -1,0 +1,21 @@
+"""All couriers of one gateway."""
+
+from lightrail.gateway.couriers.counts import CourierCounts
+from lightrail.gateway.couriers.post import Post
+from lightrail.gateway.couriers.sources import Links
+from lightrail.gateway.couriers.transfers import Transfers
+from lightrail.gateway.sending import Sender
+from lightrail.namespace.service import Service
+
+
+class Couriers:
+    """They live as long as the gateway, in its loop."""
+
+    def __init__(self, service: Service, links: Links, sender: Sender) -> None:
+        self.counts = CourierCounts()
+        post = Post(service, sender)
+        self.transfers = Transfers(service.directory, links, post, self.counts)
+
+    def close(self) -> None:
+        """Everything stops; what was not settled goes back to its queue."""
+        self.transfers.close()

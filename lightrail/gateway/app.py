@@ -27,6 +27,7 @@ from lightrail.gateway import (
 from lightrail.gateway.asked import ATOM, JSON, Asked
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.couriers import requests as transfers
+from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.health import Health
@@ -124,6 +125,7 @@ class Gateway:
         self.sender = Sender(shards, loop)
         self.receivers = Receivers(shards, loop)
         self.couriers = Couriers(self.service, shards, self.sender)
+        health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
         self.views = BrokerViews(self)
@@ -131,6 +133,7 @@ class Gateway:
 
     def _changed(self, changes: Changes) -> None:
         self.shards.forget(changes.names)
+        self.couriers.changed(changes)
         self.receivers.changed(self.directory.get(name) for name in changes.names)
 
     def application(self) -> web.Application:
@@ -139,6 +142,7 @@ class Gateway:
         app.middlewares.append(self._of_pages)
         self._pages.add_routes(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_startup.append(self._open)
         app.on_cleanup.append(self._close)
         return app
 
@@ -149,6 +153,9 @@ class Gateway:
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
             request[CALLER] = await self.callers.caller(request)
         return await handler(request)
+
+    async def _open(self, _: web.Application) -> None:
+        self.couriers.start()
 
     async def _close(self, _: web.Application) -> None:
         self.couriers.close()

@@ -21,6 +21,7 @@ from lightrail.namespace.service import Missing, Refused, Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.fake_shard import FakeLinks, FakeSink
 from tests.support.letters import dead_letter, message
+from tests.support.turns import until
 
 FULL = NotSent("amqp:resource-limit-exceeded", "it is full")
 
@@ -64,15 +65,6 @@ def run(check: Callable[[Scene], Awaitable[None]]) -> None:
         scene.transfers.close()
 
     asyncio.run(checked())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop turn until something holds."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to be")
 
 
 def test_a_move_brings_everything_over_in_order_and_leaves_nothing() -> None:

@@ -7,7 +7,7 @@ message is immutable, messaging 3.2). All of this is about message-format 0.
 # ruff: noqa: RUF009 -- mandatory() and optional() are dataclasses.field() with the declaration in it
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -298,6 +298,21 @@ def with_annotations(message: Buffer, annotations: Mapping[Symbol, Any]) -> byte
     return b"".join((view[:head_end], section, view[rest:]))
 
 
+def without_annotations(message: Buffer, keys: Iterable[Symbol]) -> bytes:
+    """The message without the message-annotations of these keys; all else is the same to the byte.
+
+    Raises DecodeError for a message whose head is malformed.
+    """
+    found = _find(message, _MESSAGE_ANNOTATIONS)
+    if found is None:
+        return bytes(message)
+    start, value_at, rest = found
+    pairs, count = _other_pairs(message, value_at, rest, frozenset(keys))
+    section = b"\x00\x53\x72" + write_map_data(count, b"".join(pairs)) if pairs else b""
+    view = memoryview(message)
+    return b"".join((view[:start], section, view[rest:]))
+
+
 def _end_of_head(message: Buffer) -> int:
     """Where message-annotations go when there are none: after the header and delivery-annotations."""
     position = 0
@@ -309,7 +324,7 @@ def _end_of_head(message: Buffer) -> int:
 
 
 def _other_pairs(
-    message: Buffer, position: int, end: int, replaced: Mapping[Symbol, Any]
+    message: Buffer, position: int, end: int, replaced: Container[Symbol]
 ) -> tuple[list[bytes], int]:
     """The encoded pairs of a map without those of the replaced keys, and how many items they are."""
     count, position, end = decoder.open_compound(
@@ -343,4 +358,5 @@ __all__ = [
     "scan",
     "with_annotations",
     "with_header",
+    "without_annotations",
 ]

@@ -26,6 +26,9 @@ from lightrail.gateway import (
 )
 from lightrail.gateway.asked import ATOM, JSON, Asked
 from lightrail.gateway.callers import Callers
+from lightrail.gateway.couriers import requests as transfers
+from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
+from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
@@ -75,6 +78,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
     ("!connections", 0): {"GET": connections.list_all},
     ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
+    ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
+    ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
 """What is served for the installation as a whole."""
@@ -119,6 +124,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
         self.receivers = Receivers(shards, loop)
+        self.couriers = Couriers(self.service, shards, self.sender)
+        health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
         self.views = BrokerViews(self)
@@ -126,6 +133,7 @@ class Gateway:
 
     def _changed(self, changes: Changes) -> None:
         self.shards.forget(changes.names)
+        self.couriers.changed(changes)
         self.receivers.changed(self.directory.get(name) for name in changes.names)
 
     def application(self) -> web.Application:
@@ -134,6 +142,7 @@ class Gateway:
         app.middlewares.append(self._of_pages)
         self._pages.add_routes(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_startup.append(self._open)
         app.on_cleanup.append(self._close)
         return app
 
@@ -145,7 +154,11 @@ class Gateway:
             request[CALLER] = await self.callers.caller(request)
         return await handler(request)
 
+    async def _open(self, _: web.Application) -> None:
+        self.couriers.start()
+
     async def _close(self, _: web.Application) -> None:
+        self.couriers.close()
         self.receivers.close()
         self.sender.close()
         self.shards.close()

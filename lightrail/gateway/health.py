@@ -5,7 +5,7 @@ import html
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from lightrail.gateway.members import Member, Members
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.merge import merge
-from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.metrics import AnyFamily, FamilyCollector, registry
 
 SCRAPE_TIME_MAX_S: Final = 5.0
 """A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
@@ -35,6 +35,10 @@ class Health:
         self._not_ready = not_ready
         self._metrics = registry(members.families, members)
         self._session: aiohttp.ClientSession | None = None
+
+    def show(self, families: Iterable[AnyFamily[Any]], counts: object) -> None:
+        """Adds families of this process to /metrics."""
+        self._metrics.register(FamilyCollector(families, counts))
 
     def routes(self) -> list[web.RouteDef]:
         """Of the requests that are served here."""

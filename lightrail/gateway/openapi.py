@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp import web
 
 from lightrail.gateway.asked import AMQP, ATOM, BATCH, JSON, POLICY, Asked
+from lightrail.gateway.couriers.transfer import Mode, State
 from lightrail.gateway.errors import PROBLEM
 from lightrail.gateway.outgoing import BROKER_PROPERTIES
 from lightrail.model import limits
@@ -74,8 +75,8 @@ NAME: Final = _in_path(
 )
 SEQUENCE_IN_PATH: Final = _in_path("sequence", "sequence of the message in its queue", SEQUENCE)
 LOCK: Final = _in_path("lock", "the LockToken that came with the message")
-ID: Final = _in_path("id", "of the subscription")
 CONNECTION: Final = _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
+ID: Final = _in_path("id", "of the subscription or transfer")
 USER: Final = _in_path("user", "name of a user")
 IF_MATCH: Final = _header("If-Match", "the ETag that was read; 412 when it is another one by now")
 AFTER: Final = _query("after", TEXT, "begin behind this one: `next` of the page before")
@@ -331,6 +332,28 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             _content(_ref("Definitions")),
         ),
     },
+    "/!transfers": {
+        "get": Operation(
+            "listTransfers",
+            "the caller's transfers",
+            {200: ("they", _content(_list("transfers", _ref("Transfer"))))},
+        ),
+        "post": Operation(
+            "transfer",
+            "move, copy or redrive messages",
+            {202: ("it has begun", _content(_ref("Transfer")))},
+            (),
+            _content(_ref("NewTransfer")),
+        ),
+    },
+    "/!transfers/{id}": {
+        "get": Operation("readTransfer", "how far a transfer is", {200: ("it", _content(_ref("Transfer")))}),
+        "delete": Operation(
+            "cancelTransfer",
+            "end a transfer; what is on its way arrives",
+            {200: ("it", _content(_ref("Transfer")))},
+        ),
+    },
     "/!openapi.json": {"get": Operation("openapi", "this description", {200: ("it", _content(ANY))})},
     "/healthz": {
         "get": Operation("alive", "the gateway lives", {200: ("alive", _content(TEXT, "text/plain"))})
@@ -472,6 +495,35 @@ def _schemas() -> Object:
         "NewSubscription": _of(subscription, "target") | {"additionalProperties": False},
         "Subscription": _of(
             {"id": TEXT, "router": TEXT, **subscription, "secret": TEXT}, "id", "router", "target"
+        ),
+        "NewTransfer": _of(
+            {
+                "from": TEXT,
+                "to": {"type": ["string", "null"]},
+                "mode": {"enum": [str(mode) for mode in Mode], "default": "move"},
+                "count": {"type": ["integer", "null"], "minimum": 1},
+                "filter": {"type": ["object", "null"]},
+            },
+            "from",
+        )
+        | {"additionalProperties": False},
+        "Transfer": _of(
+            {
+                "id": TEXT,
+                "from": TEXT,
+                "to": {"type": ["string", "null"]},
+                "mode": {"enum": [str(mode) for mode in Mode]},
+                "state": {"enum": [str(state) for state in State]},
+                "moved": WHOLE,
+                "total": {"type": ["integer", "null"]},
+                "failed": WHOLE,
+                "error": {"type": ["string", "null"]},
+            },
+            "id",
+            "from",
+            "mode",
+            "state",
+            "moved",
         ),
         "TokenRequest": {
             "type": "object",

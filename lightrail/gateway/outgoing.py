@@ -32,6 +32,7 @@ class Outgoing(NamedTuple):
     priority: int
     expires_at_ms: int
     """0 for never."""
+    message_format: int = 0
 
 
 class _Wanted:

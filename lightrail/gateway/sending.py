@@ -197,7 +197,7 @@ class QueueProducer(Producer):
             afresh=not self._unanswered,
             priority=message.priority,
             expires_at_ms=message.expires_at_ms,
-            message_format=0,
+            message_format=message.message_format,
             size=size,
         )
         self._unanswered[number] = batch

@@ -235,3 +235,41 @@ TARGET_SETS_MAX: Final = 4_096
 """Different sets of subscriptions that a matcher remembers; past it it begins anew."""
 RELAY_IDLE_MS: Final = 1_000
 """A sender of a connection point that uses no grant for so long loses it to others who wait for one."""
+
+# --- couriers of the gateway ---------------------------------------------------------------------------
+TRANSFERS_RUNNING: Final = 16
+"""Transfers that one gateway runs at a time."""
+TRANSFERS_KEPT: Final = 200
+"""Transfers that ended and are still shown; the oldest go first."""
+TRANSFER_WINDOW: Final = 1_000
+"""Messages of a transfer that the sink has not answered."""
+TRANSFER_WINDOW_FIRST: Final = 16
+"""The same before it is known how large the messages are."""
+TRANSFER_WINDOW_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of the same, by the mean message size; one message at least."""
+TRANSFER_HELD: Final = 1_000
+"""Messages that a transfer holds since it could not send them, or they came too late; then it ends."""
+TRANSFER_CANCEL_MS: Final = 5_000
+"""How long who cancels a transfer waits for what is on its way."""
+FORWARD_WINDOW: Final = 100
+"""Dead letters of one queue that are on their way to another name."""
+FORWARD_PAUSE_MS: Final = 1_000
+"""Before a dead letter is sent again that its target refused; it doubles up to FORWARD_PAUSE_MS_MAX."""
+FORWARD_PAUSE_MS_MAX: Final = 60_000
+COURIER_OPEN_PAUSE_MS: Final = 1_000
+"""Before a courier that could not open its queue, or was sent away from it, tries again."""
+PUSH_WINDOW: Final = 8
+"""Messages of one subscription that are pushed at a time, those that wait for another attempt included."""
+PUSHES_UNDER_WAY: Final = 256
+"""Requests of one gateway to the URLs of subscriptions that wait for an answer."""
+PUSH_REQUEST_MS: Final = 10_000
+"""How long an endpoint may take for its answer."""
+PUSH_RESPONSE_BYTES: Final = 64 * 1024
+"""Bytes of an answer that are read, so that the connection can be used again; longer ones cost it."""
+PUSH_BACKOFF_FACTOR_MAX: Final = 100
+"""The pause between two attempts doubles up to so many times the policy's push_backoff."""
+PUSH_RETRY_AFTER_MS_MAX: Final = 3_600_000
+"""Longest pause that an endpoint may ask for."""
+PUSH_URL_BYTES: Final = 2_048
+PUSH_ALLOW_MAX: Final = 1_000
+"""Patterns in the setting push_allow."""

@@ -1,0 +1,33 @@
+"""All couriers of one gateway."""
+
+from lightrail.gateway.couriers.counts import CourierCounts
+from lightrail.gateway.couriers.forwarders import Forwarders
+from lightrail.gateway.couriers.post import Post
+from lightrail.gateway.couriers.sources import Links
+from lightrail.gateway.couriers.transfers import Transfers
+from lightrail.gateway.sending import Sender
+from lightrail.namespace.directory import Changes
+from lightrail.namespace.service import Service
+
+
+class Couriers:
+    """They live as long as the gateway, in its loop."""
+
+    def __init__(self, service: Service, links: Links, sender: Sender) -> None:
+        self.counts = CourierCounts()
+        post = Post(service, sender)
+        self.transfers = Transfers(service.directory, links, post, self.counts)
+        self.forwarders = Forwarders(service.directory, links, post, self.counts)
+
+    def start(self) -> None:
+        """Takes up what the namespace asks for now; `changed` tells of what it asks for later."""
+        self.forwarders.start()
+
+    def changed(self, changes: Changes) -> None:
+        """Names, policies or subscriptions are others now."""
+        self.forwarders.changed(changes.names)
+
+    def close(self) -> None:
+        """Everything stops; what was not settled goes back to its queue."""
+        self.transfers.close()
+        self.forwarders.close()

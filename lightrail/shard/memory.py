@@ -4,6 +4,8 @@ The formula: while the messages in memory exceed the mark, the queue that holds 
 its fair share, the mark divided by the number of queues that hold more than that, and at least an eighth of
 what it holds, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
 its head, so that consumers do not wait for the disk; with many queues less, half of the mark for all heads.
+Messages that several queues share count once for each of them: what is in memory may be less than the sum,
+never more.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -196,14 +196,23 @@ class Requests:
         self._wait(Reply(peer, number, {"purged": queue.machine.counters.purged - before}), 0)
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """A delayed message goes before its time."""
+        """Delayed messages go before their time; those that are not delayed (any more) are passed over."""
         queue = self._named(fields)
-        sequence = _whole(fields, "sequence", 0, (1 << 63) - 1, None)
+        sequences = fields.get("sequences")
+        if (
+            not isinstance(sequences, list)
+            or not 0 < len(sequences) <= limits.PEEK_MESSAGES_MAX
+            or not all(type(each) is int and 0 <= each < 1 << 63 for each in sequences)
+        ):
+            raise Bad(
+                conditions.INVALID_FIELD,
+                f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {limits.PEEK_MESSAGES_MAX} "
+                "sequences",
+            )
         before = queue.machine.counters.cancelled
-        self._apply(queue, commands.Cancel(sequence), now_ms)
-        if queue.machine.counters.cancelled == before:
-            raise Bad(conditions.NOT_FOUND, f"{queue.name} has no delayed message with sequence {sequence}")
-        self._wait(Reply(peer, number, {"cancelled": 1}), 0)
+        for sequence in sequences:
+            self._apply(queue, commands.Cancel(sequence), now_ms)
+        self._wait(Reply(peer, number, {"cancelled": queue.machine.counters.cancelled - before}), 0)
 
     # --- locks -----------------------------------------------------------------------------------------
 

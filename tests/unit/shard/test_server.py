@@ -7,6 +7,7 @@ from pathlib import Path
 
 import zmq
 
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.store import Recovered
@@ -180,6 +181,18 @@ def test_what_a_lost_frontend_held_goes_to_another_at_once(tmp_path: Path) -> No
         )
         # ZeroMQ knows no way to the other one: the message comes back and goes to us, no matter whose turn.
         await frontend.until(Kind.DELIVER)
+
+    play(test, tmp_path)
+
+
+def test_a_dropped_name_ends_its_links_without_anybody_asking(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        names = server._engine._queues.names
+        assert isinstance(names, EveryName)
+        names.drop("q")
+        await frontend.until(Kind.GONE)
 
     play(test, tmp_path)
 

@@ -89,15 +89,14 @@ def test_a_delayed_message_is_seen_cancelled_and_delivered_in_time() -> None:
     seen = [(each["state"], each["due_ms"]) for each in fields["messages"]]
     assert seen == [("delayed", due_ms), ("delayed", scene.now_ms + 2_000), ("ready", None)]
     assert peer.answers[peer.ask("queue", queue="q")][0]["delayed"] == 2
-    number = peer.ask("cancel", queue="q", sequence=1)
+    number = peer.ask("cancel", queue="q", sequences=[1, 2, 77])
     assert number not in peer.answers
     scene.settle_down()
     assert peer.answers[number][0] == {"cancelled": 1}
-    for sequence in (1, 2, 77):
-        fields, _ = peer.answers[peer.ask("cancel", queue="q", sequence=sequence)]
-        assert fields["error"]["condition"] == conditions.NOT_FOUND
-    fields, _ = peer.answers[peer.ask("cancel", queue="q")]
-    assert fields["error"]["condition"] == conditions.INVALID_FIELD
+    assert peer.answers[peer.ask("cancel", queue="q", sequences=[1])][0] == {"cancelled": 0}
+    for wrong in (None, [], 1, ["1"], [-1], [True]):
+        fields, _ = peer.answers[peer.ask("cancel", queue="q", sequences=wrong)]
+        assert fields["error"]["condition"] == conditions.INVALID_FIELD
     peer.consume(2, "q", 10)
     assert len(peer.messages(2)) == 1
     assert scene.engine.deadline_ms is not None
@@ -112,7 +111,7 @@ def test_delays_and_their_cancelling_survive_a_restart() -> None:
     delay = {"x-opt-delivery-delay": 2_000}
     peer.send(1, 1, [message("a", annotations=delay), message("b", annotations=delay)])
     scene.settle_down()
-    peer.ask("cancel", queue="q", sequence=0)
+    peer.ask("cancel", queue="q", sequences=[0])
     scene.settle_down()
     scene.store.close()
     scene, peer = opened(DELAYED, files)

@@ -201,6 +201,7 @@ class Follower:
         for queue, due_ms in list(self._lonely.items()):
             if queue.machine.consumers.competing:
                 del self._lonely[queue]
-            elif due_ms <= now_ms:
+            elif due_ms <= now_ms and not queue.machine.consumers.departed:
+                # What one that left still has under a timed lock is not forsaken yet.
                 self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
                 self._wish_dropped(queue.record)

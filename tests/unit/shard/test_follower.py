@@ -381,6 +381,23 @@ def test_a_frontend_that_greets_again_does_not_cost_a_queue_its_life() -> None:
     assert scene.wishes == ["q", "q"]
 
 
+def test_a_queue_lives_as_long_as_a_lock_of_its_last_consumer() -> None:
+    scene = Scene()
+    names_of(scene).give("q", Policy.parse({"role": "queue", "lifetime": "last_consumer"}))
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"a"])
+    peer.consume(2, "q", 1, lock_ms=4_000, lock_key="0" * 32)
+    peer.close_consumer(2)
+    scene.tick(3_000)
+    assert scene.wishes == []
+    peer.ping()
+    scene.tick(1_000)
+    peer.ping()
+    scene.tick(1_000)
+    assert scene.wishes == ["q"]
+
+
 # --- many of them --------------------------------------------------------------------------------------
 
 

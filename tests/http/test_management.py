@@ -1,7 +1,12 @@
 """Management over HTTP: subscriptions, definitions out and in, status, figures of queues, the description."""
 
-from openapi_spec_validator import validate
+import contextlib
 
+from openapi_spec_validator import validate
+from proton import ProtonException
+from proton.utils import BlockingConnection
+
+from tests.support.broker import Broker
 from tests.support.http_client import Http
 
 
@@ -121,7 +126,33 @@ def test_the_description_is_valid_openapi(http: Http) -> None:
     validate(served.json())
 
 
-def test_the_pages_are_served(http: Http) -> None:
-    page = http("GET", "/!ui")
-    assert page.status == 200
-    assert b"<html" in page.body
+def test_the_pages_show_a_broker_that_runs(http: Http, broker: Broker) -> None:
+    http("POST", "/shown/q", {"role": "queue"})
+    http("POST", "/shown/q", "a message")
+    http("POST", "/shown/r", {"role": "router"})
+    connection = BlockingConnection(f"amqp://{broker.amqp}", timeout=20)
+    connection.create_receiver("shown/elsewhere")
+    try:
+        for path, part in (
+            ("/!ui", "LightRail"),
+            ("/!ui/names?prefix=shown", "shown%2Fq"),
+            ("/!ui/name?name=shown/q&peek=1", "a message"),
+            ("/!ui/name?name=shown/r", "shown/r"),
+            ("/!ui/queues", "shown/q"),
+            ("/!ui/connections", "127.0.0.1"),
+            ("/!ui/data/overview", "["),
+            ("/!ui/data/queue?name=shown/q", "["),
+        ):
+            page = http("GET", path)
+            assert (page.status, part in page.body.decode()) == (200, True), path
+        (shown,) = http("GET", "/!connections").json()["connections"]
+        page = http("GET", f"/!ui/connection?id={shown['id']}")
+        assert "shown/elsewhere" in page.body.decode()
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert http("POST", "/!ui/purge", "name=shown/q", form).status == 303
+        assert http("DELETE", "/shown/q/!head").status == 204
+        assert http("POST", "/!ui/close", f"id={shown['id']}", form).status == 303
+        assert http("GET", "/!ui/connection?id=nobody").status == 404
+    finally:
+        with contextlib.suppress(ProtonException):
+            connection.close()

@@ -1,6 +1,7 @@
 """Management over HTTP: subscriptions, definitions out and in, status, figures of queues, the description."""
 
 import contextlib
+from urllib.parse import quote
 
 from openapi_spec_validator import validate
 from proton import ProtonException
@@ -109,6 +110,21 @@ def test_queues_come_in_pages_with_their_figures(http: Http) -> None:
     rest = http("GET", f"/!queues?prefix=figures&after={page['next']}").json()
     assert [each["name"] for each in rest["queues"]] == ["figures/q2"]
     assert rest["next"] is None
+
+
+def test_a_dead_letter_queue_stands_behind_its_queue_once_it_is_there(http: Http) -> None:
+    for name in ("dead/a", "dead/a b", "dead/b"):
+        http("POST", f"/{name.replace(' ', '%20')}", {"role": "queue"})
+    http("POST", "/dead/a", "message")
+    place = http("POST", "/dead/a/!head?timeout=20").headers["location"]
+    assert http("PUT", place, {"outcome": "rejected"}).status == 200
+    seen = []
+    after: str | None = ""
+    while after is not None:
+        page = http("GET", f"/!queues?prefix=dead&limit=1&after={quote(after)}").json()
+        seen += [(each["name"], each["ready"]) for each in page["queues"]]
+        after = page["next"]
+    assert seen == [("dead/a", 0), ("dead/a/$dlq", 1), ("dead/a b", 0), ("dead/b", 0)]
 
 
 def test_routers_are_listed_with_who_subscribes(http: Http) -> None:

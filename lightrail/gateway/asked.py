@@ -1,6 +1,8 @@
 """Asked: one request with what the dispatcher found out about it, and how its parts are read."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -101,18 +103,31 @@ class Asked:
 
     # --- the body --------------------------------------------------------------------------------------
 
-    async def body(self, most: int = limits.HTTP_JSON_BYTES) -> bytes:
-        """The body, if it is no larger than `most` bytes."""
+    async def body(
+        self, most: int = limits.HTTP_JSON_BYTES, taken: Callable[[int], None] | None = None
+    ) -> bytes:
+        """The body, if it is no larger than `most` bytes and there in time; `taken` is told of each part."""
         length = self.request.content_length
         if length is not None and length > most:
             raise too_large(length, most)
         parts = []
         size = 0
-        async for part in self.request.content.iter_any():
-            size += len(part)
-            if size > most:
-                raise too_large(size, most)
-            parts.append(part)
+        try:
+            async with asyncio.timeout(limits.HTTP_BODY_MS / 1000):
+                async for part in self.request.content.iter_any():
+                    size += len(part)
+                    if size > most:
+                        raise too_large(size, most)
+                    if taken is not None:
+                        taken(len(part))
+                    parts.append(part)
+        except TimeoutError:
+            seconds = limits.HTTP_BODY_MS / 1000
+            raise Problem(
+                408,
+                f"the body was not there after {seconds:g} s; {size} bytes of it had come",
+                headers={"Connection": "close"},
+            ) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def json(self, most: int = limits.HTTP_JSON_BYTES) -> Any:

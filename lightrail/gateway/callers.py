@@ -8,6 +8,7 @@ another password is out after that time. Hashes are made in worker threads, a fe
 import asyncio
 import base64
 import binascii
+import ipaddress
 import logging
 import secrets
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from time import monotonic_ns
 from typing import Final
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -33,9 +35,22 @@ log = logging.getLogger("lightrail.gateway.callers")
 
 CHECKS_AT_ONCE: Final = 2
 """Password hashes that are computed at a time, per gateway."""
+SAFE: Final = ("GET", "HEAD")
+"""Methods that change nothing; a page of another site can't read their answers."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
 ANONYMOUS: Final = Caller("anonymous")
 ANYBODY_TLS: Final = replace(ANYBODY, tls=True)
+
+
+@lru_cache(maxsize=1_024)
+def _is_local(host: str) -> bool:
+    """Whether a Host header is an address, or localhost."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return True
 
 
 _is_loopback = lru_cache(maxsize=4_096)(is_loopback)
@@ -101,6 +116,10 @@ class Callers:
 
     async def caller(self, request: web.Request) -> Caller:
         """Who asks. Raises Problem: 401 without (good) credentials, 403 where none would do."""
+        origin = request.headers.get("Origin")
+        if origin is not None and request.method not in SAFE and urlsplit(origin).netloc != request.host:
+            # A browser sends along what lets its user in, also on behalf of another site's page.
+            raise Problem(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
         tls = request.transport is not None and request.transport.get_extra_info("sslcontext") is not None
         if not self.has_users:
@@ -136,6 +155,14 @@ class Callers:
             raise Problem(
                 403,
                 "no user is defined, so only this machine gets in; add one: lightrail-admin user add NAME",
+            )
+        host = request.headers.get("Host", "localhost")
+        if not self._settings.insecure_no_users and not _is_local(host):
+            # A page of another site may have its name lead to this machine (DNS rebinding).
+            raise Problem(
+                403,
+                f"the request is for {host[:80]!a}; without users this machine is asked as localhost or by "
+                "its address",
             )
         return ANYBODY_TLS if tls else ANYBODY
 

@@ -46,11 +46,17 @@ async def send(asked: Asked) -> web.Response:
     record = await _used(asked, Right.SEND)
     sender = asked.gateway.sender
     most = asked.gateway.settings.max_message_bytes
-    size = asked.request.content_length
-    reserved = most if size is None else min(size, most)
+    # Without a length, room is taken as the parts come.
+    reserved = min(asked.request.content_length or 0, most)
     sender.reserve(reserved)
+
+    def taken(size: int) -> None:
+        nonlocal reserved
+        sender.reserve(size)
+        reserved += size
+
     try:
-        body = await asked.body(most)
+        body = await asked.body(most, None if reserved else taken)
         if asked.content_type == BATCH:
             return await _send_batch(asked, record, body)
         sequence = await sender.send(record, _message(asked, body))

@@ -1,12 +1,14 @@
 """Views of a broker that runs: what requests and pages show, each checked for the rights of who asks."""
 
+from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.gateway import figures, incoming
 from lightrail.gateway.instants import rfc3339
 from lightrail.model import limits
-from lightrail.model.names import dead_letter_name, is_dead_letter
+from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand, may
@@ -73,14 +75,11 @@ class BrokerViews:
         }
 
     async def queues(self, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
-        """Figures of queues behind `after`, in the order of their names, dead-letter queues among them."""
+        """Figures of queues behind `after`, by name; each has its dead-letter queue behind it."""
         self._directory.refresh()
         names = self._queue_names(caller, prefix, after)
         rows: list[dict[str, Any]] = []
-        start = 0
-        while start < len(names) and len(rows) <= limit:
-            part = names[start : start + limits.QUEUES_SHOWN_MAX]
-            start += len(part)
+        while len(rows) <= limit and (part := list(islice(names, limits.QUEUES_SHOWN_MAX))):
             rows += await self._rows(part)
         page = rows[:limit]
         return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
@@ -157,15 +156,18 @@ class BrokerViews:
             raise Missing(f"{name} has role {record.role}; expected a queue")
         return record
 
-    def _queue_names(self, caller: Caller, prefix: str, after: str) -> list[str]:
-        names = []
-        for record in self._directory.below(prefix):
-            if record.role is Role.QUEUE and (
-                may(self._directory, caller, Right.LISTEN, record)
-                or may(self._directory, caller, Right.MANAGE, record)
-            ):
-                names += [record.name, dead_letter_name(record.name)]
-        return sorted(name for name in names if name > after)
+    def _queue_names(self, caller: Caller, prefix: str, after: str) -> Iterator[str]:
+        """Queues that may be there, for who may listen or manage; rights are looked at one by one."""
+        directory = self._directory
+        begin, begin_is_dead = owner(after), is_dead_letter(after)
+        names = (record.name for record in directory.below(prefix) if record.role is Role.QUEUE)
+        for name in sorted(name for name in names if name >= begin):
+            record = directory.get(name)
+            if may(directory, caller, Right.MANAGE, record) or may(directory, caller, Right.LISTEN, record):
+                if name != begin:
+                    yield name
+                if name != begin or not begin_is_dead:
+                    yield dead_letter_name(name)
 
     async def _rows(self, names: list[str]) -> list[dict[str, Any]]:
         """Figures of those that are on a shard, in the order asked for."""

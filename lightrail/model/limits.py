@@ -134,6 +134,8 @@ HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
 """Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
+HTTP_BODY_MS: Final = 60_000
+"""A request whose body is not there after this time is ended: what was held for it goes to others."""
 HTTP_BACKLOG: Final = 4_096
 """Connections that wait to be accepted."""
 RECEIVE_WAIT_MS_MAX: Final = 600_000

@@ -62,7 +62,7 @@ class Requester(asyncio.Protocol):
 
     def ask(self, method: bytes, path: bytes) -> "asyncio.Future[tuple[int, bytes]]":
         self._answer = asyncio.get_running_loop().create_future()
-        self.transport.write(b"%s %s HTTP/1.1\r\nHost: x\r\n\r\n" % (method, path))
+        self.transport.write(b"%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (method, path))
         return self._answer
 
 

@@ -1,7 +1,13 @@
 """Management over HTTP: subscriptions, definitions out and in, status, figures of queues, the description."""
 
-from openapi_spec_validator import validate
+import contextlib
+from urllib.parse import quote
 
+from openapi_spec_validator import validate
+from proton import ProtonException
+from proton.utils import BlockingConnection
+
+from tests.support.broker import Broker
 from tests.support.http_client import Http
 
 
@@ -106,6 +112,21 @@ def test_queues_come_in_pages_with_their_figures(http: Http) -> None:
     assert rest["next"] is None
 
 
+def test_a_dead_letter_queue_stands_behind_its_queue_once_it_is_there(http: Http) -> None:
+    for name in ("dead/a", "dead/a b", "dead/b"):
+        http("POST", f"/{name.replace(' ', '%20')}", {"role": "queue"})
+    http("POST", "/dead/a", "message")
+    place = http("POST", "/dead/a/!head?timeout=20").headers["location"]
+    assert http("PUT", place, {"outcome": "rejected"}).status == 200
+    seen = []
+    after: str | None = ""
+    while after is not None:
+        page = http("GET", f"/!queues?prefix=dead&limit=1&after={quote(after)}").json()
+        seen += [(each["name"], each["ready"]) for each in page["queues"]]
+        after = page["next"]
+    assert seen == [("dead/a", 0), ("dead/a/$dlq", 1), ("dead/a b", 0), ("dead/b", 0)]
+
+
 def test_routers_are_listed_with_who_subscribes(http: Http) -> None:
     http("POST", "/routers/r", {"role": "router"})
     http("POST", "/routers/q", {"role": "queue"})
@@ -121,7 +142,33 @@ def test_the_description_is_valid_openapi(http: Http) -> None:
     validate(served.json())
 
 
-def test_the_pages_are_served(http: Http) -> None:
-    page = http("GET", "/!ui")
-    assert page.status == 200
-    assert b"<html" in page.body
+def test_the_pages_show_a_broker_that_runs(http: Http, broker: Broker) -> None:
+    http("POST", "/shown/q", {"role": "queue"})
+    http("POST", "/shown/q", "a message")
+    http("POST", "/shown/r", {"role": "router"})
+    connection = BlockingConnection(f"amqp://{broker.amqp}", timeout=20)
+    connection.create_receiver("shown/elsewhere")
+    try:
+        for path, part in (
+            ("/!ui", "LightRail"),
+            ("/!ui/names?prefix=shown", "shown%2Fq"),
+            ("/!ui/name?name=shown/q&peek=1", "a message"),
+            ("/!ui/name?name=shown/r", "shown/r"),
+            ("/!ui/queues", "shown/q"),
+            ("/!ui/connections", "127.0.0.1"),
+            ("/!ui/data/overview", "["),
+            ("/!ui/data/queue?name=shown/q", "["),
+        ):
+            page = http("GET", path)
+            assert (page.status, part in page.body.decode()) == (200, True), path
+        (shown,) = http("GET", "/!connections").json()["connections"]
+        page = http("GET", f"/!ui/connection?id={shown['id']}")
+        assert "shown/elsewhere" in page.body.decode()
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        assert http("POST", "/!ui/purge", "name=shown/q", form).status == 303
+        assert http("DELETE", "/shown/q/!head").status == 204
+        assert http("POST", "/!ui/close", f"id={shown['id']}", form).status == 303
+        assert http("GET", "/!ui/connection?id=nobody").status == 404
+    finally:
+        with contextlib.suppress(ProtonException):
+            connection.close()

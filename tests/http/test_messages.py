@@ -201,6 +201,13 @@ def test_a_message_that_is_too_large_for_its_queue_is_413(http: Http) -> None:
     assert http("POST", "/small", b"x").status == 201
 
 
+def test_a_body_may_come_in_chunks(http: Http) -> None:
+    queue(http, "chunks")
+    sent = http("POST", "/chunks", iter([b"a" * 70_000, b"b"]), {"Content-Type": "text/plain"})
+    assert sent.status == 201
+    assert http("DELETE", "/chunks/!head?timeout=10").body == b"a" * 70_000 + b"b"
+
+
 def test_a_router_takes_no_receiver(http: Http) -> None:
     http("POST", "/routes", {"role": "router"})
     assert http("DELETE", "/routes/!head").status == 409

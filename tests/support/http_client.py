@@ -3,6 +3,7 @@
 import base64
 import http.client
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -40,12 +41,14 @@ class Http:
     def __call__(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> Response:
-        """A body of bytes or text goes as text/plain, any other as JSON, unless the headers say else."""
+        """A body of bytes or text goes as text/plain, an iterator in chunks, any other as JSON."""
         sent = dict(self._headers)
-        data: bytes | None = None
+        data: Any = None
         if isinstance(body, bytes | str):
             data = body.encode() if isinstance(body, str) else body
             sent["Content-Type"] = "text/plain"
+        elif isinstance(body, Iterator):
+            data = body
         elif body is not None:
             data = json.dumps(body).encode()
             sent["Content-Type"] = "application/json"

@@ -161,6 +161,36 @@ def test_passwords_travel_beyond_this_machine_over_tls(
     scene(check, **settings)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8080", 200), ("127.0.0.1:8080", 200), ("[::1]:8080", 200), ("evil.test", 403)],
+)
+def test_without_users_no_name_of_another_site_leads_here(host: str, status: int) -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        asked = make_mocked_request("GET", "/", {"Host": host}, transport=Transport())  # type: ignore[arg-type]
+        assert await status_of(callers, asked) == status
+
+    scene(check, users=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "origin", "status"),
+    [
+        ("POST", "https://evil.test", 403),
+        ("DELETE", "null", 403),
+        ("GET", "https://evil.test", 200),
+        ("POST", "http://localhost:1", 200),
+    ],
+)
+def test_pages_of_other_sites_change_nothing(method: str, origin: str, status: int) -> None:
+    async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
+        headers = {"Host": "localhost:1", "Origin": origin, "Authorization": GOOD}
+        asked = make_mocked_request(method, "/", headers, transport=Transport())  # type: ignore[arg-type]
+        assert await status_of(callers, asked) == status
+
+    scene(check)
+
+
 def test_anonymous_is_let_in_where_that_was_said() -> None:
     async def check(callers: Callers, coordinator: MemoryCoordinator, clock: Clock) -> None:
         caller = await callers.caller(request())

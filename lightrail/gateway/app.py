@@ -39,6 +39,7 @@ from lightrail.gateway.sending import Sender
 from lightrail.gateway.shards import Shards
 from lightrail.gateway.views import BrokerViews
 from lightrail.model import limits
+from lightrail.model.destinations import Destinations
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
@@ -120,7 +121,8 @@ class Gateway:
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
-        self.service = Service(coordinator, self.directory)
+        destinations = Destinations(settings.push_allow)
+        self.service = Service(coordinator, self.directory, destinations=destinations)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
         self.receivers = Receivers(shards, loop)

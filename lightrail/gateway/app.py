@@ -126,7 +126,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
         self.receivers = Receivers(shards, loop)
-        self.couriers = Couriers(self.service, shards, self.sender)
+        self.couriers = Couriers(self.service, shards, self.sender, destinations)
         health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
@@ -160,7 +160,7 @@ class Gateway:
         self.couriers.start()
 
     async def _close(self, _: web.Application) -> None:
-        self.couriers.close()
+        await self.couriers.close()
         self.receivers.close()
         self.sender.close()
         self.shards.close()

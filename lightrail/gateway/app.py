@@ -39,6 +39,7 @@ from lightrail.gateway.sending import Sender
 from lightrail.gateway.shards import Shards
 from lightrail.gateway.views import BrokerViews
 from lightrail.model import limits
+from lightrail.model.destinations import Destinations
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
@@ -120,11 +121,12 @@ class Gateway:
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
-        self.service = Service(coordinator, self.directory)
+        destinations = Destinations(settings.push_allow)
+        self.service = Service(coordinator, self.directory, destinations=destinations)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
         self.receivers = Receivers(shards, loop)
-        self.couriers = Couriers(self.service, shards, self.sender)
+        self.couriers = Couriers(self.service, shards, self.sender, destinations)
         health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)
         self.now_ms = shards.now_ms
@@ -158,7 +160,7 @@ class Gateway:
         self.couriers.start()
 
     async def _close(self, _: web.Application) -> None:
-        self.couriers.close()
+        await self.couriers.close()
         self.receivers.close()
         self.sender.close()
         self.shards.close()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from lightrail.model import limits, units
+from lightrail.model.destinations import parse_patterns
 
 PROCESSES_MAX: Final = 256
 """Frontends, and shards, of one machine."""
@@ -215,6 +216,13 @@ class Settings:
     insecure_no_users: bool = _setting(
         False, _flag, "BOOL", "serve beyond loopback although no user is defined: everybody gets in"
     )
+    push_allow: tuple[str, ...] = _setting(
+        (),
+        parse_patterns,
+        "HOSTS",
+        "hosts that subscriptions may push to, separated by commas: names, *.DOMAIN, addresses, networks, "
+        "or * for all public ones; empty is this machine alone",
+    )
     log_format: str = _setting("plain", _choice("plain", "json"), "KIND", "plain or json lines on stderr")
     log_level: str = _setting(
         "info", _choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
@@ -296,7 +304,8 @@ class Settings:
         values: dict[str, Any] = json.loads(text)
         for name in ("amqp", "amqps", "http", "https"):
             values[name] = Endpoint(*values[name]) if values[name] else None
-        values["sasl_mechanisms"] = tuple(values["sasl_mechanisms"])
+        for name in ("sasl_mechanisms", "push_allow"):
+            values[name] = tuple(values[name])
         return cls(**values)
 
 

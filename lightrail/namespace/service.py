@@ -16,6 +16,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
+from lightrail.model.destinations import LOOPBACK, Destinations
 from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.directory import Directory, wall_ms
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
@@ -23,6 +24,8 @@ from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
 
 PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
+PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
+"""The queue of a subscription that is pushed: only the gateway says when a message has failed too often."""
 
 
 class Refused(Exception):
@@ -45,10 +48,16 @@ class Service:
     """Changes names, subscriptions and permissions."""
 
     def __init__(
-        self, coordinator: Coordinator, directory: Directory, *, now_ms: Callable[[], int] = wall_ms
+        self,
+        coordinator: Coordinator,
+        directory: Directory,
+        *,
+        now_ms: Callable[[], int] = wall_ms,
+        destinations: Destinations = LOOPBACK,
     ) -> None:
         self._coordinator = coordinator
         self._now_ms = now_ms
+        self._destinations = destinations
         self.directory = directory
 
     # --- names -----------------------------------------------------------------------------------------
@@ -182,12 +191,27 @@ class Service:
             expires_at,
             owner=owner,
         )
+        if existing is not None and existing.push != made.push:
+            raise Refused(
+                f"subscription {made.id} of {router} goes to {existing.target}; a URL can't become a name "
+                "or a name a URL: make another subscription, and delete this one"
+            )
+        queue = rules.subscription_name(router, made.id)
+        rules.check(queue)
+        guard = 0 if existing is None else existing.revision
         if made.push:
+            problem = self._destinations.problem(target)
+            if problem is not None:
+                raise Refused(problem)
             made = replace(made, secret=existing.secret if existing else secrets.token_hex(32))
         else:
             self._check_target(caller, router, target)
-        guard = 0 if existing is None else existing.revision
-        await self._write([Write(made.key, made.to_value(), guard)], f"subscription {made.id} of {router}")
+        writes = [Write(made.key, made.to_value(), guard)]
+        if made.push and directory.find(queue) is None:
+            await self._coordinator.place(queue)
+            now_ms = self._now_ms()
+            writes.append(Write(NAMES + queue, Name(queue, PUSHED, 0, 0, now_ms, now_ms).to_value(), 0))
+        await self._write(writes, f"subscription {made.id} of {router}")
         return directory.subscription(router, made.id) or made
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
@@ -198,7 +222,13 @@ class Service:
             raise Missing(f"{router} has no subscription {id}")
         if not owner or owner != found.owner:
             demand(self.directory, caller, Right.MANAGE, self.directory.get(router))
-        await self._write([Write(found.key, None, found.revision)], f"subscription {id} of {router}")
+        writes = [Write(found.key, None, found.revision)]
+        queue = rules.subscription_name(router, id)
+        if found.push:
+            writes.append(Write(NAMES + queue, None))
+        await self._write(writes, f"subscription {id} of {router}")
+        if found.push:
+            await self._coordinator.unplace([queue, rules.dead_letter_name(queue)])
 
     # --- permissions -----------------------------------------------------------------------------------
 
@@ -259,7 +289,9 @@ class Service:
         writes += [
             Write(each.key, None)
             for each in self.directory.every_subscription()
-            if each.router == name or each.target in gone
+            if each.router == name
+            or each.target in gone
+            or (each.push and rules.subscription_name(each.router, each.id) in gone)
         ]
         await self._write(writes, name)
         placed = [each.name for each in leaving if each.role in PLACED]

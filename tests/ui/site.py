@@ -73,7 +73,7 @@ class Site:
             await service.give(ANYBODY, name, Policy.parse(policy))
         await service.subscribe(ANYBODY, "jobs", "jobs/audit")
         await service.subscribe(ANYBODY, "jobs", "jobs/workers", filter={"subject": "order.#"})
-        await service.subscribe(ANYBODY, "jobs", "https://example.org/hook")
+        await service.subscribe(ANYBODY, "jobs", "https://localhost/hook")
         await service.subscribe(ANYBODY, "jobs/workers", "jobs/q/1")
         await service.subscribe(ANYBODY, "jobs/workers", "jobs/q/2")
         app = web.Application(middlewares=[_caller])

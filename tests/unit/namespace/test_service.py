@@ -149,7 +149,7 @@ def test_subscriptions_go_with_their_router_and_their_target() -> None:
         await scene.one.give(ANYBODY, "q", policy())
         await scene.one.subscribe(ANYBODY, "r", "q")
         await scene.one.subscribe(ANYBODY, "r", "q/$dlq")
-        pushed = await scene.one.subscribe(ANYBODY, "r", "https://example.org/hook")
+        pushed = await scene.one.subscribe(ANYBODY, "r", "https://localhost/hook")
         assert len(pushed.secret) == 64
         assert "secret" not in pushed.shown()
         await scene.one.drop(ANYBODY, "q")
@@ -297,5 +297,55 @@ def test_a_router_takes_the_queues_of_its_subscriptions_along() -> None:
         assert [record.name for record in scene.one.directory.below("")] == ["q"]
         assert list(scene.one.directory.every_subscription()) == []
         assert set(await scene.coordinator.placements()) == {"q"}
+
+    run(check)
+
+
+def test_a_subscription_to_a_url_has_a_queue_of_its_own() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        made = await scene.one.subscribe(ANYBODY, "r", "http://localhost/hook")
+        queue = f"r/$subscriptions/{made.id}"
+        found = scene.one.directory.get(queue)
+        assert found.policy.to_json()["max_delivery_count"] == 0
+        assert await scene.coordinator.placement(queue) is not None
+        changed = await scene.one.subscribe(
+            ANYBODY, "r", "http://localhost/other", id=made.id, replace_it=True
+        )
+        assert changed.secret == made.secret
+        assert scene.one.directory.get(queue).revision == found.revision
+        await scene.one.unsubscribe(ANYBODY, "r", made.id)
+        assert scene.one.directory.find(queue) is None
+        assert await scene.coordinator.placements() == {}
+
+    run(check)
+
+
+def test_a_pushed_subscription_and_its_queue_go_together() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        one = await scene.one.subscribe(ANYBODY, "r", "http://localhost/1")
+        await scene.one.drop(ANYBODY, f"r/$subscriptions/{one.id}")
+        assert scene.one.directory.subscriptions("r") == []
+        two = await scene.one.subscribe(ANYBODY, "r", "http://localhost/2", id="two")
+        await scene.one.drop(ANYBODY, "r")
+        assert scene.one.directory.find(f"r/$subscriptions/{two.id}") is None
+
+    run(check)
+
+
+def test_a_url_is_called_only_where_the_operator_allows_it() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        for url in ("https://example.org/hook", "http://10.0.0.1/", "http://a:b@localhost/"):
+            with pytest.raises(Refused):
+                await scene.one.subscribe(ANYBODY, "r", url)
+        with pytest.raises(Refused, match="push_allow"):
+            await scene.one.subscribe(ANYBODY, "r", "https://example.org/hook")
+        assert scene.one.directory.subscriptions("r") == []
+        made = await scene.one.subscribe(ANYBODY, "r", "http://localhost/hook")
+        with pytest.raises(Refused, match="a URL can't become a name"):
+            await scene.one.subscribe(ANYBODY, "r", "q", id=made.id, replace_it=True)
 
     run(check)

@@ -21,7 +21,8 @@ def page() -> str:
     """The whole page."""
     rows = []
     for name, metavar, help, default in descriptions():
-        shown = "" if default in (None, ()) else f"`{', '.join(default) if type(default) is tuple else default}`"
+        text = ", ".join(default) if type(default) is tuple else default
+        shown = "" if default in (None, ()) else f"`{text}`"
         flag = "--" + name.replace("_", "-")
         variable = VARIABLE_PREFIX + name.upper()
         rows.append(f"| `{flag} {metavar}` | `{variable}` | `{name}` | {shown} | {help} |\n")

@@ -98,6 +98,9 @@ async def subscribe(attach: "Attach") -> None:
     finally:
         if not opened and asked.of_link:
             frontend.lifetimes.expire(record)
+        elif not opened and not asked.durable:
+            # It goes with its last link, and this may have been the first.
+            frontend.spawn(unsubscribe(frontend, record, True))
 
 
 async def _ensure(attach: "Attach", asked: Wanted, spec: dict[str, Any] | None) -> Name:
@@ -168,9 +171,8 @@ async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
 async def unsubscribe(frontend: "Frontend", record: Name, shared: bool) -> None:
     """A durable subscription ends; a shared one when no other link receives from it."""
     if shared:
-        shard, _ = await frontend.place(record.name)
         try:
-            answer = await shard.request("queue", {"queue": record.name})
+            answer = await frontend.ask_shard(record.name, "queue", {})
         except (ShardAway, ShardRefused) as error:
             log.warning("%s stays: whether others receive from it can't be known now: %s", record.name, error)
             return

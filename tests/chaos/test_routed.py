@@ -72,3 +72,12 @@ def test_what_a_router_accepted_is_in_every_queue_when_a_shard_was_killed(
         (sender,) = scene.senders
         assert sender.connections == 1
         assert not sender.rejections
+
+
+def test_what_a_router_accepted_is_in_every_queue_when_a_frontend_was_killed(tmp_path: Path) -> None:
+    with RoutedScene(tmp_path / "data", "--shards", "2", queues=4, rate=8_000) as scene:
+        scene.warm()
+        scene.calm.disturb()
+        scene.service.kill("frontend")
+        scene.recovered()
+        scene.finish()

@@ -26,6 +26,8 @@ from lightrail.gateway import (
 )
 from lightrail.gateway.asked import ATOM, JSON, Asked
 from lightrail.gateway.callers import Callers
+from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
+from lightrail.gateway.counts import Counts
 from lightrail.gateway.couriers import requests as transfers
 from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.couriers.couriers import Couriers
@@ -117,6 +119,8 @@ class Gateway:
         self.coordinator = coordinator
         self.shards = shards
         self.members = members
+        self.counts = Counts()
+        health.show(HTTP_FAMILIES, self)
         self.health = health
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
@@ -145,6 +149,7 @@ class Gateway:
         self._pages.add_routes(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_startup.append(self._open)
+        app.on_response_prepare.append(self._count)
         app.on_cleanup.append(self._close)
         return app
 
@@ -158,6 +163,9 @@ class Gateway:
 
     async def _open(self, _: web.Application) -> None:
         self.couriers.start()
+
+    async def _count(self, request: web.Request, response: web.StreamResponse) -> None:
+        self.counts.answered(request.method, response.status)
 
     async def _close(self, _: web.Application) -> None:
         await self.couriers.close()

@@ -60,6 +60,7 @@ async def send(asked: Asked) -> web.Response:
         if asked.content_type == BATCH:
             return await _send_batch(asked, record, body)
         sequence = await sender.send(record, _message(asked, body))
+        asked.gateway.counts.sent += 1
     finally:
         sender.release(reserved)
     now = rfc3339(asked.gateway.now_ms())
@@ -109,6 +110,7 @@ async def _send_batch(asked: Asked, record: Name, body: bytes) -> web.Response:
             raise result
         else:
             shown.append({"status": 201, "sequence": result})
+            asked.gateway.counts.sent += 1
     good = all(each["status"] == 201 for each in shown)
     return web.json_response({"messages": shown}, status=201 if good else 207)
 
@@ -142,6 +144,7 @@ async def _receive(asked: Asked) -> Delivery | None:
 
 async def _hand_out(asked: Asked, delivery: Delivery, *, locked: bool) -> web.StreamResponse:
     request = asked.request
+    handed_out = asked.gateway.counts.handed_out
     try:
         response = _shown(asked, delivery, locked=locked)
         if request.transport is None or request.transport.is_closing():
@@ -149,11 +152,14 @@ async def _hand_out(asked: Asked, delivery: Delivery, *, locked: bool) -> web.St
         await response.prepare(request)
         await response.write_eof()
     except BaseException:
+        handed_out["released"] += 1
         delivery.release()
         raise
     if locked:
+        handed_out["locked"] += 1
         delivery.keep()
     else:
+        handed_out["received"] += 1
         delivery.accept()
     return response
 

@@ -38,17 +38,18 @@ class Sender:
         self._loop = loop
         self._routers = RouterSender(shards, directory, loop)
         self._producers: dict[str, QueueProducer] = {}
-        self._bytes = 0
+        self.bytes = 0
+        """Of bodies that room was taken for."""
         self._sweeping: asyncio.TimerHandle | None = None
 
     def reserve(self, size: int) -> None:
         """Room for a body, before it is read. Raises Problem: too many are under way."""
-        if self._bytes + size > limits.HTTP_BODIES_BYTES and self._bytes:
+        if self.bytes + size > limits.HTTP_BODIES_BYTES and self.bytes:
             raise Problem(503, "this gateway is being sent as much as it can hold; try again", headers=AGAIN)
-        self._bytes += size
+        self.bytes += size
 
     def release(self, size: int) -> None:
-        self._bytes -= size
+        self.bytes -= size
 
     async def send(self, record: Name, message: Outgoing) -> Stored:
         """Stores a message at a name; the answer comes when it is where its policy wants it.

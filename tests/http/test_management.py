@@ -172,3 +172,18 @@ def test_the_pages_show_a_broker_that_runs(http: Http, broker: Broker) -> None:
     finally:
         with contextlib.suppress(ProtonException):
             connection.close()
+
+
+def test_what_http_clients_did_is_counted(http: Http) -> None:
+    http("POST", "/counted", {"role": "queue"})
+    http("POST", "/counted", "a message")
+    assert http("POST", "/counted/!head?timeout=10").status == 201
+    assert http("PATCH", "/counted").status == 405
+    text = http("GET", "/metrics").body.decode()
+    assert 'lightrail_http_requests_total{method="other",status="405",role="gateway",id="0"}' in text
+    found = {line.split(" ")[0]: float(line.split(" ")[1]) for line in text.splitlines() if line[0] != "#"}
+    own = 'role="gateway",id="0"}'
+    assert found[f"lightrail_http_messages_sent_total{{{own}"] >= 1
+    assert found[f'lightrail_http_messages_handed_out_total{{how="locked",{own}'] >= 1
+    assert found[f"lightrail_http_receivers_waiting{{{own}"] == 0
+    assert found[f"lightrail_http_body_bytes{{{own}"] == 0

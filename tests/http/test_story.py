@@ -1,5 +1,10 @@
 """The story of routers and queues, from the first name to the last message, as curl would tell it."""
 
+import re
+import subprocess
+from pathlib import Path
+
+from tests.support.broker import ROOT, Broker
 from tests.support.http_client import Http
 
 JOBS = 12
@@ -64,3 +69,15 @@ def test_audit_beside_load_balancing(http: Http) -> None:
     assert audited == {f"job {job}" for job in range(JOBS)}
     assert http("DELETE", "/story/audit/!head").status == 204
     assert http("GET", "/story/audit/!figures").json()["ready"] == 0
+
+
+def test_the_readme_tells_it_with_curl(broker: Broker, http: Http, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text().partition("## Routers and queues, with curl")[2]
+    found = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert found is not None
+    script = "set -eu\n" + found[1].replace("http://127.0.0.1:8080", f"http://{broker.http}")
+    run = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "job.txt").read_text() == "job 1"
+    assert run.stdout.count("job 1") == 1
+    assert http("GET", "/shop/audit/!messages").json()["messages"] == []

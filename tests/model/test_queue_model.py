@@ -86,8 +86,6 @@ class Message:
     priority: int = 4
     enqueued_at_ms: int = 0
     delayed: bool = False
-    held_before: bool = False
-    """It was in flight when the policy changed."""
 
     @property
     def key(self) -> Any:
@@ -228,11 +226,10 @@ class QueueModel(RuleBasedStateMachine):
         members = [m for m in self.live.values() if m.group == message.group]
         first = min(m.sequence for m in members if m.holder is None and not m.delayed)
         owner = self.owners.get(message.group)
-        return (
-            message.sequence == first
-            and owner in (None, identity)
-            and all(m.holder == identity for m in members if m.holder is not None)
-        )
+        if message.sequence != first or owner not in (None, identity):
+            return False
+        # What is in flight is its own, and not only left over from an owner before it.
+        return all(m.holder == owner for m in members if m.holder is not None)
 
     def for_consumer(self, identity: int) -> list[Message]:
         """What it may get, the first one first."""
@@ -288,7 +285,6 @@ class QueueModel(RuleBasedStateMachine):
                     if message.holder == identity and message.group is not None:
                         self.owners.setdefault(message.group, identity)
         for message in held:
-            message.held_before = True
             if self.policy.order == "last_value" and message.key is not None:
                 self.newest[message.key] = max(self.newest.get(message.key, -1), message.sequence)
         for message in sorted(self.live.values(), key=lambda m: m.sequence):
@@ -391,7 +387,21 @@ class QueueModel(RuleBasedStateMachine):
                 link.limit = link.next
                 link.draining = False
             self.forget_owners()
+        self.browsers_looked()
         assert not self.replaced, "nobody was told what was replaced"
+
+    def browsers_looked(self) -> None:
+        """A browser that selects does not come back to what it has passed over."""
+        for identity, link in self.links.items():
+            selects = link.options.selects
+            if not link.options.browse or selects is None:
+                continue
+            cursor = self.machine.consumers.by_id[identity].cursor
+            assert cursor >= link.cursor
+            for message in self.ready():
+                if link.cursor <= message.sequence < cursor:
+                    assert not selects(message.payload), "passed over"
+            link.cursor = cursor
 
     def deliver(self, effect: Deliver) -> None:
         link = self.links[effect.consumer]
@@ -605,7 +615,6 @@ class QueueModel(RuleBasedStateMachine):
         returned: dict[int, int] = {}
         replaced: dict[int, bytes] = {}
         for message in chosen:
-            message.held_before = False
             if outcome.kind == OutcomeKind.ACCEPTED:
                 removed.add(message.sequence)
             elif outcome.kind == OutcomeKind.REJECTED:

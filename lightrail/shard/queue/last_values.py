@@ -10,10 +10,10 @@ _THIN_MIN: Final = 1_024
 
 
 class LastValues:
-    """The highest sequence of each key that is here, or was here while an older one was in flight.
+    """The highest sequence of each key that is here, or was here while an older one was in flight or delayed.
 
-    So an older message that comes back is replaced even if the newer one has been delivered already: nobody
-    gets an old value after a new one.
+    So an older message that comes back, or whose time comes, is replaced even if the newer one has been
+    delivered already: nobody gets an old value after a new one.
     """
 
     __slots__ = ("_newest", "_thin_at")
@@ -30,12 +30,19 @@ class LastValues:
         self._newest[key] = sequence
         return newest if newest != sequence else -1
 
-    def thin(self, held: Callable[[], set[Key]], present: Callable[[int], bool]) -> None:
-        """Forgets keys of which nothing is `present` (asked by sequence) or `held` in flight, when many."""
-        if len(self._newest) < self._thin_at:
-            return
-        keep = held()
+    @property
+    def many(self) -> bool:
+        """Whether there are so many keys that `thin` pays."""
+        return len(self._newest) >= self._thin_at
+
+    def thin(self, held: set[Key], looked: int, present: Callable[[int], bool]) -> None:
+        """Forgets keys of which nothing is `present` (asked by sequence) or `held` back to come later.
+
+        `looked` messages were looked into to find out which are held: as many keys may come until the next
+        time, so that looking costs every message as little as one key.
+        """
         self._newest = {
-            key: sequence for key, sequence in self._newest.items() if present(sequence) or key in keep
+            key: sequence for key, sequence in self._newest.items() if present(sequence) or key in held
         }
-        self._thin_at = max(_THIN_MIN, 2 * len(self._newest))
+        left = len(self._newest)
+        self._thin_at = max(_THIN_MIN, 2 * left, left + looked)

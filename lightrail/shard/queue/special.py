@@ -154,7 +154,6 @@ class Special:
         key = self._key_of(run)
         if self._values is None or key == MISSING:
             return False
-        self._values.thin(self._still_here, self.ready.has)
         older = self._values.note(key, run.sequence)
         if older == run.sequence:
             self._drop(run)
@@ -169,14 +168,13 @@ class Special:
         self._counters.replaced += 1
         self._removed.append(Removed(run.batch, run.sequence, run.end, run.size, Reason.REPLACED))
 
-    def _still_here(self) -> set[Key]:
-        """The keys of what is in flight: an older message of them may come back."""
-        return {
-            self._key_of(piece)
-            for consumer in self._consumers
-            for run in consumer.in_flight.runs[consumer.in_flight.head :]
-            for piece in self._pieces(run)
-        }
+    def _thin(self, values: LastValues) -> None:
+        """Forgets keys that are not needed, when many: between steps, when every message is somewhere."""
+        runs = [run for each in self._consumers for run in each.in_flight.runs[each.in_flight.head :]]
+        if self.delays is not None:
+            runs += self.delays.line.waiting()
+        pieces = [piece for run in runs for piece in self._pieces(run)]
+        values.thin({self._key_of(piece) for piece in pieces}, len(pieces), self.ready.has)
 
     # --- ways out -------------------------------------------------------------------------------------
 
@@ -207,6 +205,8 @@ class Special:
         self.wake(now_ms)
         if self.loading:
             self._load(now_ms, effects)
+        if self._values is not None and self._values.many:
+            self._thin(self._values)
         self.tell(effects)
 
     def tell(self, effects: list[Effect]) -> None:
@@ -220,6 +220,8 @@ class Special:
         if self.delays is not None:
             for run in self.delays.take_due(now_ms):
                 self.give_back(run)
+                if self._consumers.passed_over:
+                    self._consumers.look_again(run.sequence)
 
     @property
     def next_ms(self) -> int | None:

@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.amqp.types import Symbol, Timestamp
 from lightrail.model import limits, orders
-from lightrail.shard.queue import invariants
+from lightrail.shard.queue import invariants, last_values
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -392,6 +392,33 @@ def test_a_dispatch_wakes_what_is_due() -> None:
     bench.now = 1_050
     assert bench.get() == ["delay=50 a"]
     assert bench.machine.next_deadline_ms is None
+
+
+def test_an_old_value_that_was_delayed_never_comes_after_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_values, "_THIN_MIN", 2)
+    bench = Bench(Policy(order="last_value", order_key="key", delay=True))
+    bench.put("key=a delay=50 old", "key=b delay=50 old", "key=a new", "key=b new")
+    bench.consumer(1)
+    assert bench.get() == ["key=a new", "key=b new"]
+    bench.do(Settle(1, 0, 2))
+    bench.dispatch()
+    bench.put("key=c 1", "key=d 1")
+    bench.dispatch()
+    bench.now = 1_050
+    effects = bench.dispatch()
+    assert delivered(effects) == []
+    assert removed(effects, Reason.REPLACED) == [0, 1]
+
+
+def test_a_delayed_message_is_seen_by_a_consumer_that_passed_over_later_ones() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a", "b")
+    bench.consumer(1)
+    assert bench.get() == ["b"]
+    bench.do(Settle(1, 0, 1, NOT_HERE))
+    assert bench.get() == []
+    bench.now = 1_050
+    assert bench.get() == ["delay=50 a"]
 
 
 def test_a_delayed_message_can_be_cancelled_once() -> None:

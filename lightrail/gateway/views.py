@@ -92,7 +92,7 @@ class BrokerViews:
         counters = fields.get("counters", {})
         return {
             "name": name,
-            **{key: fields[key] for key in ("ready", "delayed", "in_flight", "bytes", "resident")},
+            **{key: fields[key] for key in ("ready", "delayed", "in_flight", "parked", "bytes", "resident")},
             "next_sequence": fields["next_sequence"],
             "consumers": fields["consumer_count"],
             "producers": fields["producer_count"],

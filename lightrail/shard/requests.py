@@ -138,6 +138,7 @@ class Requests:
             "ready": gauges.ready,
             "delayed": gauges.delayed,
             "in_flight": gauges.in_flight,
+            "parked": queue.parked_count,
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
             "next_sequence": machine.next_sequence,

@@ -1,0 +1,92 @@
+"""Who may read, and how long the queue lives: max_readers, single_active, exclusive, lifetimes, replicas."""
+
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.policies.driver import Names, listen, refused, send
+from tests.policies.laws import checks
+from tests.support import wait
+from tests.support.namespace import named
+from tests.support.proton_blocking import connected, received
+
+
+@checks("max_readers")
+def test_so_many_consumers_and_no_more(names: Names, amqp: BlockingConnection) -> None:
+    queue = names.queue(max_readers=2)
+    first, _ = listen(amqp, queue), listen(amqp, queue)
+    assert refused(amqp, queue).name == "amqp:resource-limit-exceeded"
+    first.close()
+    listen(amqp, queue)
+
+
+@checks("exclusive")
+def test_a_second_consumer_is_refused_over_amqp_and_http(names: Names, amqp: BlockingConnection) -> None:
+    queue = names.queue(exclusive=True)
+    first = listen(amqp, queue)
+    condition = refused(amqp, queue)
+    assert condition.name == "amqp:resource-locked"
+    names.send(queue, "x")
+    assert names.receive(queue, 1).status == 409
+    assert received(first, 1)[0].body
+    first.close()
+    listen(amqp, queue)
+
+
+@checks("single_active")
+def test_one_consumer_gets_everything_and_the_next_takes_over(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    queue = names.queue(single_active=True)
+    with connected(names.broker.amqp) as other:
+        active = listen(other, queue, credit=10)
+        waiting = listen(amqp, queue, credit=10)
+        send(amqp, queue, *(Message(body=number) for number in range(4)))
+        assert [message.body for message in received(active, 3)] == [0, 1, 2]
+        assert active.receive().body == 3
+        with pytest.raises(AssertionError):
+            amqp.wait(lambda: _none(waiting.fetcher.has_message), timeout=1)
+    assert [message.body for message in received(waiting, 1)] == [3]
+
+
+def _none(count: int) -> bool:
+    """Nothing came to this one."""
+    assert count
+    return True
+
+
+@checks("lifetime")
+def test_with_its_last_consumer_it_goes(names: Names, amqp: BlockingConnection) -> None:
+    queue = names.queue(lifetime="last_consumer")
+    names.send(queue, "x")
+    one, two = listen(amqp, queue), listen(amqp, queue)
+    one.close()
+    assert names.role(queue) == "queue"
+    two.close()
+    wait.until(lambda: names.role(queue) == "none", "it goes")
+
+
+@checks("lifetime")
+def test_permanent_is_for_ever(names: Names, amqp: BlockingConnection) -> None:
+    queue = names.queue(lifetime="permanent")
+    listen(amqp, queue).close()
+    assert names.role(queue) == "queue"
+
+
+@checks("lifetime")
+@pytest.mark.parametrize("lifetime", ["connection", "session", "link"])
+def test_what_a_client_makes_for_itself_goes_with_it(names: Names, lifetime: str) -> None:
+    """By $management and dynamic nodes; see test_proton_dynamic.py for each of the ends."""
+    with names.amqp() as connection:
+        receiver = connection.create_receiver(None, dynamic=True)
+        made = str(receiver.link.remote_source.address)
+        assert names.role(made) == "queue"
+    wait.until(lambda: made not in named(names.broker.data), "it goes")
+
+
+@checks("replicas")
+def test_there_is_one_copy(names: Names) -> None:
+    assert names.policy(names.queue(replicas=1)) == {}
+    refused = names.http("POST", f"/{names.name('more')}", {"role": "queue", "replicas": 2})
+    assert (refused.status, refused.json()["field"], refused.json()["found"]) == (422, "replicas", 2)
+    assert "from 1 to 1" in refused.json()["allowed"]

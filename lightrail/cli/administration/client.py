@@ -90,7 +90,7 @@ class Client:
 
     def get(self, path: str, **query: Any) -> Any:
         """The JSON of a GET."""
-        return self.request("GET", path, query=query).json()
+        return self.request("GET", path, query=query, headers={"Accept": "application/json"}).json()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -21,7 +21,10 @@
       width: element.clientWidth,
       height: 150,
       cursor: { drag: { x: false, y: false } },
-      scales: { y: { range: (plot, low, high) => [0, Math.max(high, 1) * 1.1] } },
+      scales: {
+        x: { range: (plot, low, high) => (high === null ? [0, 30] : [Math.min(low, high - 30), high]) },
+        y: { range: (plot, low, high) => [0, Math.max(high, 1) * 1.1] },
+      },
       axes: [axis, Object.assign({ size: 50, values: (plot, ticks) => ticks.map(short) }, axis)],
       series: [{}].concat(names.map((name, index) => ({
         label: labels[index],

@@ -279,7 +279,9 @@ async def cancel(asked: Asked) -> web.Response:
     """DELETE /name/!messages/SEQ: a scheduled message does not come."""
     record = asked.record(Right.SEND)
     sequence = whole_number("sequence", asked.rest[0], 0, SEQUENCE_MAX)
-    await asked.gateway.shards.request(record.name, "cancel", {"sequence": sequence})
+    answer = await asked.gateway.shards.request(record.name, "cancel", {"sequences": [sequence]})
+    if not answer.fields["cancelled"]:
+        raise Problem(404, f"{record.name} has no scheduled message {sequence} (any more)")
     return web.Response(status=204)
 
 

@@ -1,5 +1,6 @@
 """Writes docs/operate/policies.md from the fields of policies; a test checks that the page is current."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -38,7 +39,8 @@ SECTIONS = (
 
 def row(field: Field) -> str:
     """One line of a table."""
-    default = {None: "null", True: "true", False: "false", "": '""'}.get(field.default, field.default)
+    # 1.0 is no flag, although it equals True; text stands without quotes unless it is empty.
+    default = field.default if isinstance(field.default, str) and field.default else json.dumps(field.default)
     values = ", ".join(f"`{each}`" for each in field.choices) or field.allowed
     return f"| `{field.name}` | {values} | `{default}` | {field.doc} |\n"
 

@@ -72,6 +72,7 @@ class Service:
             raise Refused(
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
+        self._check_dead_letter_target(caller, policy)
         return await self._make(name, policy, owner=owner, automatic=False)
 
     async def first_use(self, name: str) -> Name:
@@ -104,6 +105,8 @@ class Service:
             raise Refused(
                 f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
             )
+        if _dead_letter_target(policy) != _dead_letter_target(record.policy):
+            self._check_dead_letter_target(caller, policy)
         self._check_policy(name, policy)
         changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
         await self._write([Write(NAMES + name, changed.to_value(), record.revision)], name)
@@ -321,9 +324,17 @@ class Service:
         self.directory.refresh()
         demand(self.directory, caller, Right.MANAGE, self.directory.get(name))
 
+    def _check_dead_letter_target(self, caller: Caller, policy: Policy) -> None:
+        """Whoever has dead letters sent somewhere could as well send there."""
+        target = _dead_letter_target(policy)
+        record = None if target is None else self.directory.get(target)
+        # Who may manage a name may as well give himself the right to send there.
+        if record is not None and not may(self.directory, caller, Right.MANAGE, record):
+            demand(self.directory, caller, Right.SEND, record)
+
     def _check_policy(self, name: str, policy: Policy) -> None:
         """What only the whole namespace can tell about a policy."""
-        target = policy["dead_letter"] if policy.role is Role.QUEUE else None
+        target = _dead_letter_target(policy)
         if target is not None:
             seen = {name}
             while target is not None and target not in seen:
@@ -363,6 +374,11 @@ class Service:
                     seen.add(each.target)
                     waiting.append([*path, each.target])
         return None
+
+
+def _dead_letter_target(policy: Policy) -> str | None:
+    target: str | None = policy["dead_letter"] if policy.role is Role.QUEUE else None
+    return target
 
 
 def policy_from(text: bytes | str) -> Policy:

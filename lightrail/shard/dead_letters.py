@@ -16,8 +16,9 @@ DESCRIPTION: Final = Symbol("x-opt-dead-letter-description")
 COUNT: Final = Symbol("x-opt-dead-letter-count")
 """How often the message was dead-lettered; condition and description are those of the first time with one."""
 
-_MARK: Final = REASON.encode()
-"""Without these bytes a message was never dead-lettered: its annotations need not be decoded."""
+_MARK: Final = b"x-opt-dead-letter-"
+"""Without these bytes a message was never dead-lettered: its annotations need not be decoded. After a redrive
+only its history is left of them, without a reason."""
 _COUNT_MAX: Final = (1 << 32) - 1
 
 

@@ -349,3 +349,21 @@ def test_a_url_is_called_only_where_the_operator_allows_it() -> None:
             await scene.one.subscribe(ANYBODY, "r", "q", id=made.id, replace_it=True)
 
     run(check)
+
+
+def test_dead_letters_are_sent_only_where_their_manager_may_send() -> None:
+    async def check(scene: Scene) -> None:
+        ann = Caller("ann")
+        await scene.one.permit(ANYBODY, "ann", "own", frozenset({Right.MANAGE}))
+        away = policy(dead_letter="other/graves")
+        with pytest.raises(Forbidden, match="send to other/graves"):
+            await scene.one.give(ann, "own/q", away)
+        await scene.one.give(ann, "own/q", policy())
+        with pytest.raises(Forbidden, match="send to other/graves"):
+            await scene.one.change(ann, "own/q", away)
+        await scene.one.change(ANYBODY, "own/q", away)
+        await scene.one.change(ann, "own/q", policy(dead_letter="other/graves", max_length=5))
+        await scene.one.permit(ANYBODY, "ann", "other", frozenset({Right.SEND}))
+        await scene.one.give(ann, "own/r", away)
+
+    run(check)

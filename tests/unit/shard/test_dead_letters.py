@@ -1,7 +1,7 @@
 """Dead letters: what is written with them, in which order, and what becomes of them on a full disk."""
 
-from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.sections import decode_annotations, with_annotations
+from lightrail.amqp.types import Symbol, UInt, encode
 from lightrail.shard.journal.record import CONTINUED, Append, Outcome, Settle
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
@@ -68,6 +68,16 @@ def test_a_message_that_dies_again_keeps_its_first_error_and_counts() -> None:
     assert notes[Symbol("x-opt-dead-letter-description")] == "first"
     assert notes[Symbol("x-opt-dead-letter-count")] == 2
     assert notes[Symbol("x-opt-dead-letter-time")] == scene.now_ms
+
+
+def test_the_history_outlasts_a_redrive() -> None:
+    history = {Symbol("x-opt-dead-letter-count"): UInt(3), Symbol("x-opt-dead-letter-description"): "first"}
+    _scene, _, peer = opened([with_annotations(letters(1)[0], history)])
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(condition="acme:bad", description="second"))
+    peer.consume(3, "q/$dlq", 100)
+    notes = decode_annotations(peer.messages(3)[0])
+    assert notes[Symbol("x-opt-dead-letter-count")] == 4
+    assert notes[Symbol("x-opt-dead-letter-description")] == "first"
 
 
 def test_too_many_attempts() -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from lightrail.model import conditions, limits
@@ -118,8 +118,22 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest, or None."""
-        return self._heap[0][0] if self._heap else None
+        """The earliest, or None; a queue that has no reason to be looked at any more is passed over."""
+        heap = self._heap
+        while heap:
+            due_ms, order, queue = heap[0]
+            if due_ms != queue.due_ms:
+                heappop(heap)
+                continue
+            true_ms = queue.next_deadline_ms if queue.served else None
+            if true_ms == due_ms:
+                return due_ms
+            queue.due_ms = true_ms
+            if true_ms is None:
+                heappop(heap)
+            else:
+                heapreplace(heap, (true_ms, order, queue))
+        return None
 
     def note(self, queue: Queue) -> None:
         """The queue changed: its next deadline may be earlier."""
@@ -135,9 +149,11 @@ class Deadlines:
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
             due_ms, _, queue = heappop(heap)
-            if due_ms != queue.due_ms or not queue.served:
+            if due_ms != queue.due_ms:
                 continue
             queue.due_ms = None
+            if not queue.served:
+                continue
             later_ms = queue.next_deadline_ms
             if later_ms is not None and later_ms <= now_ms:
                 found.append(queue)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue import invariants, last_values, machine, merging, sparse, views
+from lightrail.shard.queue import contents, invariants, last_values, machine, merging, sparse, views
 from lightrail.shard.queue.commands import (
     Attach,
     Cancel,
@@ -58,7 +58,7 @@ SMALL_LIMITS = [
     (merging, "PLACE_BYTES", 200),
     (merging, "PLACE_SPARSE_BYTES", 300),
     (machine, "JOINED_BYTES", 12),
-    (machine, "_JOIN_BACKLOG_BYTES", 24),
+    (contents, "_JOIN_BACKLOG_BYTES", 24),
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
     (limits, "SELECTOR_LOOKS", 7),

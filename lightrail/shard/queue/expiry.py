@@ -41,12 +41,15 @@ class Deadlines:
         """When something may expire, or None."""
         return self.heap[0][0] if self.heap else None
 
-    def thin(self, runs: Iterable[Run], count: int) -> None:
-        """Forgets stale entries when there are more than twice as many as the `count` runs that wait."""
-        if len(self.heap) > _STALE_MIN + 2 * count:
-            self.heap = [
-                (run.batch.expires_at_ms, run.sequence, run.end)
-                for run in runs
-                if run.batch.expires_at_ms is not None
-            ]
-            heapify(self.heap)
+    def crowded(self, count: int) -> bool:
+        """Whether there are more than twice as many entries as the `count` runs that wait."""
+        return len(self.heap) > _STALE_MIN + 2 * count
+
+    def thin(self, runs: Iterable[Run]) -> None:
+        """Forgets all entries but those of the runs that wait."""
+        self.heap = [
+            (run.batch.expires_at_ms, run.sequence, run.end)
+            for run in runs
+            if run.batch.expires_at_ms is not None
+        ]
+        heapify(self.heap)

@@ -1,0 +1,257 @@
+"""Contents: all that is in one queue, where it is, and how much it is.
+
+The messages lie in the ready line, among the delayed ones, or in flight at a consumer; in memory or on disk.
+Nothing here takes a message in or lets one go: that is in outcomes.py and machine.py, which build on this.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from lightrail.shard.queue.commands import Peek
+from lightrail.shard.queue.consumers import Consumers
+from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.effects import Effect, Peeked, State
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.locks import Locks
+from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.ready import Ready, one_run
+from lightrail.shard.queue.runs import Place, Run
+from lightrail.shard.queue.special import Look, Special
+
+_JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
+"""Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
+
+_NOTHING: Final = Ready()
+"""What is delayed in a queue without delays."""
+
+
+class Contents:
+    """The messages of one queue, its consumers, and their sums."""
+
+    __slots__ = (
+        "_joined_to",
+        "_joining_bytes",
+        "_known_to",
+        "_look",
+        "_selecting",
+        "_untold",
+        "consumers",
+        "counters",
+        "deadlines",
+        "deliveries",
+        "eviction",
+        "locks",
+        "name",
+        "next_sequence",
+        "policy",
+        "ready",
+        "special",
+    )
+
+    def __init__(self, name: str, look: Look | None) -> None:
+        self.name = name
+        self.policy = Policy()
+        self.next_sequence = 0
+        """Of the next message that is enqueued."""
+        self.ready = Ready()
+        self.consumers = Consumers()
+        self.deadlines = Deadlines()
+        self.eviction = Eviction(self.ready)
+        self.counters = Counters()
+        self.locks = Locks(self.consumers)
+        self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
+        self._look = look or _blind
+        self.special: Special | None = None
+        """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
+        self._selecting = 0
+        """Consumers that select."""
+        self._untold: list[Effect] = []
+        """What left the queue under its last policy, for the next dispatch to tell."""
+        self._joining_bytes = 0
+        """Bytes that came since the tail was last joined."""
+        self._joined_to = 0
+        self._known_to = 0
+        """Sequences below were there in an earlier step: the engine has given them their places."""
+
+    # --- every message ----------------------------------------------------------------------------------
+
+    def waiting(self) -> list[Run]:
+        """Everything that is ready or delayed, by sequence."""
+        return self.ready.waiting() if self.special is None else self.special.waiting()
+
+    def runs(self) -> list[Run]:
+        """Every run, ready or in flight."""
+        return list(self._all_runs())
+
+    def runs_in(self, segment: int) -> list[Run]:
+        """Every run, ready or in flight, whose place is in a segment of the journal."""
+        return [
+            run
+            for run in self._all_runs()
+            if run.batch.place is not None and run.batch.place.segment == segment
+        ]
+
+    def _all_runs(self) -> Iterable[Run]:
+        yield from rejoined(self.waiting()) if self.special is not None else self.waiting()
+        for consumer in self.consumers:
+            yield from consumer.in_flight.runs[consumer.in_flight.head :]
+
+    def _peek(self, command: Peek) -> Peeked:
+        found: list[Run] = []
+        wanted = command.count
+        special = self.special
+        delays = None if special is None else special.delays
+        runs = self.ready.runs[self.ready.index(command.from_sequence) :]
+        if delays is not None:
+            line = delays.line
+            runs = sorted(runs + line.runs[line.index(command.from_sequence) :], key=lambda run: run.sequence)
+        for run in runs:
+            if wanted <= 0:
+                break
+            if run.last > run.first:
+                skipped = max(command.from_sequence - run.sequence, 0)
+                found.append(run.cut(skipped, min(run.count, skipped + wanted)))
+                wanted -= found[-1].count
+        if delays is None:
+            return Peeked(found, [State.READY] * len(found))
+        return Peeked(
+            found, [State.DELAYED if delays.line.has(run.sequence) else State.READY for run in found]
+        )
+
+    def due_ms(self, run: Run) -> int | None:
+        """When a delayed message may be delivered, in milliseconds since the epoch; None if it is not."""
+        special = self.special
+        if special is None or special.delays is None or not special.delays.line.has(run.sequence):
+            return None
+        return special.delays.due_ms(run)
+
+    # --- memory and disk --------------------------------------------------------------------------------
+
+    def evict(self, bytes_wanted: int) -> int:
+        """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
+        if self.special is not None and self.special.singles:
+            return 0
+        return self.eviction.evict(bytes_wanted)
+
+    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+        """Runs that could be evicted if they had a place; the engine writes them and sets it."""
+        if self.special is not None and self.special.singles:
+            return []
+        return self.eviction.spill_candidates(bytes_wanted)
+
+    def relocate(self, run: Run, place: Place) -> None:
+        """The messages of `run` were written again at `place`: whatever is left of them is there now.
+
+        `run` still says the old place. It may be one that `runs_in` named, or a part of it as it was read
+        from disk; what was settled in the meantime is passed over.
+        """
+        old = run.batch.place
+        moved = self.eviction.relocate(run, place)
+        if self.special is not None and self.special.delays is not None:
+            moved += self.special.delays.relocate(run, place)
+        if moved == run.count or old is None:
+            return
+        for consumer in self.consumers:
+            consumer.in_flight.relocate(run, old.segment, place)
+
+    def _join(self) -> None:
+        """Joins small batches at the tail when a backlog has built up."""
+        ready = self.ready
+        self._joining_bytes = 0
+        if ready.bytes < _JOIN_BACKLOG_BYTES or (self.special is not None and self.special.singles):
+            return
+        start = ready.index(self._joined_to)
+        self._joined_to = self._known_to
+        stop = ready.index(self._known_to)
+        # The last one of the time before may have room left.
+        start = max(start - 1, ready.head)
+        runs = ready.runs[start:stop]
+        if self.special is not None:
+            runs = [run for run in runs if run is not GONE]
+        joined = join_neighbours(runs)
+        if len(joined) < len(runs):
+            ready.swap(start, stop, joined)
+
+    # --- figures ----------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Messages that count against the policy's bounds: ready, delayed and in flight."""
+        return self.ready.count + self.deliveries.count + self._delayed.count
+
+    @property
+    def held_bytes(self) -> int:
+        """Their bytes."""
+        return self.ready.bytes + self.deliveries.bytes + self._delayed.bytes
+
+    @property
+    def locked_count(self) -> int:
+        """Messages in flight under a timed lock."""
+        if not self.locks.heap:
+            return 0
+        return sum(
+            run.count
+            for consumer in self.consumers
+            if consumer.lock_ms
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]
+        )
+
+    @property
+    def in_flight_count(self) -> int:
+        """Messages delivered and not settled."""
+        return self.deliveries.count
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Their bytes."""
+        return self.deliveries.bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of messages that are in memory, ready or in flight."""
+        return self.ready.bytes - self.ready.evicted_bytes + self.deliveries.bytes + self._delayed.bytes
+
+    @property
+    def gauges(self) -> Gauges:
+        """How much is in the queue now."""
+        return Gauges(
+            self.ready.count,
+            self.in_flight_count,
+            self.ready.bytes + self.in_flight_bytes + self._delayed.bytes,
+            self.resident_bytes,
+            len(self.consumers.by_id),
+            self._delayed.count,
+        )
+
+    @property
+    def delayed_count(self) -> int:
+        """Messages that wait for their time."""
+        return self._delayed.count
+
+    @property
+    def _delayed(self) -> Ready:
+        """The line of what is delayed."""
+        special = self.special
+        return _NOTHING if special is None or special.delays is None else special.delays.line
+
+
+def _blind(path: str) -> Callable[[bytes], Any]:
+    """Sees nothing in any message."""
+    return lambda message: None
+
+
+def rejoined(runs: list[Run]) -> list[Run]:
+    """The same messages; neighbours that are parts of one batch are one run again."""
+    result: list[Run] = []
+    for run in runs:
+        if result and one_run(result[-1], run):
+            before = result[-1]
+            run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+            result[-1] = run
+        else:
+            result.append(run)
+    return result

@@ -1,0 +1,217 @@
+"""Outcomes: what becomes of messages that were delivered, and how messages leave a queue unasked.
+
+Delivered ones are accepted, rejected, given back or changed (messaging 3.4), or their lock runs out; others
+expire, or give way to newer ones where the policy bounds the queue.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from lightrail.shard.queue import bounds
+from lightrail.shard.queue.commands import FAILED, Outcome, OutcomeKind
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.effects import DeadLetter, Effect, Fetch, Reason, Removed, Replaced, Returned
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.merging import parts_of
+from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.runs import Batch, Run, batch_of
+from lightrail.shard.queue.special import Look
+
+Annotate = Callable[[bytes, Any], bytes]
+"""Merges the annotations of a modified outcome into an encoded message."""
+
+
+class Outcomes(Contents):
+    """The ways out of one queue."""
+
+    __slots__ = ("_annotate",)
+
+    def __init__(self, name: str, annotate: Annotate | None, look: Look | None) -> None:
+        super().__init__(name, look)
+        self._annotate = annotate
+
+    # --- delivered messages -----------------------------------------------------------------------------
+
+    def _settle_runs(
+        self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]
+    ) -> None:
+        """Gives runs that were taken out of flight their outcome."""
+        deliveries = self.deliveries
+        if deliveries.order is not None:
+            deliveries.order.settling(consumer, runs)
+        if outcome.kind == OutcomeKind.ACCEPTED:
+            for run in runs:
+                batch = run.batch
+                count = run.last - run.first
+                size = batch.size if count == batch.count else run.size
+                deliveries.count -= count
+                deliveries.bytes -= size
+                self.counters.accepted += count
+                sequence = run.sequence
+                effects.append(Removed(batch, sequence, sequence + count, size, Reason.ACCEPTED))
+            return
+        for run in runs:
+            deliveries.count -= run.count
+            deliveries.bytes -= run.size
+        match outcome.kind:
+            case OutcomeKind.REJECTED:
+                for run in runs:
+                    self.counters.rejected += run.count
+                    self._discard(run, Reason.REJECTED, effects, outcome.condition, outcome.description)
+            case OutcomeKind.RELEASED:
+                for run in runs:
+                    self.counters.released += run.count
+                    self._give_back(run)
+            case _:
+                self.counters.modified += sum(run.count for run in runs)
+                self._modify(consumer, runs, outcome, effects)
+
+    def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
+        if self.deliveries.order is not None:
+            # Whoever comes here without an outcome of the consumer's tells it too; twice does no harm.
+            self.deliveries.order.settling(consumer, runs)
+        returned: list[Run] = []
+        count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
+        for run in runs:
+            attempts = run.attempts + outcome.delivery_failed
+            barred = run.barred
+            if outcome.undeliverable_here and consumer.id not in barred:
+                barred = (*barred, consumer.id)
+            changed = Run(run.batch, run.first, run.last, run.sequence, attempts, barred)
+            if outcome.delivery_failed and count_max and attempts >= count_max:
+                self._discard(
+                    changed,
+                    Reason.MAX_DELIVERY_COUNT,
+                    effects,
+                    description=f"delivery failed {attempts} times, {count_max} are allowed",
+                )
+                continue
+            if outcome.annotations and self._annotate is not None:
+                changed = self._rewrite(changed, outcome.annotations)
+                effects.append(Replaced(changed, run))
+            elif attempts != run.attempts:
+                returned.append(changed)
+            self._give_back(changed)
+        if returned:
+            effects.append(Returned(returned))
+
+    def _rewrite(self, run: Run, annotations: Any) -> Run:
+        """The same messages with merged annotations, in a batch of their own."""
+        assert self._annotate is not None
+        batch = run.batch
+        merged = batch_of(
+            [self._annotate(message, annotations) for message in run.messages()],
+            durable=batch.durable,
+            priority=batch.priority,
+            expires_at_ms=batch.expires_at_ms,
+            enqueued_at_ms=batch.enqueued_at_ms,
+            message_format=batch.message_format,
+        )
+        return Run(merged, 0, merged.count, run.sequence, run.attempts, run.barred)
+
+    def _give_back(self, run: Run) -> None:
+        """Ready again, at its place by sequence."""
+        if self.special is not None:
+            self.special.give_back(run)
+        else:
+            self.ready.give_back(run)
+            if self.deliveries.order is not None:
+                self.deliveries.order.returned(run)
+        if run.batch.expires_at_ms is not None:
+            self.deadlines.add(run)
+        if self.consumers.passed_over:
+            self.consumers.look_again(run.sequence)
+
+    def _unlock(self, consumer: Consumer, first: int, last: int, effects: list[Effect]) -> None:
+        """The locks of these deliveries ran out: each counts as a failed one."""
+        runs = consumer.in_flight.take(first, last)
+        if self.deliveries.order is not None:
+            self.deliveries.order.settling(consumer, runs)
+        for run in runs:
+            self.deliveries.count -= run.count
+            self.deliveries.bytes -= run.size
+            self.counters.locks_expired += run.count
+        self._modify(consumer, runs, FAILED, effects)
+        self.locks.settled(consumer)
+
+    # --- messages that leave unasked --------------------------------------------------------------------
+
+    def _expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
+        """Takes out what is there and due of these sequences; what is only on disk is fetched first."""
+        index = ready.index(first)
+        while index < len(ready.runs) and ready.runs[index].sequence < last:
+            run = ready.runs[index]
+            expires_at_ms = run.batch.expires_at_ms
+            if expires_at_ms is None or expires_at_ms > now_ms:
+                index += 1
+            elif run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                index += 1
+            else:
+                ready.swap(index, index + 1, [])
+                index = ready.index(run.end)
+                self.counters.expired += run.count
+                if self.deliveries.order is not None:
+                    self.deliveries.order.removed(run)
+                self._discard(run, Reason.EXPIRED, effects)
+
+    def room(self, batch: Batch, first: int = 0) -> int:
+        """How many messages of a batch, from index `first` on, may be enqueued by the policy's bounds."""
+        if not bounds.refuses(self.policy):
+            return batch.count - first
+        return bounds.room(self.policy, self.held, self.held_bytes, batch, first)
+
+    def _trim(self, effects: list[Effect]) -> None:
+        """With discard_existing: the oldest ready messages go until the rest is within the bounds.
+
+        What is to be dead-lettered and only on disk is fetched first; then it goes on.
+        """
+        if self.policy.overflow != bounds.DISCARD_EXISTING:
+            return
+        ready = self.ready
+        buries = self.policy.discard_to_dead_letter and self.policy.dead_letter
+        index = ready.head
+        while ready.count:
+            messages, size = bounds.excess(self.policy, self.held, self.held_bytes)
+            if messages <= 0 and size <= 0:
+                return
+            run = ready.runs[index]
+            if run is GONE:
+                index += 1
+                continue
+            if buries and run.batch.data is None:
+                if self.eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
+            count = max(messages, 1)
+            while count < run.count and run.cut(0, count).size < size:
+                count += 1
+            gone, rest = parts_of(run, min(count, run.count))
+            ready.swap(index, index + 1, [rest] if rest.count else [])
+            index = ready.index(gone.end)
+            if self.deliveries.order is not None:
+                self.deliveries.order.removed(gone)
+            self.eviction.unseen_bytes += gone.size
+            if buries:
+                self._discard(gone, Reason.QUEUE_FULL, effects)
+            else:
+                discarded = self.counters.discarded
+                discarded[Reason.DISCARDED] = discarded.get(Reason.DISCARDED, 0) + gone.count
+                effects.append(removed(gone, Reason.DISCARDED))
+
+    def _discard(
+        self, run: Run, reason: Reason, effects: list[Effect], condition: str = "", description: str = ""
+    ) -> None:
+        """Out of this queue: to the dead-letter queue where there is one, else for good."""
+        counts = self.counters.dead_lettered if self.policy.dead_letter else self.counters.discarded
+        counts[reason] = counts.get(reason, 0) + run.count
+        if self.policy.dead_letter:
+            effects.append(DeadLetter(run, reason, condition, description))
+        else:
+            effects.append(removed(run, reason))
+
+
+def removed(run: Run, reason: Reason) -> Removed:
+    return Removed(run.batch, run.sequence, run.end, run.size, reason)

@@ -90,10 +90,12 @@ class Connection:
         lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
         return self._attach(link, address)
 
-    def attach_receiver(self, name: str, address: str, settled: bool) -> Any:
-        """A link that receives from ``address``; no credit yet."""
+    def attach_receiver(self, name: str, address: str, settled: bool, selector: str | None = None) -> Any:
+        """A link that receives from ``address`` what ``selector`` selects; no credit yet."""
         link = lib.pn_receiver(self.session, name.encode())
         lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
+        if selector is not None:
+            _put_selector(lib.pn_terminus_filter(lib.pn_link_source(link)), selector)
         return self._attach(link, address)
 
     def _attach(self, link: Any, address: str) -> Any:
@@ -203,6 +205,24 @@ class Connection:
         except PeerError:
             pass
         self.socket.close()
+
+
+def _put_selector(filters: Any, selector: str) -> None:
+    """A filter set of one described string, as JMS clients send it."""
+    lib.pn_data_put_map(filters)
+    lib.pn_data_enter(filters)
+    lib.pn_data_put_symbol(filters, _bytes(b"selector"))
+    lib.pn_data_put_described(filters)
+    lib.pn_data_enter(filters)
+    lib.pn_data_put_symbol(filters, _bytes(b"apache.org:selector-filter:string"))
+    lib.pn_data_put_string(filters, _bytes(selector.encode()))
+    lib.pn_data_exit(filters)
+    lib.pn_data_exit(filters)
+
+
+def _bytes(content: bytes) -> tuple[int, Any]:
+    """A ``pn_bytes_t``: size and start of what the engine copies."""
+    return len(content), ffi.from_buffer("char[]", content)
 
 
 def _condition(condition: Any) -> str:

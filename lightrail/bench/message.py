@@ -3,6 +3,7 @@
 ::
 
     [header 00 53 70 c0 02 01 41]        when durable (spec 3.2.1)
+    [properties, application-properties] when asked for (numbered.py)
     00 53 75 a0 len | 00 53 75 b0 len4   data section (spec 3.2.6)
     origin u64 | sequence u64 | intended send time u64 (ns of the monotonic clock) | padding
 
@@ -13,6 +14,8 @@ from others that were in the queue.
 import struct
 from dataclasses import dataclass
 from typing import Final
+
+from lightrail.bench.numbered import PLAIN, Digits, Numbered
 
 STAMP: Final = struct.Struct(">QQQ")
 SIZE_MIN: Final = STAMP.size
@@ -46,13 +49,24 @@ def sender_of(origin: int) -> int:
     return origin & (1 << SENDER_BITS) - 1
 
 
-def build(size: int, durable: bool) -> tuple[bytearray, int]:
-    """The encoded message with a body of ``size`` bytes, and where its stamp is."""
+@dataclass(frozen=True, slots=True)
+class Template:
+    """An encoded message, where its stamp is, and the digits that are written anew for every message."""
+
+    buffer: bytearray
+    stamp_at: int
+    digits: tuple[Digits, ...]
+
+
+def build(size: int, durable: bool, numbered: Numbered = PLAIN, origin: int = 0) -> Template:
+    """The encoded message with a body of ``size`` bytes."""
     data = _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
-    head = (_DURABLE_HEADER if durable else b"") + data
+    header = _DURABLE_HEADER if durable else b""
+    sections, digits = numbered.sections(len(header), origin)
+    head = header + sections + data
     padding = bytes(i % 251 for i in range(min(size, 4096)))
     body = (padding * (size // 4096 + 1))[:size]
-    return bytearray(head + body), len(head)
+    return Template(bytearray(head + body), len(head), digits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
+from lightrail.bench.numbered import COUNT_MAX, NAME_MAX
 from lightrail.bench.plan import Options
 from lightrail.bench.url import parse_url
 from lightrail.model import units
@@ -47,6 +48,8 @@ def parse_options(argv: Sequence[str]) -> Options:
             f"--queues {given.queues} needs as many receivers, found {given.receivers}: "
             "what goes to a queue without one never arrives"
         )
+    if given.target is not None and given.drain_only:
+        parser.error("--target is for sending; --drain-only does not send")
     if given.pre_settled and given.unsettled_max:
         parser.error("--pre-settled messages have no outcome that --unsettled could wait for")
     return Options(**vars(given))
@@ -91,6 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--pre-settled", action="store_true", help="at most once: no outcomes, in both directions")
     add("--credit", type=_whole(1, CREDIT_MAX), default=1_000, metavar="N",
         help="messages a receiver lets the broker send ahead (default 1000)")
+    add("--message-ids", action="store_true", help="a message-id of its own for each")
+    add("--groups", type=_whole(0, COUNT_MAX), default=0, metavar="N",
+        help="a group-id for each, N of them in turn (default 0: none)")
+    add("--property", dest="numbered_property", type=_read(_property), metavar="NAME=N",
+        help="an application property: a text, the numbers 0 to N-1 in turn, all with as many digits")
+    add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
+    add("--target", metavar="ADDRESS",
+        help="send there, such as to a router whose queue is received from (default: the address of --url)")
     rest = parser.add_argument_group("what to do and to show")
     add = rest.add_argument
     add("--send-only", action="store_true", help="leave the messages in the queue")
@@ -141,6 +152,16 @@ def _rate(text: str) -> float:
     if not 0.001 <= rate <= 1e9:
         raise argparse.ArgumentTypeError(f"expected messages per second, above 0, found {text!r}")
     return rate
+
+
+def _property(text: str) -> tuple[str, int]:
+    name, _, count = text.rpartition("=")
+    expected = f"expected NAME=N, a name of up to {NAME_MAX} bytes and a number from 1 to {COUNT_MAX}"
+    if not 0 < len(name.encode()) <= NAME_MAX or not count.isascii() or not count.isdigit():
+        raise ValueError(f"{expected}, found {text!r}")
+    if not 1 <= int(count) <= COUNT_MAX:
+        raise ValueError(f"{expected}, found {text!r}")
+    return name, int(count)
 
 
 def _pids(text: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
+from lightrail.bench.numbered import Numbered
 from lightrail.bench.url import Url
 
 
@@ -25,6 +26,15 @@ class Options:
     """Messages per second in all; None: as fast as possible."""
     size: int = 100
     durable: bool = False
+    message_ids: bool = False
+    groups: int = 0
+    """Group-ids that take turns; 0: none."""
+    numbered_property: tuple[str, int] | None = None
+    """Name of an application property, and how many values of it take turns."""
+    target: str | None = None
+    """Where senders send; None: to the address of the URL."""
+    selector: str | None = None
+    """Of every receiver."""
     pre_settled: bool = False
     credit: int = 1_000
     unsettled_max: int = 0
@@ -47,6 +57,15 @@ class Options:
         if self.queues == 1:
             return self.url.address
         return f"{self.url.address}-{link % self.queues + 1}"
+
+    def target_of(self, sender: int) -> str:
+        """Where a sender sends."""
+        return self.address_of(sender) if self.target is None else self.target
+
+    @property
+    def numbered(self) -> Numbered:
+        """What of each message is numbered."""
+        return Numbered(self.message_ids, self.groups, self.numbered_property)
 
     def count_of(self, sender: int) -> int | None:
         """Messages of one sender; the first ones get the remainder."""

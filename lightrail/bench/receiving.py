@@ -46,7 +46,10 @@ class Receiver:
         self.connection = connection
         self.run = None if options.drain_only else share.run
         self.link = connection.attach_receiver(
-            f"bench-{share.run:x}-receiver-{number}", options.address_of(number), options.pre_settled
+            f"bench-{share.run:x}-receiver-{number}",
+            options.address_of(number),
+            options.pre_settled,
+            options.selector,
         )
         self.settled = options.pre_settled
         self.credit = options.credit

@@ -29,8 +29,9 @@ class Sender:
     """One link, and the messages on it that have no outcome yet."""
 
     __slots__ = (
-        "accepted_after", "batch_max", "batches", "buffer", "connection", "count", "length", "link", "origin",
-        "outcomes", "pace", "sequence", "settled", "start", "tag", "tag_at", "unsettled", "unsettled_max",
+        "accepted_after", "batch_max", "batches", "buffer", "connection", "count", "digits", "length", "link",
+        "origin", "outcomes", "pace", "sequence", "settled", "start", "tag", "tag_at", "unsettled",
+        "unsettled_max",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int, share: Share, histogram: Histogram) -> None:
@@ -38,12 +39,13 @@ class Sender:
         self.connection = connection
         self.origin = origin_of(share.run, number)
         self.link = connection.attach_sender(
-            f"bench-{share.run:x}-sender-{number}", options.address_of(number), options.pre_settled
+            f"bench-{share.run:x}-sender-{number}", options.target_of(number), options.pre_settled
         )
         self.count = options.count_of(number)
         self.settled = options.pre_settled
         self.unsettled_max = options.unsettled_max
-        self.buffer, self.tag_at = build(options.size, options.durable)
+        template = build(options.size, options.durable, options.numbered, self.origin)
+        self.buffer, self.tag_at, self.digits = template.buffer, template.stamp_at, template.digits
         self.length = len(self.buffer)
         self.start: Any = ffi.from_buffer("char[]", self.buffer)
         tag = ffi.new("pn_bytes_t *")
@@ -82,7 +84,9 @@ class Sender:
         keep = self.unsettled.append
         intended = now_ns
         pace = self.pace
-        if self.settled:
+        if self.digits:
+            self._send_numbered(first, number, now_ns)
+        elif self.settled:
             settle = lib.pn_delivery_settle
             for sequence in range(first, first + number):
                 if pace is not None:
@@ -109,6 +113,21 @@ class Sender:
         if not self.settled:
             self.batches.append((self.sequence, now_ns))
         return number
+
+    def _send_numbered(self, first: int, number: int, now_ns: int) -> None:
+        """As ``send``, of messages with digits to write; only what is asked for costs."""
+        for sequence in range(first, first + number):
+            intended = now_ns if self.pace is None else self.pace.intended_ns(sequence)
+            STAMP.pack_into(self.buffer, self.tag_at, self.origin, sequence, intended)
+            for each in self.digits:
+                each.write(self.buffer, sequence)
+            handle = lib.pn_delivery(self.link, self.tag)
+            lib.pn_link_send(self.link, self.start, self.length)
+            if self.settled:
+                lib.pn_delivery_settle(handle)
+            else:
+                self.unsettled.append(handle)
+                lib.pn_link_advance(self.link)
 
     def collect(self, now_ns: int, measure: bool) -> int:
         """Take the outcomes that came for the oldest messages; how many."""

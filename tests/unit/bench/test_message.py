@@ -13,12 +13,14 @@ from lightrail.bench.message import (
     run_of,
     sender_of,
 )
+from lightrail.bench.numbered import Numbered
 
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("size", [SIZE_MIN, 100, 255, 256, 5_000, 70_000])
 def test_proton_reads_what_is_built(size: int, durable: bool) -> None:
-    buffer, at = build(size, durable)
+    template = build(size, durable)
+    buffer, at = template.buffer, template.stamp_at
     STAMP.pack_into(buffer, at, origin_of(7, 3), 42, 1_000)
     message = Message()
     message.decode(bytes(buffer))
@@ -62,12 +64,11 @@ def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
     header.put_bool(False)
     header.exit()
     header.exit()
-    buffer, _ = build(100, False)
-    assert parse(header.encode() + buffer).redelivered
+    assert parse(header.encode() + build(100, False).buffer).redelivered
 
 
 def test_every_cut_is_malformed() -> None:
-    buffer, _ = build(100, True)
+    buffer = build(100, True, Numbered(True, 7, ("colour", 100))).buffer
     for end in range(len(buffer)):
         with pytest.raises((MalformedMessage, IndexError)):
             parse(bytes(buffer[:end]))
@@ -77,3 +78,29 @@ def test_an_origin_names_run_and_sender() -> None:
     origin = origin_of(0xABCDEF1, 9_999)
     assert (run_of(origin), sender_of(origin)) == (0xABCDEF1, 9_999)
     assert origin < 1 << 64
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("property", [None, ("colour", 100), ("n" * 64, 1_000_000_000)])
+@pytest.mark.parametrize("groups", [0, 1, 12])
+@pytest.mark.parametrize("message_ids", [False, True])
+def test_numbers_change_with_every_message_and_nothing_else_does(
+    message_ids: bool, groups: int, property: tuple[str, int] | None, durable: bool
+) -> None:
+    origin = origin_of(7, 3)
+    template = build(100, durable, Numbered(message_ids, groups, property), origin)
+    length = len(template.buffer)
+    for sequence in (0, 1, 13, 107):
+        for digits in template.digits:
+            digits.write(template.buffer, sequence)
+        STAMP.pack_into(template.buffer, template.stamp_at, origin, sequence, 1_000)
+        assert len(template.buffer) == length
+        message = Message()
+        message.decode(bytes(template.buffer))
+        assert message.id == (f"{origin:016x}-{sequence:012}" if message_ids else None)
+        assert message.group_id == (f"{sequence % groups:0{len(str(groups - 1))}}" if groups else None)
+        if property is not None:
+            name, count = property
+            assert message.properties == {name: f"{sequence % count:0{len(str(count - 1))}}"}
+        assert STAMP.unpack_from(bytes(message.body)) == (origin, sequence, 1_000)
+        assert parse(template.buffer).body == template.stamp_at

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from lightrail.bench.numbered import PLAIN, Numbered
 from lightrail.bench.options import parse_options
 from lightrail.bench.url import parse_url
 
@@ -12,12 +13,15 @@ def test_defaults_run_without_a_word() -> None:
     options = parse_options([])
     assert (options.url.host, options.url.port, options.url.address) == ("127.0.0.1", 5672, "bench")
     assert (options.senders, options.receivers, options.size, options.count) == (1, 1, 100, None)
+    assert options.numbered == PLAIN
+    assert (options.target_of(0), options.selector) == ("bench", None)
 
 
 def test_everything_that_can_be_said() -> None:
     options = parse_options(
         "--url amqp://me:p%40ss@[::1]:1234//queue/a%20b --senders 3 --receivers 4 --connections 2 --queues 4 "
         "--count 1_000 --rate 12.5 --size 24 --durable --credit 7 --warm-up 0s --drain-time 2s --processes 2 "
+        "--message-ids --groups 5 --property colour=1000 --selector true --target router "
         f"--backlog 9 --unsettled 8 --pids {os.getpid()} --json --quiet".split()
     )
     url = options.url
@@ -31,6 +35,8 @@ def test_everything_that_can_be_said() -> None:
     assert "p@ss" not in url.shown
     assert options.pids == (os.getpid(),)
     assert [options.count_of(i) for i in range(3)] == [334, 333, 333]
+    assert options.numbered == Numbered(True, 5, ("colour", 1_000))
+    assert (options.target_of(2), options.selector) == ("router", "true")
     assert [options.address_of(i) for i in (0, 3, 4)] == ["/queue/a b-1", "/queue/a b-4", "/queue/a b-1"]
 
 
@@ -48,6 +54,12 @@ def test_everything_that_can_be_said() -> None:
         (["--send-only", "--drain-only"], "exclude each other"),
         (["--drain-only", "--rate", "5"], "--drain-only does not send"),
         (["--pre-settled", "--unsettled", "5"], "no outcome"),
+        (["--drain-only", "--target", "r"], "--drain-only does not send"),
+        (["--property", "colour"], "expected NAME=N"),
+        (["--property", "=3"], "found '=3'"),
+        (["--property", "colour=0"], "a number from 1 to 1000000000"),
+        (["--property", "colour=many"], "found 'colour=many'"),
+        (["--groups", "few"], "expected a whole number from 0"),
         (["--pids", "999999999"], "expected ids of running processes"),
         (["--url", "http://x/y"], "expected amqp://"),
         (["--url", "amqp://x:99999/y"], "expected a port from 1 to 65535"),

@@ -1,0 +1,88 @@
+"""Sections of a message in which numbers change with every message: they are written in place as digits.
+
+::
+
+    00 53 73 c0|d0 …   properties: message-id, group-id (spec 3.2.4)
+    00 53 74 c1 len 02 | name | value            application-properties with one text (spec 3.2.5)
+
+All values have the same length for all messages, so that only their digits are written anew.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+ID_DIGITS: Final = 12
+"""Of the sequence number in a message-id: more than one byte per message of memory could ever hold."""
+NAME_MAX: Final = 64
+"""Bytes of the name of an application property."""
+COUNT_MAX: Final = 1_000_000_000
+_NULL: Final = b"\x40"
+_PROPERTIES: Final = bytes.fromhex("005373")
+_APPLICATION_PROPERTIES: Final = bytes.fromhex("005374")
+_GROUP_FIELD: Final = 10
+"""Where group-id is in the list of properties; message-id is the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """Digits in a buffer: the sequence number modulo ``count``, ``width`` bytes from ``at``."""
+
+    at: int
+    width: int
+    count: int
+
+    def write(self, buffer: bytearray, sequence: int) -> None:
+        """Write those of one message."""
+        buffer[self.at : self.at + self.width] = b"%0*d" % (self.width, sequence % self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """What of a message is numbered."""
+
+    message_ids: bool = False
+    groups: int = 0
+    """Group-ids that take turns; 0: none."""
+    property: tuple[str, int] | None = None
+    """Name of an application property, and how many values of it take turns."""
+
+    def sections(self, at: int, origin: int) -> tuple[bytes, tuple[Digits, ...]]:
+        """The sections that begin at ``at`` of a buffer, and their digits there; empty when none is asked."""
+        found = b""
+        digits: list[Digits] = []
+        if self.message_ids or self.groups:
+            found = self._properties(at, origin, digits)
+        if self.property is not None:
+            name, count = self.property
+            key = name.encode()
+            width = len(str(count - 1))
+            entries = b"\x02\xa1" + bytes([len(key)]) + key + b"\xa1" + bytes([width])
+            head = _APPLICATION_PROPERTIES + b"\xc1" + bytes([len(entries) + width])
+            found += head + entries
+            digits.append(Digits(at + len(found), width, count))
+            found += b"0" * width
+        return found, tuple(digits)
+
+    def _properties(self, at: int, origin: int, digits: list[Digits]) -> bytes:
+        """A short list: its size and count are a byte each."""
+        fields = b""
+        start = at + len(_PROPERTIES) + 3
+        if self.message_ids:
+            prefix = b"%016x-" % origin
+            fields += b"\xa1" + bytes([len(prefix) + ID_DIGITS]) + prefix
+            digits.append(Digits(start + len(fields), ID_DIGITS, 10**ID_DIGITS))
+            fields += b"0" * ID_DIGITS
+        else:
+            fields += _NULL
+        count = 1
+        if self.groups:
+            fields += _NULL * (_GROUP_FIELD - 1)
+            width = len(str(self.groups - 1))
+            fields += b"\xa1" + bytes([width])
+            digits.append(Digits(start + len(fields), width, self.groups))
+            fields += b"0" * width
+            count = _GROUP_FIELD + 1
+        return _PROPERTIES + b"\xc0" + bytes([len(fields) + 1, count]) + fields
+
+
+PLAIN: Final = Numbered()

@@ -1,38 +1,22 @@
 """Requests of AMQP management: what they ask, and how their answers and errors are told."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from lightrail.amqp.messages import Message, read_message
 from lightrail.amqp.types import DecodeError, Int
-from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend.entities import NAME, OPERATIONS, BadAttribute
-from lightrail.model import conditions
-from lightrail.model.names import InvalidName
-from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.rights import Caller, Forbidden
-from lightrail.namespace.service import Changed, Missing, Refused, Taken
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.namespace.statuses import status_of
+from lightrail.wire.shards import ShardRefused
 
 log = logging.getLogger("lightrail.frontend.requests")
 
 IF_MATCH: Final = "if-match"
 """Application property of UPDATE and DELETE: the revision that the client has read."""
-STATUS_OF: Final[Mapping[str, int]] = {
-    conditions.NOT_FOUND: 404,
-    conditions.RESOURCE_DELETED: 404,
-    conditions.UNAUTHORIZED_ACCESS: 403,
-    conditions.NOT_ALLOWED: 409,
-    conditions.RESOURCE_LOCKED: 409,
-    conditions.ILLEGAL_STATE: 409,
-    conditions.PRECONDITION_FAILED: 409,
-    conditions.DECODE_ERROR: 400,
-    conditions.INVALID_FIELD: 400,
-    conditions.NOT_IMPLEMENTED: 501,
-    conditions.RESOURCE_LIMIT_EXCEEDED: 503,
-}
-"""Status for the condition that a shard refused with."""
+WRONG: Final = frozenset({413, 422})
+"""What HTTP has statuses of its own for is 400 here: all that is wrong with the request itself."""
 
 
 class Fault(Exception):
@@ -104,25 +88,14 @@ def parse(payload: bytes, caller_for: Callable[[str], Caller]) -> Request:
 
 def fault_of(error: Exception, caller_for: Callable[[str], Caller]) -> Fault:
     """How an error is told: as HTTP tells it, with 400 for all that is wrong with the request itself."""
-    match error:
-        case Fault():
-            return error
-        case InvalidPolicy() | InvalidName() | BadAttribute():
-            return Fault(400, str(error))
-        case Forbidden():
-            return Fault(401 if caller_for("").user == "anonymous" else 403, str(error))
-        case Taken():
-            return Fault(409, str(error))
-        case Changed():
-            return Fault(412, str(error))
-        case Missing():
-            return Fault(404, str(error))
-        case Refused():
-            return Fault(400, str(error))
-        case ShardRefused():
-            return Fault(STATUS_OF.get(error.condition, 500), error.description)
-        case ShardAway() | CoordinatorError():
-            return Fault(503, str(error))
+    if isinstance(error, Fault):
+        return error
+    status = 400 if isinstance(error, BadAttribute) else status_of(error)
+    if status == 403 and caller_for("").user == "anonymous" and isinstance(error, Forbidden):
+        status = 401
+    if status is not None:
+        text = error.description if isinstance(error, ShardRefused) else str(error)
+        return Fault(400 if status in WRONG else status, text)
     log.error("a management request failed", exc_info=error)
     return Fault(500, "a mistake of the broker; its log says more")
 

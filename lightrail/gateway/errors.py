@@ -7,34 +7,14 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.model import conditions
-from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy
-from lightrail.namespace.rights import Forbidden
-from lightrail.namespace.service import Changed, Missing, Refused, Taken
-from lightrail.wire.control import ControlAway, ControlRefused
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.namespace.statuses import STATUS_OF, status_of
+from lightrail.wire.control import ControlRefused
+from lightrail.wire.shards import ShardRefused
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}
 """What failed for now is worth another try after a second."""
-
-STATUS_OF: Final[Mapping[str, int]] = {
-    conditions.NOT_FOUND: 404,
-    conditions.RESOURCE_DELETED: 404,
-    conditions.UNAUTHORIZED_ACCESS: 403,
-    conditions.NOT_ALLOWED: 409,
-    conditions.RESOURCE_LOCKED: 409,
-    conditions.ILLEGAL_STATE: 409,
-    conditions.PRECONDITION_FAILED: 409,
-    conditions.DECODE_ERROR: 422,
-    conditions.INVALID_FIELD: 422,
-    conditions.MESSAGE_SIZE_EXCEEDED: 413,
-    conditions.RESOURCE_LIMIT_EXCEEDED: 503,
-    conditions.NOT_IMPLEMENTED: 501,
-}
-"""Status of the answer for an AMQP error condition that a shard gave; 500 for others."""
 
 
 class Problem(Exception):
@@ -82,23 +62,10 @@ def problem_of(error: Exception) -> Problem | None:
         case InvalidPolicy():
             found = error.found
             return Problem(422, str(error), field=error.field, found=found, allowed=error.allowed)
-        case InvalidName():
-            return Problem(400, str(error))
-        case Forbidden():
-            return Problem(403, str(error))
-        case Taken():
-            return Problem(409, str(error))
-        case Changed():
-            return Problem(412, str(error))
-        case Missing():
-            return Problem(404, str(error))
-        case Refused():
-            return Problem(422, str(error))
         case ShardRefused() | ControlRefused():
             return refused(error.condition, error.description)
-        case ShardAway() | ControlAway() | CoordinatorError():
-            return Problem(503, str(error), headers=AGAIN)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
             return Problem(error.status, error.text or error.reason, headers=headers)
-    return None
+    status = status_of(error)
+    return None if status is None else Problem(status, str(error), headers=AGAIN if status == 503 else None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.couriers.counts import CourierCounts
 from lightrail.gateway.couriers.endpoint import Result
 from lightrail.gateway.couriers.pushers import Pushers
-from lightrail.gateway.couriers.signing import is_genuine, signature
+from lightrail.gateway.couriers.signing import signature
 from lightrail.model import limits
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
@@ -20,6 +21,7 @@ from lightrail.namespace.records import Subscription
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
+from tests.support.documented import is_genuine
 from tests.support.fake_shard import FakeLinks, FakeQueue
 from tests.support.letters import message
 from tests.support.turns import until
@@ -102,10 +104,12 @@ def test_a_push_is_a_receive_over_http_with_a_signature() -> None:
         assert headers["LightRail-Property-colour"] == '"red"'
         assert headers["LightRail-Subscription"] == "/r/!subscriptions/one"
         assert headers["LightRail-Delivery"] == "1"
-        assert is_genuine(headers["LightRail-Signature"], made.secret, body, 1_000)
-        assert not is_genuine(headers["LightRail-Signature"], made.secret, body, 2_000)
-        assert not is_genuine(headers["LightRail-Signature"], made.secret, b"other", 1_000)
-        assert not is_genuine(headers["LightRail-Signature"], "other", body, 1_000)
+        stamp, _, _ = headers["LightRail-Signature"].partition(",")
+        assert stamp == "t=1000"
+        assert is_genuine(headers["LightRail-Signature"], made.secret, body, time.time())
+        assert not is_genuine(headers["LightRail-Signature"], made.secret, body)
+        assert not is_genuine(headers["LightRail-Signature"], made.secret, b"other", time.time())
+        assert not is_genuine(headers["LightRail-Signature"], "other", body, time.time())
         assert queue.outcomes[1][0] is OutcomeCode.ACCEPTED
         assert (scene.counts.pushes_accepted, scene.counts.pushers) == (1, 1)
 

@@ -30,6 +30,7 @@ from lightrail.frontend.nodes import Nodes
 from lightrail.frontend.routing import Routers
 from lightrail.frontend.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.model import conditions, limits, names
+from lightrail.model.destinations import Destinations
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
@@ -71,7 +72,12 @@ class Frontend:
             coordinator, auto_create=settings.auto_create, now_ms=lambda: self.now_ms()
         )
         """What is at each name, as this process knows it."""
-        self.service = Service(coordinator, self.directory, now_ms=lambda: self.now_ms())
+        self.service = Service(
+            coordinator,
+            self.directory,
+            now_ms=lambda: self.now_ms(),
+            destinations=Destinations(settings.push_allow),
+        )
         self.lifetimes = Lifetimes(self.service, name, boot, self.spawn, self._is_empty)
         self.guard = Guard(self.directory, self.lifetimes.unused)
         self.routers = Routers(self.directory, self.later)

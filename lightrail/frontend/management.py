@@ -96,7 +96,9 @@ class Management:
         if not router or not target:
             raise Fault(400, "expected the attributes router and target, found none")
         made = await self._service.subscribe(request.caller_for(router), router, target, id=id, **fields)
-        return reply(201, "Created", entities.subscription_entity(made).attributes)
+        shown = entities.subscription_entity(made).attributes
+        # The key of the signatures of pushes is shown to who makes them, and not again.
+        return reply(201, "Created", shown | ({"secret": made.secret} if made.secret else {}))
 
     async def _read(self, request: Request) -> Message:
         if request.type == MANAGEMENT:

@@ -332,15 +332,19 @@ def test_a_subscription_is_created_read_changed_and_deleted() -> None:
     play(check)
 
 
-def test_the_secret_of_a_push_is_never_shown() -> None:
+def test_the_secret_of_a_push_is_shown_to_who_makes_it_and_not_again() -> None:
     async def check(scene: Scene, requester: Requester) -> None:
         await make(scene, "r", Role.ROUTER)
         body = {"router": "r", "target": "http://127.0.0.1/hook"}
         made = await requester.ask(body, operation="CREATE", type="lightrail.subscription")
         assert status(made) == 201
         secret = scene.frontend.directory.subscriptions("r")[0].secret
-        assert secret
-        assert secret not in str(made.body)
+        assert made.body["secret"] == secret != ""
+        read = await requester.ask(
+            operation="READ", type="lightrail.subscription", identity=made.body["identity"]
+        )
+        assert status(read) == 200
+        assert secret not in str(read.body)
 
     play(check)
 

@@ -96,6 +96,8 @@ class ProducerLink(IncomingLink):
         )
         for batch in self._unanswered.values():
             self._shard.post(batch.part)
+        if self._closed:
+            self._abandon()
         self._connection.frontend.counts.batches_repeated += len(self._unanswered)
 
     def ready(self) -> None:
@@ -154,10 +156,17 @@ class ProducerLink(IncomingLink):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link is gone. What it sent still reaches the shard before the producer goes."""
+        """The client's link is gone. What it sent still reaches the shard before the producer goes, and is
+        stored if there is room for it: nobody is there any more who would know what came of it later.
+        """
         self._closed = True
-        if not self._unanswered:
+        if self._unanswered:
+            self._abandon()
+        else:
             self._shard.close_producer(self.number)
+
+    def _abandon(self) -> None:
+        self._shard.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def _done(self, count: int, size: int) -> None:
         self._give(count, size)

@@ -179,7 +179,8 @@ PRODUCERS_MAX: Final = 100_000
 DUPLICATE_IDS_MAX: Final = 100_000
 """Message-ids that a queue remembers for its duplicate window; the oldest are forgotten early."""
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of batches that wait in a shard for room in their queues; what comes beyond is refused."""
+"""Bytes of batches that wait in a shard for room in their queues, and at most half of its memory mark; what
+comes beyond is refused."""
 QUEUE_NAME_BYTES_MAX: Final = 512
 NAMES_MAX: Final = 200_000
 """Names with a role."""

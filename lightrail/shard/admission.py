@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from lightrail.model import conditions, limits
+from lightrail.model import conditions
 from lightrail.shard.journal.record import CONTINUED, Append, Ids, Record, Taken
 from lightrail.shard.journal.store import Store, StoreBroken, StoreError
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
@@ -75,17 +76,23 @@ class Chosen:
 class Admission:
     """Lets batches into guarded queues."""
 
-    __slots__ = ("_answer", "_counts", "_performer", "_refuse", "_store", "parked_bytes")
+    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_refuse", "_store")
 
     def __init__(
-        self, store: Store, performer: Performer, counts: ShardCounts, answer: Answer, refuse: Refuse
+        self,
+        store: Store,
+        performer: Performer,
+        memory: Memory,
+        counts: ShardCounts,
+        answer: Answer,
+        refuse: Refuse,
     ) -> None:
         self._store = store
+        self._memory = memory
         self._performer = performer
         self._counts = counts
         self._answer = answer
         self._refuse = refuse
-        self.parked_bytes = 0
 
     def enqueue(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> None:
         """A batch came; one that was taken in part before goes on where it stopped."""
@@ -111,7 +118,7 @@ class Admission:
             if not self._admit(queue, entry, now_ms):
                 queue.parked.appendleft(entry)
                 return
-            self.parked_bytes -= entry.batch.size
+            self._memory.park(-entry.batch.size)
         queue.parked = None
 
     def drop(self, producer: Producer) -> None:
@@ -120,14 +127,29 @@ class Admission:
             # Those behind it may have room.
             self._performer.touched[producer.queue] = None
 
+    def abandon(self, producer: Producer) -> None:
+        """Who sent has gone: what is parked of it is refused, so that it is not stored hours later."""
+        parked = self._take_out(producer)
+        if not parked:
+            return
+        queue = producer.queue
+        refusal = Refusal(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"the sender's link to queue {queue.name} was closed while this waited for room",
+        )
+        self._turn_away(queue, parked[0], parked[0].done, refusal)
+        self._turn_away_behind(queue, producer, parked[1:])
+        # Those behind it may have room.
+        self._performer.touched[queue] = None
+
     def _park(self, queue: Queue, entry: Parked) -> None:
         size = entry.batch.size
-        if self.parked_bytes + size > limits.PARKED_BYTES_MAX:
+        if self._memory.parked + size > self._memory.parked_max:
             refusal = _full(queue)
-            refusal.description += f"; {self.parked_bytes} bytes wait in this shard already"
+            refusal.description += f"; {self._memory.parked} bytes wait in this shard already"
             self._turn_away(queue, entry, entry.done, refusal)
             return
-        self.parked_bytes += size
+        self._memory.park(size)
         queue.park(entry)
         self._performer.touched[queue] = None
 
@@ -138,7 +160,7 @@ class Admission:
         for entry in taken:
             assert queue.parked is not None
             queue.parked.remove(entry)
-            self.parked_bytes -= entry.batch.size
+            self._memory.park(-entry.batch.size)
         if not queue.parked:
             queue.parked = None
         return taken
@@ -239,7 +261,11 @@ class Admission:
         refusal.accepted = done
         producer.refusing = True
         self._refuse(producer, entry.number, refusal, entry.batch.durable and done > 0)
-        for behind in self._take_out(producer):
+        self._turn_away_behind(queue, producer, self._take_out(producer))
+
+    def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
+        """Refuses what was parked behind a batch that was refused."""
+        for behind in parked:
             queue.machine.counters.refused += behind.batch.count
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, False)

@@ -74,7 +74,9 @@ class Engine:
         self._queues = Queues(store, EveryName() if names is None else names, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
-        self._admission = Admission(store, self._performer, counts, self._answer, self._refuse)
+        self._admission = Admission(
+            store, self._performer, self._house.memory, counts, self._answer, self._refuse
+        )
         self._links = Links(
             self._queues,
             self._performer,
@@ -352,6 +354,8 @@ class Engine:
         elif kind == Kind.PRODUCER_CLOSE:
             self._links.close_producer(peer, link)
             self._relays.close_sender(peer, link)
+        elif kind == Kind.PRODUCER_ABANDON:
+            self._links.abandon_producer(peer, link)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:

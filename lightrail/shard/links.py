@@ -88,6 +88,12 @@ class Links:
             self._admission.drop(producer)
         peer.routers.pop(link, None)
 
+    def abandon_producer(self, peer: Peer, link: int) -> None:
+        """Its client has gone, and its frontend waits for the last answers: nothing waits any more."""
+        producer = peer.producers.get(link)
+        if producer is not None:
+            self._admission.abandon(producer)
+
     def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
         queue = self._queues.open(body.queue, now_ms)

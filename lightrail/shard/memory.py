@@ -20,13 +20,16 @@ LOW_WATER: Final = 0.9
 
 
 class Memory:
-    """Bytes of messages in memory, by queue."""
+    """Bytes of messages in memory: in the queues, and parked before one until it has room."""
 
-    __slots__ = ("_queues", "mark", "resident")
+    __slots__ = ("_queues", "mark", "parked", "resident")
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.resident = 0
+        """All of them."""
+        self.parked = 0
+        """Those that wait for room in their queue: they can't flow to disk, nobody has accepted them."""
         self._queues: dict[Queue, None] = {}
 
     @property
@@ -46,6 +49,16 @@ class Memory:
     def head_bytes(self) -> int:
         """What a queue keeps at its head while memory is short: all heads together fit into half the mark."""
         return max(1, min(limits.RESIDENT_HEAD_BYTES, self.mark // (2 * max(1, len(self._queues)))))
+
+    @property
+    def parked_max(self) -> int:
+        """How much may be parked: half of the mark is left for what is in the queues."""
+        return min(limits.PARKED_BYTES_MAX, self.mark // 2)
+
+    def park(self, size: int) -> None:
+        """So many bytes more are parked; negative where they are not any more."""
+        self.parked += size
+        self.resident += size
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""

@@ -48,6 +48,7 @@ class Kind(IntEnum):
     REQUEST = 11
     TARGETS = 12
     ROUTE = 13
+    PRODUCER_ABANDON = 14
 
     WELCOME = 65
     PRODUCER_READY = 66

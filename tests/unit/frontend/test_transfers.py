@@ -316,7 +316,13 @@ def test_a_link_that_closes_with_unanswered_batches_waits_for_them_at_the_shard(
     rig.transfers(3)
     rig.producer.close()
     assert rig.shard.closed == []
+    rig.shard.take()
     rig.producer.say_all()
+    assert [said.kind for said in rig.shard.take()] == [
+        Kind.PRODUCER_OPEN,
+        Kind.ENQUEUE,
+        Kind.PRODUCER_ABANDON,
+    ]
     rig.producer.ready()
     assert rig.connection.accepted == [rig.link]
     granted = list(rig.link.granted)
@@ -324,6 +330,19 @@ def test_a_link_that_closes_with_unanswered_batches_waits_for_them_at_the_shard(
     assert rig.link.settled == []
     assert rig.link.granted == granted
     assert rig.shard.closed == [("producer", 5)]
+
+
+def test_a_link_that_closes_with_unanswered_batches_has_those_refused_that_wait_for_room() -> None:
+    rig = Rig()
+    rig.transfers(3)
+    rig.transfers(2)
+    rig.producer.close()
+    assert [said.kind for said in rig.shard.take()] == [Kind.ENQUEUE, Kind.ENQUEUE, Kind.PRODUCER_ABANDON]
+    rig.producer.answered(1, 1)
+    assert rig.shard.closed == []
+    rig.producer.refused(2, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "", 0))
+    assert rig.shard.closed == [("producer", 5)]
+    assert rig.producer.unanswered == 0
 
 
 def test_a_link_that_closes_with_a_refused_batch() -> None:

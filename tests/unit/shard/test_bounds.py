@@ -220,7 +220,7 @@ def test_flow_control_gives_up_after_the_enqueue_timeout() -> None:
     found = sorted((link, number, refusal.accepted) for link, number, refusal in peer.refusals)
     assert found == [(1, 1, 1), (1, 2, 0), (2, 1, 0)]
     assert queue.parked is None
-    assert scene.engine._admission.parked_bytes == 0
+    assert scene.engine._house.memory.parked == 0
     assert queue.machine.counters.refused == 3
 
 
@@ -257,6 +257,37 @@ def test_parked_batches_of_a_frontend_that_goes_are_dropped_and_others_go_on() -
     assert other.accepted(1) == [1]
 
 
+def test_what_waits_of_a_sender_that_has_gone_is_refused_and_never_stored() -> None:
+    scene, peer, queue = bounded(Policy(max_length=3, overflow="flow_control"))
+    peer.produce(2, "q")
+    send(scene, peer, 1, "ab")
+    peer.say(batch(1, 2, letters("cd")), batch(1, 3, letters("e")))
+    peer.say(batch(2, 1, letters("X")))
+    assert queue.parked_count == 3
+    peer.say(frame(Kind.PRODUCER_ABANDON, link=1))
+    scene.settle_down()
+    # What was taken of the first one stays, and is answered when it is on disk.
+    assert sorted((number, refusal.accepted) for _, number, refusal in peer.refusals) == [(2, 1), (3, 0)]
+    reasons = {number: refusal.description for _, number, refusal in peer.refusals}
+    assert "link to queue q was closed while this waited for room" in reasons[2]
+    assert queue.parked_count == 1
+    peer.close_producer(1)
+    peer.consume(5, "q", 100)
+    peer.settle(5, 0, 3)
+    assert text(peer.messages(5)) == "abcX"
+    assert queue.parked is None
+    assert scene.engine._house.memory.parked == 0
+
+
+def test_a_sender_that_has_gone_and_waits_for_nothing_keeps_its_answers() -> None:
+    scene, peer, _ = bounded(Policy(max_length=3, overflow="flow_control"))
+    peer.say(batch(1, 1, letters("ab")), frame(Kind.PRODUCER_ABANDON, link=1))
+    peer.say(frame(Kind.PRODUCER_ABANDON, link=77))
+    scene.settle_down()
+    assert peer.accepted(1) == [1]
+    assert not peer.refusals
+
+
 def test_a_parked_batch_that_comes_again_is_stored_once() -> None:
     scene, peer, _ = bounded(Policy(max_length=2, overflow="flow_control"))
     send(scene, peer, 1, "abcd")
@@ -283,6 +314,18 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     # What was refused takes with it what waited before it: order is kept, and all of it is told.
     assert sorted(number for _, number, _ in peer.refusals) == [2, 3]
     assert "12 bytes wait in this shard already" in peer.refusals[0][2].description
+
+
+def test_what_waits_counts_toward_the_memory_mark_and_may_take_half_of_it() -> None:
+    scene, peer, _ = bounded(Policy(max_length=1, overflow="flow_control"))
+    memory = scene.engine._house.memory
+    memory.mark = 40
+    send(scene, peer, 1, "a")
+    send(scene, peer, 2, "bcd")
+    assert (memory.resident, memory.parked) == (24, 18)
+    send(scene, peer, 3, "e")
+    assert "18 bytes wait in this shard already" in peer.refusals[0][2].description
+    assert (memory.resident, memory.parked) == (6, 0)
 
 
 def test_a_message_that_never_fits_is_refused_at_once() -> None:

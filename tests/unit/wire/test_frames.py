@@ -161,6 +161,7 @@ def examples() -> dict[str, bytes]:
         "HELLO": frame(Kind.HELLO, body=Hello(VERSION, "frontend-0", 7, 2).encode()),
         "PRODUCER_OPEN": frame(Kind.PRODUCER_OPEN, link=5, epoch=1, body=ProducerOpen("q").encode()),
         "PRODUCER_CLOSE": frame(Kind.PRODUCER_CLOSE, link=5),
+        "PRODUCER_ABANDON": frame(Kind.PRODUCER_ABANDON, link=5),
         "ENQUEUE": enqueue(
             5,
             1,

@@ -67,20 +67,24 @@ class Field(NamedTuple):
     @property
     def allowed(self) -> str:
         """What may stand there, in words."""
+        return self._values + (", or null" if self.default is None else "")
+
+    @property
+    def _values(self) -> str:
         match self.kind:
             case "seconds":
-                return f"seconds as a number from {self.low:g} to {self.high:g}, or null"
+                return f"seconds as a number from {self.low:g} to {self.high:g}"
             case "bytes" | "count":
                 unit = "a number of bytes" if self.kind == "bytes" else "a whole number"
-                return f"{unit} from {int(self.low)} to {int(self.high)}, or null"
+                return f"{unit} from {int(self.low)} to {int(self.high)}"
             case "boolean":
                 return "true or false"
             case "choice":
                 return "one of " + ", ".join(self.choices)
             case "name":
-                return "a name such as myapp/failed, or null"
+                return "a name such as myapp/failed"
             case "time":
-                return "a time in UTC such as 2030-01-31T12:00:00Z, or null"
+                return "a time in UTC such as 2030-01-31T12:00:00Z"
             case "key":
                 return (
                     "subject, message-id, correlation-id, to, reply-to, group-id, group-sequence, "

@@ -103,6 +103,12 @@ class Names:
         found = self.http("PUT", f"/{name}/!policy", {"role": role, **policy})
         assert found.status == 200, found.body
 
+    def put_now(self, name: str, **policy: Any) -> None:
+        """The same for a queue, and its shard has it: a shard looks whenever somebody attaches."""
+        self.put(name, **policy)
+        with self.amqp() as connection:
+            connection.create_sender(name)
+
     def policy(self, name: str) -> dict[str, Any]:
         """As it was given, without the role."""
         found: dict[str, Any] = self.http("GET", f"/{name}/!policy").json()
@@ -121,7 +127,7 @@ class Names:
         """A message, and whatever the answer is. `own`: application properties."""
         headers = {f"LightRail-Property-{key}": json.dumps(value) for key, value in (own or {}).items()}
         headers["BrokerProperties"] = json.dumps(properties)
-        return self.http("POST", f"/{name}", body, headers)
+        return self.http("POST", f"/{name}?body=text", body, headers)
 
     def send(self, name: str, *bodies: str, own: dict[str, Any] | None = None, **properties: Any) -> str:
         """Messages that are stored; the location of the last one (empty at a router)."""
@@ -224,13 +230,13 @@ _links = itertools.count(1)
 
 
 def listen(connection: BlockingConnection, name: str, credit: int | None = None) -> BlockingReceiver:
-    """A link of its own, also beside others at the same name."""
+    """A link of its own, also beside others at the same name; without credit it asks for each message."""
     return connection.create_receiver(name, credit=credit, name=f"receiver{next(_links)}")
 
 
 def send(connection: BlockingConnection, name: str, *messages: Message) -> None:
     """Over a link of their own, accepted."""
-    sender = connection.create_sender(name)
+    sender = connection.create_sender(name, name=f"sender{next(_links)}")
     for message in messages:
         sender.send(message)
     sender.close()

@@ -16,7 +16,7 @@ from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.namespace.records import Permission, Right
 from tests.policies.driver import Names, detached, instant, refused, seconds, send
-from tests.policies.laws import checks
+from tests.policies.laws import checks, survives
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
@@ -141,6 +141,28 @@ def test_a_name_that_asks_for_tls_is_there_over_tls_alone(guarded: Guarded) -> N
     address = f"amqps://root:root@localhost:{guarded.broker.ready['amqps'].rpartition(':')[2]}"
     with connected(address, ssl_domain=domain, allowed_mechs="PLAIN") as root:
         assert bytes(root.create_receiver("secret").receive().body) == b"x"
+
+
+@survives("authorization", "discoverability", "transport_protection")
+def test_after_a_kill_9_the_same_is_open_to_the_same(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    add_users(data)
+    with Broker(data) as broker:
+        with Http(broker.http, "root", "root") as root:
+            for name, fields in (
+                ("open", {"authorization": "listen", "discoverability": "managers"}),
+                ("closed", {}),
+                ("secret", {"authorization": "none", "transport_protection": "tls"}),
+            ):
+                assert root("POST", f"/{name}", {"role": "queue", **fields}).status == 201
+        broker.kill_everything()
+    with Broker(data) as broker, Http(broker.http, "alice", "alice") as alice:
+        assert alice("POST", "/open", "x").status == 201
+        assert alice("DELETE", "/open/!head").status == 403
+        assert alice("POST", "/closed", "x").status == 403
+        assert alice("POST", "/secret", "x").status == 403
+        listed = alice("GET", "/", headers={"Accept": "application/json"}).json()["names"]
+        assert "open" not in [each["name"] for each in listed]
 
 
 # --- how long --------------------------------------------------------------------------------------------

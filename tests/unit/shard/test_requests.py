@@ -51,6 +51,7 @@ def test_the_figures_of_one_queue() -> None:
         "ready": 0,
         "delayed": 0,
         "in_flight": 2,
+        "parked": 0,
         "bytes": 6,
         "resident": 6,
         "next_sequence": 3,

@@ -5,6 +5,7 @@ profile of what missed its target.
 """
 
 import json
+import statistics
 import time
 from typing import Any
 
@@ -103,6 +104,7 @@ def _section(name: str, row: dict[str, Any]) -> str:
     lines += list(row["commands"])
     lines.append("```\n")
     lines += [f"A run failed: {text}\n" for text in row["failures"]]
+    lines += _parts(row["runs"])
     keys = [key for key, value in (row["runs"] or [{}])[0].items() if isinstance(value, int | float)]
     if keys:
         lines.append("| run | " + " | ".join(keys) + " |")
@@ -118,6 +120,25 @@ def _section(name: str, row: dict[str, Any]) -> str:
     before = ", ".join(f"{key} {machine[key]}" for key in ("commit", "load") if key in machine)
     lines.append(f"Measured on {row['day']}, {before}; {_hardware_text(row)}.\n")
     return "\n".join(lines)
+
+
+def _parts(runs: list[dict[str, Any]]) -> list[str]:
+    """What a row measured of many things alike, as the medians of their figures."""
+    names: dict[str, dict[str, Any]] = (runs or [{}])[0].get("parts", {})
+    if not names:
+        return []
+    keys = list(next(iter(names.values())))
+    lines = ["| | " + " | ".join(keys) + " |", "|---" * (len(keys) + 1) + "|"]
+    for name in names:
+        found = [run["parts"][name] for run in runs if name in run.get("parts", {})]
+        lines.append(f"| {name} | " + " | ".join(_median(found, key) for key in keys) + " |")
+    return [*lines, ""]
+
+
+def _median(found: list[dict[str, Any]], key: str) -> str:
+    if isinstance(found[0][key], str):
+        return f"`{found[0][key]}`" if found[0][key] else ""
+    return number(statistics.median(each[key] for each in found))
 
 
 def _hardware_text(row: dict[str, Any]) -> str:

@@ -60,9 +60,12 @@ class Requester(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error or ConnectionResetError("closed"))
 
-    def ask(self, method: bytes, path: bytes) -> "asyncio.Future[tuple[int, bytes]]":
+    def ask(self, method: bytes, path: bytes, value: bytes = b"") -> "asyncio.Future[tuple[int, bytes]]":
+        """Sends a request, with a JSON value as its body if there is one; gives the status and the head."""
         self._answer = asyncio.get_running_loop().create_future()
-        self.transport.write(b"%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % (method, path))
+        body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(value), value)
+        head = b"%s %s HTTP/1.1\r\nHost: localhost\r\n" % (method, path)
+        self.transport.write(head + (body if value else b"\r\n"))
         return self._answer
 
 

@@ -51,6 +51,8 @@ class Row:
     limits: tuple[Limit, ...]
     measure: Callable[[Workplace], Figures]
     """One run: figures by name, those of the limits among them."""
+    missing: Callable[[], str | None] = lambda: None
+    """What this machine lacks to measure it: the row is left out then."""
 
 
 @dataclass(slots=True)

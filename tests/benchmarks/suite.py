@@ -20,6 +20,9 @@ def run(rows: Iterable[Row], runs: int, scratch: str, order: list[str], part: st
         say("machine", "the data is on a file system in memory: durable figures say nothing")
     met = True
     for row in rows:
+        if missing := row.missing():
+            say(row.name, f"left out: {missing}")
+            continue
         result = Result(row)
         load = machine.load()
         for count in range(1, runs + 1):

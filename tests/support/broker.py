@@ -24,6 +24,7 @@ class Broker:
         *flags: str,
         command: tuple[str, ...] = ("-m", "lightrail.cli.main", "serve"),
         environ: dict[str, str] | None = None,
+        root: Path = ROOT,
     ) -> None:
         self.data = Path(data)
         arguments = ["--data", str(data), "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", *flags]
@@ -35,7 +36,7 @@ class Broker:
             stdout=subprocess.PIPE,
             stderr=self.log,
             bufsize=0,
-            cwd=ROOT,
+            cwd=root,
             env=clean | (environ or {}),
         )
         self.ready: dict[str, Any] = {}

@@ -254,6 +254,10 @@ TRANSFER_HELD: Final = 1_000
 """Messages that a transfer holds since it could not send them, or they came too late; then it ends."""
 TRANSFER_CANCEL_MS: Final = 5_000
 """How long who cancels a transfer waits for what is on its way."""
+CARRIER_WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of messages that a forwarder or pusher holds, by their mean size; one message at least."""
+CARRIER_WINDOW_FIRST: Final = 8
+"""Messages of the same before it is known how large they are."""
 FORWARD_WINDOW: Final = 100
 """Dead letters of one queue that are on their way to another name."""
 FORWARD_PAUSE_MS: Final = 1_000

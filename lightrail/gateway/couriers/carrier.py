@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from lightrail.gateway.couriers.letters import Delivery
 from lightrail.gateway.couriers.sources import Links, Source
+from lightrail.model import limits
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 
@@ -29,7 +30,7 @@ class Carrier:
         lost: told when the shard sends the consumer away: the queue is gone, or has moved.
     """
 
-    __slots__ = ("_is_closed", "_label", "_lost", "_source", "_tasks", "_window", "queue")
+    __slots__ = ("_is_closed", "_label", "_lost", "_mean_bytes", "_source", "_tasks", "_window", "queue")
 
     def __init__(self, queue: str, *, window: int, label: str, lost: Callable[["Carrier"], None]) -> None:
         self.queue = queue
@@ -38,6 +39,8 @@ class Carrier:
         self._lost = lost
         self._source: Source | None = None
         self._is_closed = False
+        self._mean_bytes = 0.0
+        """Of messages; 0 before the first."""
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
         """By generation and number of the delivery."""
 
@@ -68,14 +71,16 @@ class Carrier:
     def opened(self, generation: int) -> None:
         """What was held is in the queue again and comes once more."""
         self._cancel()
-        assert self._source is not None, "a source that opens is ours"
-        self._source.grant(self._window)
+        self._top_up()
 
     def arrived(self, deliveries: list[Delivery]) -> None:
         """A task for each, which begin in order."""
         loop = asyncio.get_running_loop()
         for delivery in deliveries:
+            size = len(delivery.message) + 1
+            self._mean_bytes = max(size, 0.75 * self._mean_bytes + 0.25 * size)
             self._tasks[delivery.generation, delivery.number] = loop.create_task(self._work(delivery))
+        self._top_up()
 
     def drained(self, is_empty: bool) -> None:
         """Nobody asked."""
@@ -95,13 +100,20 @@ class Carrier:
             log.exception("a message of %s could not be carried; it is a failed delivery", self.queue)
             code, detail = OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True)
         self._tasks.pop((delivery.generation, delivery.number), None)
+        if self._source is not None:
+            self._source.settle((delivery,), code, detail)
+            self._top_up()
+
+    def _top_up(self) -> None:
+        """Says credit for what the window has room for, once for many settlements."""
+        if not self._mean_bytes:
+            window = min(self._window, limits.CARRIER_WINDOW_FIRST)
+        else:
+            window = min(self._window, max(1, int(limits.CARRIER_WINDOW_BYTES / self._mean_bytes)))
+        room = window - len(self._tasks)
         source = self._source
-        if source is not None:
-            source.settle((delivery,), code, detail)
-            room = self._window - len(self._tasks)
-            # Credit is said once for many settlements.
-            if source.granted <= room // 2:
-                source.grant(room)
+        if source is not None and room > 0 and source.granted <= room // 2:
+            source.grant(room)
 
     def _leave(self) -> None:
         self._cancel()

@@ -165,3 +165,22 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
         await until(lambda: scene.links.peer.open[1].limit == 20 + limits.FORWARD_WINDOW)
 
     run(check)
+
+
+def test_large_messages_are_held_a_few_at_a_time() -> None:
+    async def check(scene: Scene) -> None:
+        scene.sink.gate = asyncio.Event()
+        large = limits.CARRIER_WINDOW_BYTES // 4
+        scene.dlq.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
+        await scene.give("q", dead_letter="graves")
+        await until(lambda: scene.sink.waiting == limits.CARRIER_WINDOW_FIRST)
+        assert len(scene.dlq.ready) == 30 - limits.CARRIER_WINDOW_FIRST
+        scene.sink.gate.set()
+        await until(lambda: len(scene.dlq.outcomes) == limits.CARRIER_WINDOW_FIRST)
+        scene.sink.gate.clear()
+        await until(lambda: scene.sink.waiting > limits.CARRIER_WINDOW_FIRST)
+        assert sum(scene.dlq.delivered.values()) - len(scene.dlq.outcomes) <= 3
+        scene.sink.gate.set()
+        await until(lambda: len(scene.dlq.outcomes) == 30)
+
+    run(check)

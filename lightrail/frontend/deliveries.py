@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header, with_header
+from lightrail.amqp.survey import may_have_ttl
 from lightrail.amqp.types import encode
 from lightrail.model import limits
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
@@ -190,7 +191,7 @@ class ConsumerLink(Consumer):
         )
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
-        if (attempts or expires) and not message_format:
+        if not message_format and (attempts or (expires and _some_have_ttl(part, blob_at, ends, base))):
             self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
         else:
             self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
@@ -327,3 +328,16 @@ class ConsumerLink(Consumer):
                 number=limit,
             )
         )
+
+
+def _some_have_ttl(part: bytes, blob_at: int, ends: memoryview, base: int) -> bool:
+    """Whether the ttl of one of these messages has to be made smaller.
+
+    Not so when they expire by the policy of their queue or at a time of their own (3.2.4) alone.
+    """
+    start = blob_at
+    for end in ends:
+        if may_have_ttl(part, start):
+            return True
+        start = blob_at + end - base
+    return False

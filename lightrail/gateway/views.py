@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.gateway import figures, incoming
+from lightrail.gateway.couriers.transfers import Busy
 from lightrail.gateway.instants import rfc3339
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
@@ -122,8 +123,12 @@ class BrokerViews:
         return int(answer.fields["purged"])
 
     async def redrive(self, caller: Caller, name: str) -> dict[str, Any]:
-        """Sends dead letters back."""
-        raise Refused(f"the messages of {name} can't be sent back by this gateway in this version")
+        """Sends dead letters back to where they came from."""
+        try:
+            transfer = self._gateway.couriers.transfers.start(caller, {"from": name, "mode": "redrive"})
+        except Busy as error:
+            raise Refused(str(error)) from None
+        return transfer.shown()
 
     async def connections(self, caller: Caller) -> list[dict[str, Any]]:
         """AMQP connections of all frontends."""

@@ -60,10 +60,12 @@ class Requester(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error or ConnectionResetError("closed"))
 
-    def ask(self, method: bytes, path: bytes, value: bytes = b"") -> "asyncio.Future[tuple[int, bytes]]":
-        """Sends a request, with a JSON value as its body if there is one; gives the status and the head."""
+    def ask(
+        self, method: bytes, path: bytes, value: bytes = b"", kind: bytes = b"application/json"
+    ) -> "asyncio.Future[tuple[int, bytes]]":
+        """Sends a request, with a value of a kind as its body if there is one; gives the status and head."""
         self._answer = asyncio.get_running_loop().create_future()
-        body = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(value), value)
+        body = b"Content-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (kind, len(value), value)
         head = b"%s %s HTTP/1.1\r\nHost: localhost\r\n" % (method, path)
         self.transport.write(head + (body if value else b"\r\n"))
         return self._answer

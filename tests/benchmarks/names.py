@@ -26,14 +26,14 @@ SETTLE_S: Final = 3.0
 IDLE_S: Final = 10.0
 
 
-async def make(broker: Broker) -> float:
-    """Seconds until all have their role."""
+async def post(broker: Broker, value: bytes, kind: bytes) -> float:
+    """Seconds until the value was posted to all of them: a policy, or a message."""
     requesters = await connect(broker.http, CONNECTIONS)
     numbers = iter(range(QUEUES))
 
     async def work(requester: Requester) -> None:
         for number in numbers:
-            status, _ = await requester.ask(b"POST", b"/many/%d" % number, b'{"role": "queue"}')
+            status, _ = await requester.ask(b"POST", b"/many/%d" % number, value, kind)
             if status != 201:
                 raise LoadFailed(f"expected 201 for queue {number}, found {status}")
 
@@ -54,10 +54,10 @@ def listed(broker: Broker, *flags: str) -> tuple[float, str]:
 
 
 def all_there(broker: Broker) -> bool:
-    """Whether the shards have all queues."""
+    """Whether the shards have all queues, and the message of each."""
     with Http(broker.http) as http:
-        found: bool = http("GET", "/!status").json()["totals"]["queues"] >= QUEUES
-    return found
+        totals = http("GET", "/!status").json()["totals"]
+    return bool(totals["queues"] >= QUEUES and totals["messages"] >= QUEUES)
 
 
 def idle_percent(broker: Broker) -> tuple[float, dict[str, float]]:
@@ -77,8 +77,11 @@ def measure(place: Workplace) -> Figures:
     broker = place.broker()
     try:
         broker.until_ready()
-        made_s = uvloop.run(make(broker))
+        made_s = uvloop.run(post(broker, b'{"role": "queue"}', b"application/json"))
         place.say(f"made in {made_s:.1f} s")
+        # A queue that never had a message is a name alone, and no shard has heard of it.
+        sent_s = uvloop.run(post(broker, b"a message", b"text/plain"))
+        place.say(f"a durable message to each in {sent_s:.1f} s")
         wait.until(lambda: all_there(broker), "the shard has the queues", 30.0)
         broker.kill_everything()
     finally:
@@ -100,6 +103,7 @@ def measure(place: Workplace) -> Figures:
         raise LoadFailed(f"expected all {QUEUES} queues in the list, found fewer")
     return {
         "made_s": made_s,
+        "sent_s": sent_s,
         "restarted_s": restarted_s,
         "listed_s": table_s,
         "listed_json_s": json_s,
@@ -116,6 +120,7 @@ ROWS = (
         (
             SERVE,
             f'curl -d \'{{"role": "queue"}}\' …/many/…    ({QUEUES:,} times, {CONNECTIONS} kept connections)',
+            "curl -H 'Content-Type: text/plain' -d 'a message' …/many/…    (to each)",
             "kill -9 …",
             SERVE,
             "lightrail-admin queues",

@@ -18,6 +18,8 @@ class FakeLink:
         self.settled: list[tuple[int, int, Any]] = []
         self.settled_sent: list[tuple[int, int, Any]] = []
         self.sent: list[bytes] = []
+        self.pieces = 0
+        """Times that something was sent: whole slices, or single messages."""
         self.formats: set[int] = set()
         self.drains = 0
         self.backlog = 0
@@ -37,6 +39,7 @@ class FakeLink:
     def send(
         self, count: int, ends: Any, blob: bytes, base: int, settled: bool, message_format: int = 0
     ) -> None:
+        self.pieces += 1
         start = 0
         for end in ends:
             self.sent.append(bytes(blob[start : end - base]))
@@ -45,6 +48,7 @@ class FakeLink:
         self.formats.add(message_format)
 
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
+        self.pieces += 1
         self.sent.append(payload)
         self.formats.add(message_format)
 

@@ -443,6 +443,17 @@ def test_the_time_that_is_left_is_said() -> None:
     assert [decode_header(message).ttl for message in rig.link.sent] == [200, None, 0]
 
 
+def test_what_expires_by_the_policy_of_its_queue_goes_out_as_it_came_and_in_one_piece() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    body = b"\x00\x53\x75\xa0\x01x"
+    messages = [body, encode_header(Header(durable=True, priority=9)) + body, body]
+    rig.deliver_messages(messages, expires=rig.connection.frontend.time_ms + 200)
+    assert rig.link.sent == messages
+    assert rig.link.pieces == 1
+
+
 def test_a_foreign_format_is_never_rewritten() -> None:
     rig = Rig()
     rig.credit(10)

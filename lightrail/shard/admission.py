@@ -100,7 +100,7 @@ class Admission:
         policy = queue.machine.policy
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
-        entry = Parked(producer, number, batch, done, _until(policy, now_ms))
+        entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
         if done and _acts_at_once(policy):
             # It was answered so before the connection went, or was about to be.
             self._turn_away(queue, entry, done, _full(queue))
@@ -283,10 +283,7 @@ class Share(NamedTuple):
 
 
 def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
-    """How many of the first messages of a routed batch a queue takes, and why not all of them.
-
-    A router's batch does not wait for room: one full queue would hold up all the others.
-    """
+    """How many of the first messages of a routed batch a queue takes now, and why not all of them."""
     machine = queue.machine
     policy = machine.policy
     large = bounds.too_large(policy, batch, 0)
@@ -328,7 +325,7 @@ def conform(policy: Policy, batch: Batch, now_ms: int) -> None:
         batch.durable = policy.durable == "always"
 
 
-def _until(policy: Policy, now_ms: int) -> int | None:
+def waits_until(policy: Policy, now_ms: int) -> int | None:
     """Until when a batch that comes now waits for room; None for ever."""
     if policy.enqueue_timeout_ms is not None:
         return now_ms + policy.enqueue_timeout_ms

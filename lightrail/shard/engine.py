@@ -84,7 +84,9 @@ class Engine:
             dict(recovered.producers),
             dict(recovered.parts),
         )
-        self._routes = Routes(self._queues, self._performer, store, counts, self._answer, self._refuse)
+        self._routes = Routes(
+            self._queues, self._performer, store, counts, self._house.memory, self._answer, self._refuse
+        )
         self._requests = Requests(self._queues, self._performer, self._when_synced)
         self._relays = Relays(self._queues.names)
         self._follower = Follower(
@@ -145,6 +147,8 @@ class Engine:
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
         performer = self._performer
+        if self._routes.holding.lines and self._failed is None:
+            self._routes.resume(now_ms)
         while performer.touched:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
@@ -270,8 +274,10 @@ class Engine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next queue wants a tick, or None."""
-        return self._queues.deadlines.next_ms
+        """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
+        due_ms = self._queues.deadlines.next_ms
+        over_ms = self._routes.holding.next_ms
+        return due_ms if over_ms is None else over_ms if due_ms is None else min(due_ms, over_ms)
 
     @property
     def has_work(self) -> bool:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Share, fitting, share
+from lightrail.shard.holding import Holding, Wait, wait_of
 from lightrail.shard.journal.record import CONTINUED, Append, Ids, Outcome, Record, Settle, Taken
 from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -27,7 +29,7 @@ log = logging.getLogger("lightrail.shard.routes")
 class Routes:
     """Stores what routers' links send."""
 
-    __slots__ = ("_answer", "_counts", "_performer", "_queues", "_refuse", "_store")
+    __slots__ = ("_answer", "_counts", "_performer", "_queues", "_refuse", "_store", "holding")
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class Routes:
         performer: Performer,
         store: Store,
         counts: ShardCounts,
+        memory: Memory,
         answer: Callable[[Numbered, int, bool], None],
         refuse: Callable[[Numbered, int, Refusal, bool], None],
     ) -> None:
@@ -44,6 +47,7 @@ class Routes:
         self._counts = counts
         self._answer = answer
         self._refuse = refuse
+        self.holding = Holding(memory)
 
     def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
         """A set is declared, or declared anew; with a name that is no queue its batches are refused."""
@@ -71,11 +75,75 @@ class Routes:
         return found
 
     def route(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A batch for the queues of a set."""
-        _kind, flags, priority, set_, link, count, number = HEADER.unpack_from(part)
-        producer = peer.routers.get(link)
-        if producer is None:
+        """A batch for the queues of a set; it waits behind others of its link that wait for room."""
+        producer = peer.routers.get(HEADER.unpack_from(part)[4])
+        if producer is None or not self._is_wanted(producer, part):
             return
+        if producer not in self.holding.lines:
+            self._route(producer, part, now_ms, self._hold)
+        elif not self.holding.add(producer, part, None):
+            self._no_room(producer, part)
+
+    def resume(self, now_ms: int) -> None:
+        """Something may have changed: what waits is looked at again, each link's in order."""
+        lines = self.holding.lines
+        for producer in list(lines):
+            if producer.peer.routers.get(producer.link) is not producer:
+                self.holding.drop(producer)
+            # What came later may have been refused; that is nothing against those that waited before it.
+            refusing, producer.refusing = producer.refusing, False
+            while producer in lines:
+                held = lines[producer][0]
+                if not self._route(producer, held.part, now_ms, self._still):
+                    break
+                self.holding.take(producer)
+                if producer.refusing:
+                    for behind in self.holding.drop(producer):
+                        self._refuse_behind(producer, HEADER.unpack_from(behind.part)[6])
+            producer.refusing = producer.refusing or refusing
+
+    def _hold(self, producer: RouteProducer, part: bytes, wait: Wait, _now_ms: int) -> bool:
+        """A batch that just came has to wait; returns whether it can."""
+        return self.holding.add(producer, part, wait)
+
+    def _still(self, producer: RouteProducer, part: bytes, wait: Wait, now_ms: int) -> bool:
+        """The head of a line has to wait (on); returns whether it may."""
+        since = self.holding.lines[producer][0].wait
+        if since is None:
+            self.holding.begin(producer, wait)
+            return True
+        return since.until_ms is None or now_ms < since.until_ms
+
+    def _is_wanted(self, producer: RouteProducer, part: bytes) -> bool:
+        """Whether nothing before this batch was refused, or its sender knows of that."""
+        _kind, flags, _priority, _set, _link, _count, number = HEADER.unpack_from(part)
+        if producer.refusing and number > producer.last_number:
+            if not flags & AFRESH:
+                self._refuse_behind(producer, number)
+                return False
+            producer.refusing = False
+        return True
+
+    def _refuse_behind(self, producer: RouteProducer, number: int) -> None:
+        refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
+        self._refuse(producer, number, refusal, False)
+
+    def _no_room(self, producer: RouteProducer, part: bytes) -> None:
+        refusal = Refusal(
+            conditions.RESOURCE_LIMIT_EXCEEDED, "too much waits in this shard for queues that are full"
+        )
+        producer.refusing = True
+        self._refuse(producer, HEADER.unpack_from(part)[6], refusal, False)
+
+    def _route(
+        self,
+        producer: RouteProducer,
+        part: bytes,
+        now_ms: int,
+        may_wait: Callable[[RouteProducer, bytes, Wait, int], bool],
+    ) -> bool:
+        """Stores a batch, or answers why not; False when it waits."""
+        _kind, flags, priority, set_, _link, count, number = HEADER.unpack_from(part)
         durable = bool(flags & DURABLE)
         if producer.part and number == producer.last_number:
             # It was answered so before the connection went, or was about to be.
@@ -83,30 +151,23 @@ class Routes:
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
             refusal.accepted = producer.part
             self._refuse(producer, number, refusal, durable)
-            return
+            return True
         if number <= producer.last_number:
             self._counts.batches_duplicate += 1
             self._answer(producer, number, durable)
-            return
-        if producer.refusing:
-            if not flags & AFRESH:
-                self._refuse(
-                    producer,
-                    number,
-                    Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused"),
-                    False,
-                )
-                return
-            producer.refusing = False
+            return True
         targets = _usable(producer, set_)
         if isinstance(targets, Refusal):
             producer.refusing = True
             self._refuse(producer, number, targets, False)
-            return
+            return True
         batch = batch_in(part, durable, priority, count, now_ms)
         if any(queue.machine.policy.guarded or queue.parked for queue in targets):
+            wait = wait_of(targets, batch, now_ms)
+            if wait is not None and may_wait(producer, part, wait, now_ms):
+                return False
             self._share(producer, number, batch, targets, now_ms)
-            return
+            return True
         if durable:
             try:
                 places = [(queue.id, queue.machine.next_sequence) for queue in targets]
@@ -116,7 +177,7 @@ class Routes:
                 self._counts.store_failures += 1
                 producer.refusing = True
                 self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
-                return
+                return True
             self._performer.messages_unsynced += count
         producer.last_number = number
         producer.part = 0
@@ -128,6 +189,7 @@ class Routes:
             if found:
                 self._performer.perform(queue, found, now_ms)
             self._performer.touched[queue] = None
+        return True
 
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int

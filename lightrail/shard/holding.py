@@ -1,0 +1,87 @@
+"""Holding: routed batches that wait until each queue of their set has room, in order per sending link.
+
+One full queue whose policy lets senders wait holds up the link that feeds it and nobody else: what comes behind
+on the link waits as well, nothing of it is answered, and the sender runs out of credit. A batch that is larger
+than the queue waits until the queue is empty, and is taken in part then.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from lightrail.shard.admission import fitting, waits_until
+from lightrail.shard.memory import Memory
+from lightrail.shard.peers import RouteProducer
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queues import Queue
+
+
+class Wait(NamedTuple):
+    """A batch has to wait: until when at most, in milliseconds since 1970, or None for ever."""
+
+    until_ms: int | None
+
+
+class Held(NamedTuple):
+    """A ROUTE frame that waits."""
+
+    part: bytes
+    wait: Wait | None
+    """None for one that waits only because another is before it."""
+
+
+def wait_of(targets: list[Queue], batch: Batch, now_ms: int) -> Wait | None:
+    """Whether a batch should wait for room in one of its queues."""
+    untils: list[int | None] = []
+    for queue in targets:
+        machine = queue.machine
+        until_ms = waits_until(machine.policy, now_ms)
+        if until_ms is not None and until_ms <= now_ms:
+            continue
+        if machine.held and fitting(queue, batch, now_ms)[0] < batch.count:
+            untils.append(until_ms)
+    if not untils:
+        return None
+    return Wait(min((until for until in untils if until is not None), default=None))
+
+
+class Holding:
+    """The lines of frames that wait, by sending link; their bytes count as parked ones do."""
+
+    __slots__ = ("_memory", "lines")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.lines: dict[RouteProducer, deque[Held]] = {}
+
+    def add(self, producer: RouteProducer, part: bytes, wait: Wait | None) -> bool:
+        """Takes a frame in, at the end of its line; False when too much waits already."""
+        memory = self._memory
+        if memory.parked + len(part) > memory.parked_max:
+            return False
+        memory.parked += len(part)
+        self.lines.setdefault(producer, deque()).append(Held(part, wait))
+        return True
+
+    def begin(self, producer: RouteProducer, wait: Wait) -> None:
+        """The head of a line has to wait by itself: its time begins."""
+        line = self.lines[producer]
+        line[0] = Held(line[0].part, wait)
+
+    def take(self, producer: RouteProducer) -> None:
+        """The head of a line goes."""
+        line = self.lines[producer]
+        self._memory.parked -= len(line.popleft().part)
+        if not line:
+            del self.lines[producer]
+
+    def drop(self, producer: RouteProducer) -> list[Held]:
+        """Takes a whole line out: its link is gone, or what was before it was refused."""
+        line = list(self.lines.pop(producer, ()))
+        self._memory.parked -= sum(len(held.part) for held in line)
+        return line
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the time of a batch is over."""
+        heads = [line[0].wait for line in self.lines.values()]
+        return min((w.until_ms for w in heads if w is not None and w.until_ms is not None), default=None)

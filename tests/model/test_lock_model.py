@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -34,6 +33,7 @@ from lightrail.shard.queue.commands import (
 from lightrail.shard.queue.effects import DeadLetter, Deliver, Effect, LockAnswer, Reason, Refused, Removed
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Run, batch_of
+from tests.support.histories import SOAK_S, checked, soak
 
 COUNT_MAX = 3
 LENGTH_MAX = 12
@@ -351,13 +351,13 @@ def sequences(run: Run) -> set[int]:
     return set(range(run.sequence, run.end))
 
 
-LockModel.TestCase.settings = settings(
-    max_examples=80,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-TestLocks = LockModel.TestCase
+TestLocks = checked(LockModel)
+
+
+@pytest.mark.soak
+def test_many_histories() -> None:
+    soak(LockModel, SOAK_S)
+
 
 if __name__ == "__main__":
     pytest.main([__file__])

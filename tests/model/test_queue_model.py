@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -52,6 +51,7 @@ from lightrail.shard.queue.effects import (
 )
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
+from tests.support.histories import SOAK_S, checked, soak
 
 SMALL_LIMITS = [
     (merging, "JOINED_BYTES", 48),
@@ -915,13 +915,7 @@ class ChangingQueueModel(QueueModel):
     policies: ClassVar[list[str]] = list(POLICIES)
 
 
-CHECKED = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-for _model in (
+MODELS = (
     QueueModel,
     DeadLetterQueueModel,
     PriorityQueueModel,
@@ -930,16 +924,22 @@ for _model in (
     GroupedQueueModel,
     DelayingQueueModel,
     ChangingQueueModel,
-):
-    _model.TestCase.settings = CHECKED
-TestQueue = QueueModel.TestCase
-TestDeadLetterQueue = DeadLetterQueueModel.TestCase
-TestPriorityQueue = PriorityQueueModel.TestCase
-TestLastValueQueue = LastValueQueueModel.TestCase
-TestSortedQueue = SortedQueueModel.TestCase
-TestGroupedQueue = GroupedQueueModel.TestCase
-TestDelayingQueue = DelayingQueueModel.TestCase
-TestChangingQueue = ChangingQueueModel.TestCase
+)
+TestQueue = checked(QueueModel)
+TestDeadLetterQueue = checked(DeadLetterQueueModel)
+TestPriorityQueue = checked(PriorityQueueModel)
+TestLastValueQueue = checked(LastValueQueueModel)
+TestSortedQueue = checked(SortedQueueModel)
+TestGroupedQueue = checked(GroupedQueueModel)
+TestDelayingQueue = checked(DelayingQueueModel)
+TestChangingQueue = checked(ChangingQueueModel, 2.0)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("model", MODELS)
+def test_many_histories(model: type[QueueModel]) -> None:
+    soak(model, SOAK_S / len(MODELS))
+
 
 if __name__ == "__main__":
     pytest.main([__file__])

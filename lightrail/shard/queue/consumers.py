@@ -152,19 +152,28 @@ class Consumers:
             )
         return None
 
-    def follow(self, policy: Policy) -> None:
-        """The policy changed: lock times hold from the next delivery on, and who is active now."""
+    def follow(self, policy: Policy) -> list[Consumer]:
+        """The policy changed: lock times hold from the next delivery on, and who is active now.
+
+        Returns:
+            Those that have timed locks now and had none: nothing they have in flight comes back by itself.
+        """
         competing = [each for each in self.by_id.values() if each.ring is not None]
+        timed: list[Consumer] = []
         for consumer in competing:
             if not consumer.options.presettled:
+                untimed = not consumer.lock_ms
                 consumer.locks(consumer.options.lock_ms or policy.lock_ms or 0)
+                if untimed and consumer.lock_ms:
+                    timed.append(consumer)
         if policy.single_active == self.single_active:
-            return
+            return timed
         self.single_active = policy.single_active
         for consumer in competing:
             consumer.standby = self.single_active
             self._place(consumer)
         self._choose_active()
+        return timed
 
     def _choose_active(self) -> None:
         """Where one is to be active and none is: of the highest priority the first that came."""

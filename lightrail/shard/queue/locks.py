@@ -39,6 +39,12 @@ class Locks:
         if len(self.heap) > self._thin_at:
             self._thin()
 
+    def begin(self, consumer: Consumer, now_ms: int) -> None:
+        """A consumer without timed locks has them from now on, for what it has in flight already, too."""
+        line = consumer.in_flight
+        for number, run in zip(line.keys[line.head :], line.runs[line.head :], strict=True):
+            self.add(consumer, number, number + run.count, now_ms + consumer.lock_ms)
+
     @property
     def next_ms(self) -> int | None:
         """When a lock may run out, or None; what was settled in the meantime is passed over."""

@@ -137,6 +137,8 @@ class Machine(Outcomes):
                     effects.append(removed(called_off, Reason.CANCELLED))
             case Change():
                 self.change(command.policy, now_ms)
+                if self.policy.guarded:
+                    self._trim(effects)
         return effects
 
     def _enqueue(self, command: Enqueue, now_ms: int) -> list[Effect]:
@@ -217,6 +219,8 @@ class Machine(Outcomes):
         special = self.special
         if special is not None:
             special.wake(now_ms)
+            if self.policy.guarded:
+                self._trim(effects)
         for first, last in self.deadlines.due(now_ms):
             self._expire(self.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
@@ -242,6 +246,9 @@ class Machine(Outcomes):
             self._pass_time(now_ms, effects)
         if self.special is not None:
             self.special.prepare(now_ms, effects)
+            if self.policy.guarded:
+                # What was delayed and is ready now may give way.
+                self._trim(effects)
         deliveries = self.deliveries
         blocked = deliveries.hand_out(effects, now_ms)
         if self.ready.evicted_runs and (
@@ -333,7 +340,8 @@ class Machine(Outcomes):
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
             for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
-        self.consumers.follow(policy)
+        for consumer in self.consumers.follow(policy):
+            self.locks.begin(consumer, now_ms)
         if policy.duplicate_window_ms is None:
             self.duplicates = None
         elif self.duplicates is None:

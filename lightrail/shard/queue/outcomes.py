@@ -66,6 +66,8 @@ class Outcomes(Contents):
             case _:
                 self.counters.modified += sum(run.count for run in runs)
                 self._modify(consumer, runs, outcome, effects)
+        if self.policy.guarded:
+            self._trim(effects)
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
         if self.deliveries.order is not None:
@@ -133,6 +135,8 @@ class Outcomes(Contents):
             self.deliveries.bytes -= run.size
             self.counters.locks_expired += run.count
         self._modify(consumer, runs, FAILED, effects)
+        if self.policy.guarded:
+            self._trim(effects)
         self.locks.settled(consumer)
 
     # --- messages that leave unasked --------------------------------------------------------------------

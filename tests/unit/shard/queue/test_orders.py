@@ -684,3 +684,47 @@ def test_last_values_are_found_among_what_is_ready() -> None:
 def test_a_policy_says_what_does_not_go_together(policy: Policy, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         policy.check()
+
+
+# --- bounds and locks, beside them ---------------------------------------------------------------------
+
+
+BOUNDED = Policy(delay=True, max_length=2, overflow="discard_existing")
+
+
+def test_a_policy_that_bounds_a_queue_lets_the_oldest_give_way_at_once() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b", "c", "d")
+    assert removed(bench.do(Change(BOUNDED)), Reason.DISCARDED) == [0, 1]
+
+
+def test_what_comes_back_to_a_queue_that_was_bounded_meanwhile_gives_way() -> None:
+    bench = Bench(Policy())
+    bench.put("a", "b", "c")
+    bench.consumer(1)
+    bench.dispatch()
+    assert not removed(bench.do(Change(BOUNDED)), Reason.DISCARDED)
+    assert removed(bench.do(Settle(1, 0, 2, RELEASED)), Reason.DISCARDED) == [0]
+
+
+def test_what_was_delayed_gives_way_when_it_is_ready() -> None:
+    bench = Bench(BOUNDED)
+    bench.put("delay=50 a", "delay=50 b", "delay=50 c")
+    bench.now = 1_050
+    assert removed(bench.do(Tick()), Reason.DISCARDED) == [0]
+    bench.put("delay=50 d", "delay=50 e")
+    bench.now = 1_100
+    assert removed(bench.dispatch(), Reason.DISCARDED) == []
+    assert bench.machine.held == 2
+
+
+def test_a_policy_with_timed_locks_locks_what_is_in_flight_already() -> None:
+    bench = Bench(Policy())
+    bench.put("a")
+    bench.consumer(1, lock_key="key")
+    bench.dispatch()
+    bench.do(Change(Policy(lock_ms=20)), Detach(1))
+    assert bench.machine.next_deadline_ms == 1_020
+    bench.now = 1_020
+    bench.consumer(2)
+    assert bench.get(2) == ["a"]

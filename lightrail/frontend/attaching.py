@@ -153,7 +153,7 @@ async def _attach(connection: "ClientConnection", link: Link) -> None:
         connection.bound(anonymous, terms)
         anonymous.start()
         return
-    record = await resolve(connection, name_of(terminus.address), right_of(link))
+    record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner)
     made = Attach(connection, link, record, number, terms)
     if made.open:
         await ROLES[record.role](made)
@@ -164,8 +164,10 @@ def right_of(link: Link) -> Right:
     return Right.LISTEN if link.is_sender else Right.SEND
 
 
-async def resolve(connection: "ClientConnection", name: str, right: Right) -> Name:
+async def resolve(connection: "ClientConnection", name: str, right: Right, owner: str) -> Name:
     """What a name is, which a caller may use so; one that is free becomes a queue where that is allowed.
+
+    What its lifetime may be goes with `owner`: a link, or as much of one as there is.
 
     Rights come first: who has none learns nothing about the name and makes nothing of it. Raises Refused.
     """
@@ -178,7 +180,7 @@ async def resolve(connection: "ClientConnection", name: str, right: Right) -> Na
         given = Policy(Role.QUEUE, {**template.given, **record.policy.given}) if template else record.policy
         frontend.guard.demand(connection, right, Name(name, given))
         if template is not None:
-            record = await frontend.first_use(name)
+            record = await frontend.first_use(name, owner)
     frontend.guard.demand(connection, right, record)
     return record
 
@@ -310,7 +312,8 @@ async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
     connection, link = sender.connection, sender.link
     frontend = connection.frontend
     try:
-        record = await resolve(connection, name_of(address), Right.SEND)
+        owner = connection.session_owner(link.session)
+        record = await resolve(connection, name_of(address), Right.SEND, owner)
         place = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
         raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None

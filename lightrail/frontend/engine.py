@@ -180,12 +180,12 @@ class Frontend:
         else:
             self._unreadable = False
 
-    async def first_use(self, name: str) -> Name:
-        """What a name is that is being used; one that is free becomes a queue where that is allowed."""
+    async def first_use(self, name: str, client: str) -> Name:
+        """What a name is that is being used; see `Service.first_use`."""
         owner = names.owner(name)
         pending = self._using.get(owner)
         if pending is None:
-            pending = self._using[owner] = asyncio.ensure_future(self.service.first_use(owner))
+            pending = self._using[owner] = asyncio.ensure_future(self.service.first_use(owner, client))
         try:
             await asyncio.shield(pending)
         finally:

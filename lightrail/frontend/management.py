@@ -65,7 +65,7 @@ class Management:
         """Carries a request out; what is wrong with it is in the answer."""
         caller_for = connection.caller_for
         try:
-            request = parse(payload, caller_for)
+            request = parse(payload, caller_for, connection.owner)
             self._directory.refresh()
             return await self._operations[request.operation](request)
         except Exception as error:
@@ -84,7 +84,8 @@ class Management:
         if not name:
             raise Fault(400, "expected the application property name, found none")
         policy = entities.policy_of(request.type, attributes, {})
-        record = await self._service.give(request.caller_for(name), name, policy)
+        owner = request.connection if policy["lifetime"] == "connection" else ""
+        record = await self._service.give(request.caller_for(name), name, policy, owner=owner)
         return reply(201, "Created", entities.entity_of(record).attributes)
 
     async def _create_subscription(self, request: Request, attributes: dict[str, Any]) -> Message:

@@ -52,7 +52,7 @@ class Posting(Producer):
         """
         frontend = connection.frontend
         try:
-            record = await resolve(connection, queue, Right.SEND)
+            record = await resolve(connection, queue, Right.SEND, connection.owner)
         except Refused as refusal:
             raise NotPosted(refusal.condition, refusal.description) from None
         if record.role is not Role.QUEUE:

@@ -35,6 +35,8 @@ class Request(NamedTuple):
     name: str
     message: Message
     caller_for: Callable[[str], Caller]
+    connection: str
+    """Of the client, as the owner of what goes with it."""
 
     def number(self, name: str, low: int, high: int, default: int) -> int:
         """A whole number among the application properties. Raises Fault."""
@@ -61,12 +63,12 @@ class Request(NamedTuple):
         return None if found < 0 else found
 
 
-def parse(payload: bytes, caller_for: Callable[[str], Caller]) -> Request:
+def parse(payload: bytes, caller_for: Callable[[str], Caller], connection: str) -> Request:
     try:
         message = read_message(payload)
     except DecodeError as error:
         raise Fault(400, str(error)) from None
-    request = Request("", "", "", message, caller_for)
+    request = Request("", "", "", message, caller_for, connection)
     operation = request.text("operation")
     if not operation:
         raise Fault(400, "expected the application property operation, found none")
@@ -83,7 +85,7 @@ def parse(payload: bytes, caller_for: Callable[[str], Caller]) -> Request:
     name, identity = request.text("name"), request.text("identity")
     if name and identity and name != identity:
         raise Fault(400, "expected name or identity, found both with different values")
-    return Request(operation, type, name or identity, message, caller_for)
+    return Request(operation, type, name or identity, message, caller_for, connection)
 
 
 def fault_of(error: Exception, caller_for: Callable[[str], Caller]) -> Fault:

@@ -26,6 +26,8 @@ PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
 """The queue of a subscription that is pushed: only the gateway says when a message has failed too often."""
+_OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
+"""Lifetimes of what goes with an AMQP client, and how much of its owner they take (see `Name.owner`)."""
 
 
 class Refused(Exception):
@@ -63,7 +65,7 @@ class Service:
     # --- names -----------------------------------------------------------------------------------------
 
     async def give(self, caller: Caller, name: str, policy: Policy, *, owner: str = "") -> Name:
-        """Give a name its role. Raises Taken, Forbidden, Refused."""
+        """Give a name its role; `owner` is whom it goes with. Raises Taken, Forbidden, Refused."""
         rules.check(name)
         if rules.is_dead_letter(name):
             raise Refused(f"{name} comes with its queue; give {rules.owner(name)} a policy")
@@ -73,10 +75,18 @@ class Service:
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
         self._check_dead_letter_target(caller, policy)
+        _check_lifetime(policy, owner)
         return await self._make(name, policy, owner=owner, automatic=False)
 
-    async def first_use(self, name: str) -> Name:
-        """The record of a name in use; where names above allow it, one without a role is made a queue."""
+    async def first_use(self, name: str, client: str = "") -> Name:
+        """The record of a name in use; where names above allow it, one without a role is made a queue.
+
+        Args:
+            client: the AMQP link that uses it, as an owner: what the template's lifetime says goes with it.
+
+        Raises:
+            Refused: among others that the template wants such a client, and there is none.
+        """
         self.directory.refresh()
         found = self.directory.get(name)
         if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
@@ -87,8 +97,13 @@ class Service:
         before = self.directory.find(name)
         if before is not None:
             policy = Policy(Role.QUEUE, {**policy.given, **before.policy.given})
+        lifetime = policy["lifetime"]
+        parts = _OWNER_PARTS.get(lifetime, 0)
+        if parts and not client:
+            raise Refused(f"{name} goes with the {lifetime} of the AMQP client that makes it: attach to it")
+        owner = "/".join(client.split("/")[:parts])
         try:
-            return await self._make(name, policy, owner="", automatic=True, guard=before)
+            return await self._make(name, policy, owner=owner, automatic=True, guard=before)
         except (Taken, Changed):
             self.directory.refresh()
             return self.directory.get(name)
@@ -108,7 +123,10 @@ class Service:
         if _dead_letter_target(policy) != _dead_letter_target(record.policy):
             self._check_dead_letter_target(caller, policy)
         self._check_policy(name, policy)
+        _check_lifetime(policy, record.owner)
         changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
+        if record.policy["lifetime"] in _OWNER_PARTS and policy["lifetime"] not in _OWNER_PARTS:
+            changed = replace(changed, owner="")
         await self._write([Write(NAMES + name, changed.to_value(), record.revision)], name)
         return self.directory.get(name)
 
@@ -388,3 +406,14 @@ def policy_from(text: bytes | str) -> Policy:
     except (ValueError, RecursionError) as error:
         raise InvalidPolicy("", str(error), 'a JSON object such as {"role": "queue"}') from None
     return Policy.parse(value)
+
+
+def _check_lifetime(policy: Policy, owner: str) -> None:
+    """What goes with a client needs one; otherwise it would be there for ever."""
+    if policy["lifetime"] in _OWNER_PARTS and not owner:
+        raise InvalidPolicy(
+            "lifetime",
+            policy["lifetime"],
+            "permanent or last_consumer here; only what an AMQP client makes goes with it: a dynamic node, "
+            "or a name that it is the first to use, below a template with this lifetime",
+        )

@@ -175,3 +175,17 @@ def page(broker: Broker, path: str) -> str:
     """The HTML of a page."""
     with urlopen(f"http://{broker.http}{path}") as response:
         return str(response.read().decode())
+
+
+def test_a_queue_that_is_made_for_a_connection_goes_with_it(broker: Broker, queue: str) -> None:
+    with connected(broker.amqp) as maker, connected(broker.amqp) as other:
+        create = {"operation": "CREATE", "type": "lightrail.queue", "name": queue}
+        node = Node(maker)
+        refused = node.ask({"lifetime": "link"}, **create).properties
+        assert refused["statusCode"] == 400
+        assert "permanent or last_consumer" in refused["statusDescription"]
+        assert node.ask({"lifetime": "connection"}, **create).properties["statusCode"] == 201
+        read, watcher = create | {"operation": "READ"}, Node(other)
+        assert watcher.ask(**read).properties["statusCode"] == 200
+        maker.close()
+        wait.until(lambda: watcher.ask(**read).properties["statusCode"] == 404, "it goes")

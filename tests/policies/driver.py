@@ -3,12 +3,12 @@
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from proton import Condition, Delivery, Message
+from proton import Condition, Delivery, Message, Timeout
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.support import wait
@@ -258,6 +258,17 @@ def detached(connection: BlockingConnection) -> Condition:
     except LinkDetached as found:
         return found.link.remote_condition
     raise AssertionError("unreachable: the wait ends with an error")
+
+
+def pumped(connection: BlockingConnection, condition: Callable[[], bool], what: str) -> None:
+    """Until something is so that the connection does not tell, while it reads and writes."""
+
+    def look() -> bool:
+        with contextlib.suppress(Timeout):
+            connection.wait(lambda: False, timeout=0.02)
+        return condition()
+
+    wait.until(look, what)
 
 
 def nothing(connection: BlockingConnection, receiver: BlockingReceiver) -> bool:

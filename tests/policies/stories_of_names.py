@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tests.policies.driver import Names, instant, refused
 from tests.policies.laws import survives
 from tests.support import wait
+from tests.support.hook import Answer, Got, Hook
 from tests.support.http_client import Http
 
 
@@ -91,3 +92,39 @@ def senders_wait_for_a_first_subscriber(names: Names) -> Iterator[None]:
         names.subscribe(router, queue)
         assert sender.answer().status == 201
     assert len(names.rest(queue)) == 1
+
+
+@survives("push_retries", "push_backoff")
+def what_was_not_pushed_yet_is_pushed(names: Names) -> Iterator[None]:
+    works = False
+    taken: list[bytes] = []
+
+    def answer(got: Got) -> Answer:
+        if works:
+            taken.append(got.body)
+        return (200 if works else 500), {}, b""
+
+    with Hook(answer) as hook:
+        # The pause grows to a hundred times this while the other stories are told.
+        router = names.router(push_retries=1000, push_backoff=0.02)
+        names.http("POST", f"/{router}/!subscriptions", {"target": f"{hook.url}/hook"})
+        names.send(router, "before")
+        wait.until(lambda: hook.got, "it was tried")
+        yield
+        works = True
+        names.send(router, "after")
+        wait.until(lambda: sorted(taken) == [b"after", b"before"], "both are pushed")
+
+
+@survives("push_retries", "push_backoff")
+def what_fails_to_the_end_is_a_dead_letter(names: Names) -> Iterator[None]:
+    with Hook(lambda _: (500, {}, b"")) as hook:
+        router = names.router(push_retries=1, push_backoff=0.2)
+        made = names.http("POST", f"/{router}/!subscriptions", {"target": f"{hook.url}/hook"}).json()
+        names.send(router, "before")
+        yield
+        queue = f"{router}/$subscriptions/{made['id']}"
+        assert names.dead(queue).body == b"before"
+        names.send(router, "after")
+        assert names.dead(queue).body == b"after"
+        assert len([got for got in hook.got if got.body == b"after"]) == 2

@@ -6,7 +6,7 @@ import pytest
 from proton import Delivery, Message, Timeout
 from proton.utils import BlockingConnection
 
-from tests.policies.driver import Names, outcome
+from tests.policies.driver import Names, outcome, pumped
 from tests.policies.laws import checks
 from tests.support.http_client import Http
 
@@ -82,7 +82,7 @@ def test_flow_control_holds_senders_until_there_is_room(names: Names, amqp: Bloc
     sender = amqp.create_sender(queue)
     sender.send(Message(body="first"))
     waiting = sender.link.send(Message(body="second"))
-    amqp.wait(lambda: names.figures(queue)["parked"] == 1, timeout=20)
+    pumped(amqp, lambda: names.figures(queue)["parked"] == 1, "it waits")
     assert not waiting.settled
     assert names.take(queue) == ["first"]
     amqp.wait(lambda: waiting.settled, timeout=20)

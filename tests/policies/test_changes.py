@@ -6,7 +6,7 @@ import pytest
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.policies.driver import Names, detached, listen, outcome, refused, send
+from tests.policies.driver import Names, detached, listen, outcome, pumped, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
 from tests.support.proton_blocking import received
@@ -34,7 +34,7 @@ def test_a_sender_that_waits_gets_the_room_of_a_change(names: Names, amqp: Block
     names.send(queue, "first")
     sender = amqp.create_sender(queue)
     waiting = sender.link.send(Message(body="second"))
-    amqp.wait(lambda: names.figures(queue)["parked"] == 1, timeout=20)
+    pumped(amqp, lambda: names.figures(queue)["parked"] == 1, "it waits")
     names.put_now(queue, max_length=2, overflow="flow_control")
     amqp.wait(lambda: waiting.settled, timeout=20)
     assert len(names.peek(queue)) == 2
@@ -142,7 +142,6 @@ def test_another_overflow_holds_for_what_comes_next(names: Names) -> None:
     assert names.rest(queue) == ["3"]
 
 
-@checks("expires_at")
 def test_a_deleted_policy_ends_the_links(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue()
     amqp.create_receiver(queue)

@@ -1,13 +1,12 @@
 """Who may read, and how long the queue lives: max_readers, single_active, exclusive, lifetimes, replicas."""
 
 import pytest
-from proton import Message
+from proton import Endpoint, Message, Timeout
 from proton.utils import BlockingConnection
 
 from tests.policies.driver import Names, listen, refused, send
 from tests.policies.laws import checks
 from tests.support import wait
-from tests.support.namespace import named
 from tests.support.proton_blocking import connected, received
 
 
@@ -44,15 +43,9 @@ def test_one_consumer_gets_everything_and_the_next_takes_over(
         send(amqp, queue, *(Message(body=number) for number in range(4)))
         assert [message.body for message in received(active, 3)] == [0, 1, 2]
         assert active.receive().body == 3
-        with pytest.raises(AssertionError):
-            amqp.wait(lambda: _none(waiting.fetcher.has_message), timeout=1)
+        with pytest.raises(Timeout):
+            waiting.receive(timeout=0.3)
     assert [message.body for message in received(waiting, 1)] == [3]
-
-
-def _none(count: int) -> bool:
-    """Nothing came to this one."""
-    assert count
-    return True
 
 
 @checks("lifetime")
@@ -73,15 +66,42 @@ def test_permanent_is_for_ever(names: Names, amqp: BlockingConnection) -> None:
     assert names.role(queue) == "queue"
 
 
-@checks("lifetime")
+@checks("lifetime", "template")
 @pytest.mark.parametrize("lifetime", ["connection", "session", "link"])
-def test_what_a_client_makes_for_itself_goes_with_it(names: Names, lifetime: str) -> None:
-    """By $management and dynamic nodes; see test_proton_dynamic.py for each of the ends."""
+def test_what_a_client_makes_by_its_attach_goes_with_it(
+    names: Names, amqp: BlockingConnection, lifetime: str
+) -> None:
+    names.give("mine", "none", template={"lifetime": lifetime})
+    queue = names.name("mine/queue")
+    link = listen(amqp, queue)
+    assert names.policy(queue) == {"lifetime": lifetime}
+    with names.amqp() as other:
+        send(other, queue, Message(body="x"))
+    assert link.receive().body == "x"
+    if lifetime == "link":
+        link.close()
+    elif lifetime == "session":
+        link.link.session.close()
+        amqp.wait(lambda: link.link.session.state & Endpoint.REMOTE_CLOSED, timeout=20)
+    else:
+        assert names.role(queue) == "queue"
+        amqp.close()
+    wait.until(lambda: names.role(queue) == "none", "it goes")
+
+
+@checks("lifetime")
+def test_what_is_posted_has_no_client_to_go_with(names: Names) -> None:
+    refused = names.http("POST", f"/{names.name('queue')}", {"role": "queue", "lifetime": "link"})
+    assert (refused.status, refused.json()["field"]) == (422, "lifetime")
+    assert "permanent or last_consumer" in refused.json()["allowed"]
+
+
+@checks("lifetime")
+def test_a_dynamic_node_goes_with_its_client(names: Names) -> None:
     with names.amqp() as connection:
-        receiver = connection.create_receiver(None, dynamic=True)
-        made = str(receiver.link.remote_source.address)
-        assert names.role(made) == "queue"
-    wait.until(lambda: made not in named(names.broker.data), "it goes")
+        made = str(connection.create_receiver(None, dynamic=True).link.remote_source.address)
+        assert names.policy(made) == {"lifetime": "link"}
+    wait.until(lambda: names.role(made) == "none", "it goes")
 
 
 @checks("replicas")

@@ -9,6 +9,7 @@ from proton.utils import BlockingConnection
 
 from tests.policies.driver import Names, outcome
 from tests.policies.laws import checks
+from tests.support.hook import Answer, Got, Hook
 from tests.support.http_client import Http
 
 
@@ -107,3 +108,36 @@ def test_when_the_time_is_over_nobody_gets_it(names: Names, amqp: BlockingConnec
     started = time.monotonic()
     assert outcome(amqp, sender, Message(body="x")) == "amqp:not-found"
     assert time.monotonic() - started >= 0.3
+
+
+@checks("push_retries", "push_backoff")
+def test_a_push_is_tried_so_often_with_pauses_that_double(names: Names) -> None:
+    times: list[float] = []
+
+    def answer(_: Got) -> Answer:
+        times.append(time.monotonic())
+        return 500, {}, b""
+
+    with Hook(answer) as hook:
+        router = names.router(push_retries=3, push_backoff=0.1)
+        made = names.http("POST", f"/{router}/!subscriptions", {"target": f"{hook.url}/hook"})
+        assert made.status == 201
+        names.send(router, "bad")
+        dead = names.dead(f"{router}/$subscriptions/{made.json()['id']}")
+    assert dead.body == b"bad"
+    assert dead.properties["Annotations"]["x-opt-dead-letter-condition"] == "lightrail:push-failed"
+    pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
+    assert len(pauses) == 3
+    for pause, least in zip(pauses, (0.1, 0.2, 0.4), strict=True):
+        # Pauses are spread a little, so that many messages do not come at once.
+        assert pause >= least / 2
+
+
+@checks("push_retries")
+def test_without_retries_one_failure_is_the_end(names: Names) -> None:
+    with Hook(lambda _: (500, {}, b"")) as hook:
+        router = names.router(push_retries=0)
+        made = names.http("POST", f"/{router}/!subscriptions", {"target": f"{hook.url}/hook"})
+        names.send(router, "bad")
+        assert names.dead(f"{router}/$subscriptions/{made.json()['id']}").body == b"bad"
+        assert len(hook.got) == 1

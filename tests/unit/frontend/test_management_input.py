@@ -50,6 +50,8 @@ APPLICATION = st.fixed_dictionaries(
 
 
 class Connection:
+    owner = "frontend-0/1/1"
+
     def caller_for(self, name: str) -> Caller:
         return ANYBODY
 

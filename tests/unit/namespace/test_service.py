@@ -111,6 +111,26 @@ def test_what_is_first_used_becomes_a_queue_where_that_is_allowed() -> None:
     run(check)
 
 
+def test_what_goes_with_a_client_needs_one() -> None:
+    async def check(scene: Scene) -> None:
+        one = scene.one
+        with pytest.raises(InvalidPolicy, match="permanent or last_consumer"):
+            await one.give(ANYBODY, "q", policy("queue", lifetime="session"))
+        made = await one.give(ANYBODY, "q", policy("queue"))
+        with pytest.raises(InvalidPolicy, match="permanent or last_consumer"):
+            await one.change(ANYBODY, "q", policy("queue", lifetime="link"))
+        assert made.owner == ""
+        for lifetime, owner in (("link", "f/b/1/2/3"), ("session", "f/b/1/2"), ("connection", "f/b/1")):
+            template = {"lifetime": lifetime}
+            await one.give(ANYBODY, lifetime, policy("none", auto_create=True, template=template))
+            assert (await one.first_use(f"{lifetime}/q", "f/b/1/2/3")).owner == owner
+            with pytest.raises(Refused, match=f"goes with the {lifetime} of the AMQP client"):
+                await one.first_use(f"{lifetime}/http")
+        assert (await one.change(ANYBODY, "link/q", policy("queue"))).owner == ""
+
+    run(check)
+
+
 def test_nothing_comes_into_being_where_it_is_off() -> None:
     async def check(scene: Scene) -> None:
         assert (await scene.one.first_use("a/b")).role is Role.NONE

@@ -5,27 +5,14 @@ talks to a running broker through its gateway (cli/administration/).
 """
 
 import argparse
-import asyncio
-import getpass
-import json
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cli.administration import entry
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
-from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
-from lightrail.model.names import InvalidName, check
 from lightrail.model.settings import VARIABLE_PREFIX
-from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Right
-from lightrail.namespace.rights import Caller
-from lightrail.namespace.service import Service
-from lightrail.shard.journal.repair import repair
-from lightrail.shard.journal.store import StoreError
-from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
 EXAMPLES: Final = f"""examples, by the files of a data directory:
   lightrail-admin user add alice                       asks for the password
@@ -48,29 +35,15 @@ examples, by the gateway of a running broker:
 Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no message came.
 """
 
-OPERATOR: Final = Caller("operator", everything=True)
-"""Whoever may write the data directory may do everything."""
-
-
-class Refused(Exception):
-    """What the command was asked can't be done; the message says why."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 refused, 2 wrong use; more in cli/administration."""
     parsed = _parser().parse_args(argv)
     if hasattr(parsed, "run"):
         return entry.run(parsed)
-    try:
-        if parsed.thing == "journal":
-            return _repair(parsed.directory)
-        return asyncio.run(_open(parsed))
-    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, InvalidName, Refused) as error:
-        print(f"lightrail-admin: {error}", file=sys.stderr)
-        return 1
-    except (KeyboardInterrupt, EOFError):
-        print("lightrail-admin: nothing was changed", file=sys.stderr)
-        return 1
+    # Loaded late: a command that asks the gateway shall not wait for what reads and writes files.
+    status: int = importlib.import_module("lightrail.cli.files").run(parsed)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,151 +101,6 @@ def _parser() -> argparse.ArgumentParser:
     mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
     entry.register(parser, things)
     return parser
-
-
-async def _open(parsed: argparse.Namespace) -> int:
-    if getattr(parsed, "name", None) is not None:
-        parsed.name = user_name(parsed.name)
-    if getattr(parsed, "prefix", None) is not None:
-        parsed.prefix = _prefix(parsed.prefix)
-    if hasattr(parsed, "rights"):
-        parsed.rights = _rights(parsed.rights)
-    path = os.path.join(parsed.data, FILE_NAME)
-    if (parsed.thing, parsed.action) == ("user", "add"):
-        make_data_directory(parsed.data)
-    elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
-        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and no user is defined")
-    coordinator = await SqliteCoordinator.open(path)
-    try:
-        if parsed.thing == "permission":
-            return await _permission(coordinator, parsed)
-        return await _user(coordinator, parsed)
-    finally:
-        await coordinator.close()
-
-
-async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
-    match parsed.action:
-        case "add":
-            await coordinator.add_user(UserRecord.make(parsed.name, _password(parsed)))
-            if parsed.no_rights:
-                print(f"user {parsed.name} is defined and may do nothing yet; see `permission set`")
-            else:
-                await _service(coordinator).permit(OPERATOR, parsed.name, parsed.prefix, parsed.rights)
-                print(f"user {parsed.name} is defined and may {_may(parsed.rights, parsed.prefix)}")
-        case "password":
-            await coordinator.replace_user(UserRecord.make(parsed.name, _password(parsed)))
-            print(f"user {parsed.name} has another password")
-        case "remove":
-            await coordinator.remove_user(parsed.name)
-            await _clear(_service(coordinator), parsed.name, None)
-            print(f"user {parsed.name} is removed")
-            if not await coordinator.has_users():
-                print(
-                    "no user is left: a broker lets everybody on loopback in, nobody from outside",
-                    file=sys.stderr,
-                )
-        case "list":
-            users = await coordinator.users()
-            lines = [json.dumps({"users": users})] if parsed.json else users
-            sys.stdout.writelines(f"{line}\n" for line in lines)
-    return 0
-
-
-async def _permission(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
-    service = _service(coordinator)
-    match parsed.action:
-        case "set":
-            await service.permit(OPERATOR, parsed.name, parsed.prefix, parsed.rights)
-            print(f"user {parsed.name} may {_may(parsed.rights, parsed.prefix)}")
-            if await coordinator.user(parsed.name) is None:
-                print(
-                    f"no user {parsed.name} is defined; this holds for a client certificate of that name, or "
-                    "once the user is added",
-                    file=sys.stderr,
-                )
-        case "clear":
-            if not await _clear(service, parsed.name, parsed.prefix):
-                where = "" if parsed.prefix is None else f" at {parsed.prefix or '/'}"
-                raise Refused(f"user {parsed.name} has no rights{where}; see `permission list`")
-            print(f"rights of user {parsed.name} are cleared")
-        case "list":
-            found = sorted(service.directory.every_permission(), key=lambda each: (each.user, each.prefix))
-            found = [each for each in found if parsed.name in (None, each.user)]
-            if parsed.json:
-                rows = [
-                    {"user": each.user, "prefix": each.prefix, "rights": sorted(each.rights)}
-                    for each in found
-                ]
-                print(json.dumps({"permissions": rows}))
-            else:
-                for each in found:
-                    print(f"{each.user}\t{each.prefix or '/'}\t{','.join(sorted(each.rights))}")
-    return 0
-
-
-def _service(coordinator: Coordinator) -> Service:
-    """The namespace as the file has it now."""
-    directory = Directory(coordinator)
-    directory.refresh()
-    return Service(coordinator, directory)
-
-
-async def _clear(service: Service, user: str, prefix: str | None) -> int:
-    """Takes rights at one prefix or at all of them away; how many there were."""
-    found = [each for each in service.directory.permissions(user) if prefix in (None, each.prefix)]
-    for each in found:
-        await service.permit(OPERATOR, user, each.prefix, frozenset())
-    return len(found)
-
-
-def _prefix(text: str) -> str:
-    """A name; `/` is everything. Raises InvalidName."""
-    if text == "/":
-        return ""
-    prefix = text.removeprefix("/")
-    check(prefix)
-    return prefix
-
-
-def _rights(text: str) -> frozenset[Right]:
-    if text == "all":
-        return frozenset(Right)
-    try:
-        rights = frozenset(Right(each.strip()) for each in text.split(","))
-    except ValueError:
-        raise Refused(f"the rights are {text!a}; expected manage, send, listen by commas, or all") from None
-    return rights
-
-
-def _may(rights: frozenset[Right], prefix: str) -> str:
-    words = ", ".join(right for right in Right if right in rights)
-    return f"{words} on {prefix + ' and below' if prefix else 'everything'}"
-
-
-def _password(parsed: argparse.Namespace) -> str:
-    """From the file, a terminal (asked twice), or the first line of stdin; never from the command line."""
-    if parsed.password_file:
-        try:
-            with open(parsed.password_file, encoding="utf-8") as file:
-                return _first_line(file.readline(PASSWORD_BYTES_MAX + 2))
-        except (OSError, UnicodeDecodeError) as error:
-            raise Refused(f"the password file {parsed.password_file} can't be read: {error}") from None
-    if not sys.stdin.isatty():
-        return _first_line(sys.stdin.readline(PASSWORD_BYTES_MAX + 2))
-    password = getpass.getpass(f"Password of {parsed.name}: ")
-    if getpass.getpass("Again: ") != password:
-        raise Refused("the two passwords differ; nothing was changed")
-    return password
-
-
-def _first_line(line: str) -> str:
-    return line.removesuffix("\n").removesuffix("\r")
-
-
-def _repair(directory: str) -> int:
-    print(repair(directory))
-    return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -200,3 +202,11 @@ def test_wrong_use(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as error:
         admin.main(arguments)
     assert error.value.code == 2
+
+
+def test_a_command_that_asks_the_gateway_loads_nothing_that_works_on_files() -> None:
+    code = (
+        "import sys, lightrail.cli.admin; print({'asyncio', 'lightrail.shard'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

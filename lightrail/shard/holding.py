@@ -1,8 +1,8 @@
 """Holding: routed batches that wait until each queue of their set has room, in order per sending link.
 
 One full queue whose policy lets senders wait holds up the link that feeds it and nobody else: what comes
-behind on the link waits as well, nothing of it is answered, and the sender runs out of credit. A batch that is
-larger than the queue waits until the queue is empty, and is taken in part then.
+behind on the link waits as well, nothing of it is answered, and the sender runs out of credit. A batch that
+is larger than the queue waits until the queue is empty, and is taken in part then.
 """
 
 from collections import deque

@@ -433,6 +433,8 @@ class QueueModel(RuleBasedStateMachine):
                         or other.next >= other.limit
                         or other.options.selects is not None
                         or not self.may_get(other_id, message)
+                        # What is first for it comes from disk.
+                        or self.for_consumer(other_id)[0].sequence in self.on_disk()
                     ), "a consumer of higher priority waits"
                 if not self.policy.groups:
                     assert message is self.for_consumer(effect.consumer)[0], "out of order"

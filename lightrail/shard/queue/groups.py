@@ -52,7 +52,7 @@ class Groups(Order):
         group_of: the key of a message's group, None for a message without.
     """
 
-    __slots__ = ("_group_of", "_line", "_mine", "_of", "_owned", "_shared", "_touched", "groups")
+    __slots__ = ("_group_of", "_line", "_mine", "_of", "_owned", "_shared", "_stale", "_touched", "groups")
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class Groups(Order):
         """By consumer."""
         self._touched: dict[Group, None] = {}
         """Groups to look at before the next messages are handed out: settled in this step."""
+        self._stale = 0
+        """Sequences among the ready ones of the groups that have left the queue without being delivered."""
 
     # --- what happens to the queue --------------------------------------------------------------------
 
@@ -116,6 +118,7 @@ class Groups(Order):
             group = self._of.get(sequence)
             if group is not None:
                 self._touched[group] = None
+                self._stale += 1
 
     def settling(self, consumer: Consumer, runs: list[Run]) -> None:
         for run in runs:
@@ -144,6 +147,7 @@ class Groups(Order):
                 self._of.pop(sequence, None)
             group.ready.clear()
             self._touched[group] = None
+        self._stale = 0
 
     # --- one step -------------------------------------------------------------------------------------
 
@@ -253,6 +257,8 @@ class Groups(Order):
     def _take(self, group: Group, consumer: Consumer) -> None:
         """The first ready message of a group goes to a consumer."""
         sequence = heappop(group.ready)
+        if self._stale:
+            self._forget_stale(group)
         group.offered = _NOTHING
         if group.owner is None:
             self._own(group, consumer.id)
@@ -288,8 +294,7 @@ class Groups(Order):
     def _review(self, group: Group) -> None:
         """Something of a group is gone: who owns it, and what is offered, is found out anew."""
         ready = group.ready
-        while ready and not self._line.has(ready[0]):
-            self._of.pop(heappop(ready), None)
+        self._forget_stale(group)
         if not (ready or group.in_flight or group.foreign):
             if group.owner is not None:
                 self._owned.get(group.owner, {}).pop(group, None)
@@ -301,6 +306,13 @@ class Groups(Order):
             self._touched.pop(group, None)
         if ready:
             self._offer(group)
+
+    def _forget_stale(self, group: Group) -> None:
+        """What is first of a group is there."""
+        ready = group.ready
+        while ready and not self._line.has(ready[0]):
+            self._of.pop(heappop(ready), None)
+            self._stale -= 1
 
     def _bars_owner(self, group: Group) -> bool:
         """Whether the owner is barred from the first message of its group: it may lack credit to find out."""

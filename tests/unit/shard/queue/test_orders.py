@@ -686,6 +686,19 @@ def test_a_policy_says_what_does_not_go_together(policy: Policy, text: str) -> N
         policy.check()
 
 
+def test_a_group_of_which_the_rest_expired_is_left_by_an_owner_without_credit() -> None:
+    bench = Bench(GROUPS)
+    bench.consumer(1, credit=0, presettled=True)
+    bench.put("group=a 1")
+    bench.put("group=a 2", expires_at_ms=1_010)
+    bench.now = 1_010
+    bench.do(Tick(), Credit(1, 1))
+    assert bench.get() == ["group=a 1"]
+    bench.consumer(2)
+    bench.put("group=a 3")
+    assert bench.get(2) == ["group=a 3"]
+
+
 # --- bounds and locks, beside them ---------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ class Consumer:
         "in_flight",
         "limit",
         "lock_ms",
+        "lock_ms_before",
         "next",
         "options",
         "plain",
@@ -59,6 +60,8 @@ class Consumer:
         self.in_flight = InFlight()
         self.lock_ms = lock_ms
         """What is delivered now is its own for so long; 0 for as long as it is attached."""
+        self.lock_ms_before = 0
+        """The longest that anything it holds was locked for, where that was longer."""
         self.plain = not (options.presettled or lock_ms)
         """What it gets is in flight until it settles it or goes."""
         self.renewed: dict[int, int] = {}
@@ -70,6 +73,7 @@ class Consumer:
 
     def locks(self, lock_ms: int) -> None:
         """From the next delivery on, locks last so long."""
+        self.lock_ms_before = max(self.lock_ms_before, self.lock_ms)
         self.lock_ms = lock_ms
         self.plain = not (self.options.presettled or lock_ms)
 

@@ -308,11 +308,12 @@ class Groups(Order):
             self._offer(group)
 
     def _forget_stale(self, group: Group) -> None:
-        """What is first of a group is there."""
+        """What is first of a group is there; another one than before may be for its owner."""
         ready = group.ready
         while ready and not self._line.has(ready[0]):
             self._of.pop(heappop(ready), None)
             self._stale -= 1
+            group.refused = False
 
     def _bars_owner(self, group: Group) -> bool:
         """Whether the owner is barred from the first message of its group: it may lack credit to find out."""

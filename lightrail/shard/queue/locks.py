@@ -89,7 +89,11 @@ class Locks:
         if consumer is None or not consumer.lock_ms:
             return None
         until_ms = now_ms + consumer.lock_ms
-        consumer.renewed[number] = until_ms
+        renewed = consumer.renewed
+        if consumer.lock_ms < consumer.lock_ms_before and until_ms < renewed.get(number, until_ms + 1):
+            # Its entry may stand for a longer time, and the note beside it be found too late.
+            self.add(consumer, number, number + 1, until_ms)
+        renewed[number] = until_ms
         return until_ms
 
     # --- consumers with a key --------------------------------------------------------------------------
@@ -118,6 +122,7 @@ class Locks:
         del self._consumers.departed[former.id]
         consumer.in_flight = former.in_flight
         consumer.renewed = former.renewed
+        consumer.lock_ms_before = max(former.lock_ms, former.lock_ms_before)
         self.heap = [
             (until_ms, consumer.id if identity == former.id else identity, first, last)
             for until_ms, identity, first, last in self.heap

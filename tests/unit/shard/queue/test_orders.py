@@ -26,6 +26,7 @@ from lightrail.shard.queue.commands import (
     OutcomeKind,
     Peek,
     Purge,
+    RenewLock,
     Restore,
     Settle,
     Tick,
@@ -36,6 +37,7 @@ from lightrail.shard.queue.effects import (
     Drained,
     Effect,
     Fetch,
+    LockAnswer,
     Peeked,
     Reason,
     Removed,
@@ -699,6 +701,20 @@ def test_a_group_of_which_the_rest_expired_is_left_by_an_owner_without_credit() 
     assert bench.get(2) == ["group=a 3"]
 
 
+def test_an_owner_gets_what_follows_a_message_that_it_was_barred_from_and_that_expired() -> None:
+    bench = Bench(GROUPS)
+    bench.consumer(1)
+    bench.put("group=a 1")
+    bench.put("group=a 2", expires_at_ms=1_010)
+    bench.dispatch()
+    bench.do(Settle(1, 1, 2, NOT_HERE))
+    assert bench.get() == []
+    bench.now = 1_010
+    bench.do(Tick())
+    bench.put("group=a 3")
+    assert bench.get(1) == ["group=a 3"]
+
+
 # --- bounds and locks, beside them ---------------------------------------------------------------------
 
 
@@ -741,3 +757,16 @@ def test_a_policy_with_timed_locks_locks_what_is_in_flight_already() -> None:
     bench.now = 1_020
     bench.consumer(2)
     assert bench.get(2) == ["a"]
+
+
+def test_a_lock_that_is_renewed_for_a_shorter_time_ends_when_it_is_said_to() -> None:
+    bench = Bench(Policy(lock_ms=100))
+    bench.put("a")
+    bench.consumer(1, lock_key="key")
+    bench.dispatch()
+    bench.do(Change(Policy(lock_ms=20)))
+    assert bench.do(RenewLock("key", 0)) == [LockAnswer(True, 1_020)]
+    assert bench.do(RenewLock("key", 0)) == [LockAnswer(True, 1_020)]
+    assert bench.machine.next_deadline_ms == 1_020
+    bench.now = 1_020
+    assert bench.get(1) == ["a"]

@@ -120,6 +120,8 @@ class AnonymousLink:
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """A batch came: neighbours with one address go on together."""
+        # What was deleted, or deleted and made again, is let go of first: see `lose`.
+        self.connection.frontend.poll()
         for address, part in _runs(event):
             if isinstance(address, Refused):
                 self._reject(part, address.condition, address.description)

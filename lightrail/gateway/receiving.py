@@ -107,7 +107,7 @@ class Receivers:
             most = limits.RECEIVERS_MAX
             raise Problem(503, f"{most} requests wait at this gateway already; try again", headers=AGAIN)
         consumer = self._consumers.get(record.name)
-        if consumer is None:
+        if consumer is None or consumer.created != record.created:
             consumer = await self._open(record)
         if not wait_ms and consumer.away:
             raise Problem(503, f"the shard of {record.name} is not there now; try again", headers=AGAIN)
@@ -121,7 +121,8 @@ class Receivers:
     async def _open(self, record: Name) -> "QueueConsumer":
         peer, epoch = await self.shards.route(record.name)
         consumer = self._consumers.get(record.name)
-        if consumer is None:
+        if consumer is None or consumer.created != record.created:
+            # One of a queue of this name that was deleted is ended by its shard.
             consumer = QueueConsumer(self, peer, self.shards.next_link(), record, epoch)
             self._consumers[record.name] = consumer
             peer.open_consumer(consumer)
@@ -170,12 +171,15 @@ class QueueConsumer(Consumer):
         "_timer_at",
         "_waiters",
         "closed",
+        "created",
         "queue",
     )
 
     def __init__(self, receivers: Receivers, peer: ShardPeer, number: int, record: Name, epoch: int) -> None:
         self.number = number
         self.queue = record.name
+        self.created = record.created
+        """Which queue of this name it is at."""
         self.closed = False
         self._receivers = receivers
         self._loop = receivers.loop

@@ -70,12 +70,14 @@ class Sender:
             await self._routers.send(record, message)
             return None
         producer = self._producers.get(record.name)
-        if producer is None:
+        if producer is None or producer.created != record.created:
             peer, epoch = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
-            if producer is None:
+            if producer is None or producer.created != record.created:
+                # One for a queue of this name that was deleted may still be there: what it sends is lost with
+                # that queue. Its shard hears of the deletion with the opening of the new one, and ends it.
                 producer = self._producers[record.name] = QueueProducer(
-                    self, peer, self._shards.next_link(), record.name, epoch, self._loop
+                    self, peer, self._shards.next_link(), record, epoch, self._loop
                 )
                 peer.open_producer(producer)
                 self._watch()
@@ -87,9 +89,10 @@ class Sender:
         sending = (self.send(record, message) for message in messages)
         return await asyncio.gather(*sending, return_exceptions=True)
 
-    def forget(self, queue: str) -> None:
+    def forget(self, producer: "QueueProducer") -> None:
         """A producer has ended; the next message opens another."""
-        self._producers.pop(queue, None)
+        if self._producers.get(producer.queue) is producer:
+            del self._producers[producer.queue]
 
     def close(self) -> None:
         if self._sweeping is not None:
@@ -134,11 +137,12 @@ class QueueProducer(Producer):
         "_loop",
         "_next",
         "_peer",
-        "_queue",
         "_refused",
         "_sender",
         "_unanswered",
+        "created",
         "idle_since",
+        "queue",
     )
 
     def __init__(
@@ -146,16 +150,18 @@ class QueueProducer(Producer):
         sender: Sender,
         peer: ShardPeer,
         number: int,
-        queue: str,
+        record: Name,
         epoch: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.number = number
+        self.queue = record.name
+        self.created = record.created
+        """Which queue of this name it is for."""
         self.idle_since: float | None = monotonic()
         """When the last answer was given, or None while messages are under way."""
         self._sender = sender
         self._peer = peer
-        self._queue = queue
         self._epoch = epoch
         self._loop = loop
         self._next = 1
@@ -172,7 +178,7 @@ class QueueProducer(Producer):
             self._held.append(batch)
         else:
             self._post(batch)
-        timer = self._loop.call_later(wait_ms / 1000, _late, batch.answer, self._queue)
+        timer = self._loop.call_later(wait_ms / 1000, _late, batch.answer, self.queue)
         try:
             return await batch.answer
         finally:
@@ -208,7 +214,7 @@ class QueueProducer(Producer):
 
     def say_all(self) -> None:
         """Opens this producer, and sends again what has no answer and is still waited for."""
-        body = ProducerOpen(self._queue, sequences=True, label="http").encode()
+        body = ProducerOpen(self.queue, sequences=True, label="http").encode()
         self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._epoch, body=body))
         for batch in self._unanswered.values():
             self._peer.post(batch.part)
@@ -244,14 +250,14 @@ class QueueProducer(Producer):
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this producer (any more)."""
-        self._sender.forget(self._queue)
+        self._sender.forget(self)
         self._fail(refused(refusal.condition, refusal.description))
 
     def close(self) -> None:
         """Whoever still waits is told that nothing is known."""
-        self._sender.forget(self._queue)
+        self._sender.forget(self)
         self._peer.close_producer(self.number)
-        self._fail(unknown(self._queue))
+        self._fail(unknown(self.queue))
 
     def _turn(self) -> None:
         """When everything has its answer, what was held back goes on, the first of it afresh."""

@@ -292,8 +292,8 @@ FIELDS: Final[tuple[Field, ...]] = (
         _QUEUE,
         "permanent",
         ("permanent", "connection", "session", "link", "last_consumer"),
-        "what it goes with: nothing, its last consumer, or the connection, session or link of the AMQP "
-        "client that made it by first use (in a template) or as a dynamic node",
+        "what it goes with: nothing, its last consumer, or the connection, session or link of the client "
+        "that made it by first use (in a template) or as a dynamic node",
     ),
     _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; more come with a later version"),
     # --- router

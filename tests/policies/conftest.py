@@ -6,9 +6,14 @@ from collections.abc import Iterator
 import pytest
 from proton.utils import BlockingConnection
 
-from tests.policies.driver import Names
-from tests.support.broker import Broker
-from tests.support.proton_blocking import connected
+pytest.register_assert_rewrite(
+    "tests.policies.driver",
+    *(f"tests.policies.stories_of_{each}" for each in ("combinations", "messages", "names", "queues")),
+)
+
+from tests.policies.driver import Names  # noqa: E402 - its assertions are told in full
+from tests.support.broker import Broker  # noqa: E402
+from tests.support.proton_blocking import connected  # noqa: E402
 
 _numbers = itertools.count(1)
 

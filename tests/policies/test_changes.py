@@ -145,3 +145,23 @@ def test_a_deleted_policy_ends_the_links(names: Names, amqp: BlockingConnection)
     amqp.create_receiver(queue)
     assert names.http("DELETE", f"/{queue}/!policy").status == 204
     assert detached(amqp).name == "amqp:resource-deleted"
+
+
+def test_what_is_sent_to_a_queue_that_was_made_again_is_there_and_nothing_of_before(
+    names: Names, amqp: BlockingConnection
+) -> None:
+    anybody = amqp.create_sender(None)
+    for number in range(10):
+        queue = names.queue(f"again{number}")
+        names.send(queue, "old")
+        anybody.send(Message(address=queue, body="old"))
+        # Somebody waits at the queue, or has received from it, when it goes.
+        assert names.take(queue) == ["old"]
+        assert names.http("DELETE", f"/{queue}/!policy").status == 204
+        names.queue(f"again{number}")
+        if number % 2:
+            names.send(queue, "new")
+        else:
+            anybody.send(Message(address=queue, body="new"))
+        assert names.take(queue) == ["new"]
+        assert names.rest(queue) == []

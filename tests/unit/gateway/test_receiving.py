@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,6 +196,23 @@ def test_a_refused_consumer_is_said_to_everybody_who_waits() -> None:
                 await task
             assert raised.value.status == 409
         assert receivers.waiting == 0
+
+    scene(check)
+
+
+def test_a_queue_that_was_made_again_has_a_consumer_of_its_own() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        before = waiting(receivers)
+        await turn()
+        old = shards.peer.consumer
+        after = waiting(receivers, record=replace(queue(), created=queue().created + 1))
+        await turn()
+        assert len(shards.peer.consumers) == 2
+        old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
+        with pytest.raises(Problem):
+            await before
+        assert not after.done()
+        after.cancel()
 
     scene(check)
 

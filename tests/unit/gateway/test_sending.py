@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -132,6 +133,30 @@ def test_a_queue_that_is_gone_is_told_to_all() -> None:
             with pytest.raises(Problem) as raised:
                 await task
             assert raised.value.status == 404
+
+    scene(check)
+
+
+def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        before = sending(sender)
+        await turn()
+        old = peer.producer
+        after = asyncio.create_task(sender.send(replace(Q, created=Q.created + 1), MESSAGE))
+        await turn()
+        (_, new) = cast(Any, peer.producers.values())
+        assert len(peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE)) == 4
+        old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
+        with pytest.raises(Problem):
+            await before
+        new.stored(1, 0)
+        assert await after == 0
+        # The end of the former one has left the new one where it is.
+        again = asyncio.create_task(sender.send(replace(Q, created=Q.created + 1), MESSAGE))
+        await turn()
+        assert len(peer.producers) == 2
+        new.stored(2, 1)
+        assert await again == 1
 
     scene(check)
 

@@ -26,6 +26,8 @@ examples:
       50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
   lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
       fill a queue, then empty it and check what comes
+  lightrail bench --target prices --property colour=100 --url amqp://127.0.0.1/red
+      send to the router prices, with colours from 00 to 99, and receive from the queue red that subscribes to it
   lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
       RabbitMQ, whose addresses begin with a slash: hence two of them
 

@@ -27,7 +27,7 @@ examples:
   lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
       fill a queue, then empty it and check what comes
   lightrail bench --target prices --property colour=100 --url amqp://127.0.0.1/red
-      send to the router prices, with colours from 00 to 99, and receive from the queue red that subscribes to it
+      send to the router prices, with colours 00 to 99, and receive from its queue red
   lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
       RabbitMQ, whose addresses begin with a slash: hence two of them
 

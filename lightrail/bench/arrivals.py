@@ -23,6 +23,8 @@ Ranges = list[tuple[int, int]]
 class Arrivals:
     """What the receivers of one process, or of all, saw."""
 
+    ordered: bool = True
+    """Whether the messages of one sender are expected in their order."""
     seen: dict[int, bytearray] = field(default_factory=dict)
     """By origin: at each sequence number 0, FRESH or REDELIVERED."""
     duplicates: int = 0
@@ -49,7 +51,7 @@ class Arrivals:
         again_marked = seen.count(REDELIVERED, first, end)
         self.redelivered_duplicates += again_marked
         last = last_of.get(origin, -1)
-        if first <= last:
+        if first <= last and self.ordered:
             late = end - first - again - again_marked
             if late > 0:
                 self.disordered += late

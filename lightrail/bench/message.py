@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.bench.numbered import PLAIN, Digits, Numbered
+from lightrail.bench.numbered import PLAIN, Digits, Numbered, Octet
 
 STAMP: Final = struct.Struct(">QQQ")
 SIZE_MIN: Final = STAMP.size
@@ -25,7 +25,6 @@ SEQUENCE_MAX: Final = 1 << 36
 """Larger ones are not ours: one byte of memory is kept per sequence number."""
 SENDER_BITS: Final = 20
 RUN_BITS: Final = 28
-_DURABLE_HEADER: Final = bytes.fromhex("005370c00201" + "41")
 _SMALL_DATA: Final = bytes.fromhex("005375a0")
 _LARGE_DATA: Final = bytes.fromhex("005375b0")
 
@@ -55,15 +54,14 @@ class Template:
 
     buffer: bytearray
     stamp_at: int
-    digits: tuple[Digits, ...]
+    digits: tuple[Digits | Octet, ...]
 
 
 def build(size: int, durable: bool, numbered: Numbered = PLAIN, origin: int = 0) -> Template:
     """The encoded message with a body of ``size`` bytes."""
     data = _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
-    header = _DURABLE_HEADER if durable else b""
-    sections, digits = numbered.sections(len(header), origin)
-    head = header + sections + data
+    sections, digits = numbered.sections(durable, origin)
+    head = sections + data
     padding = bytes(i % 251 for i in range(min(size, 4096)))
     body = (padding * (size // 4096 + 1))[:size]
     return Template(bytearray(head + body), len(head), digits)

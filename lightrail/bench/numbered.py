@@ -1,11 +1,12 @@
-"""Sections of a message in which numbers change with every message: they are written in place as digits.
+"""Sections of a message in which numbers change with every message: they are written in place.
 
 ::
 
+    00 53 70 c0 04 02 41|42 50 | priority            header (spec 3.2.1)
     00 53 73 c0|d0 …   properties: message-id, group-id (spec 3.2.4)
     00 53 74 c1 len 02 | name | value            application-properties with one text (spec 3.2.5)
 
-All values have the same length for all messages, so that only their digits are written anew.
+All values have the same length for all messages, so that only their octets are written anew.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ ID_DIGITS: Final = 12
 NAME_MAX: Final = 64
 """Bytes of the name of an application property."""
 COUNT_MAX: Final = 1_000_000_000
+PRIORITIES_MAX: Final = 10
+_DURABLE_HEADER: Final = bytes.fromhex("005370c00201" + "41")
+_HEADER_OF_TWO: Final = bytes.fromhex("005370c00402")
 _NULL: Final = b"\x40"
 _PROPERTIES: Final = bytes.fromhex("005373")
 _APPLICATION_PROPERTIES: Final = bytes.fromhex("005374")
@@ -37,21 +41,38 @@ class Digits:
 
 
 @dataclass(frozen=True, slots=True)
+class Octet:
+    """One byte of a buffer: the sequence number modulo ``count``."""
+
+    at: int
+    count: int
+
+    def write(self, buffer: bytearray, sequence: int) -> None:
+        """Write that of one message."""
+        buffer[self.at] = sequence % self.count
+
+
+@dataclass(frozen=True, slots=True)
 class Numbered:
     """What of a message is numbered."""
 
+    priorities: int = 0
+    """Priorities that take turns; 0: none is said."""
     message_ids: bool = False
     groups: int = 0
     """Group-ids that take turns; 0: none."""
     property: tuple[str, int] | None = None
     """Name of an application property, and how many values of it take turns."""
 
-    def sections(self, at: int, origin: int) -> tuple[bytes, tuple[Digits, ...]]:
-        """The sections that begin at ``at`` of a buffer, and their digits there; empty when none is asked."""
-        found = b""
-        digits: list[Digits] = []
+    def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
+        """The sections before the body, and what is written anew in them; empty when nothing is asked."""
+        found = _DURABLE_HEADER if durable else b""
+        digits: list[Digits | Octet] = []
+        if self.priorities:
+            found = _HEADER_OF_TWO + (b"\x41" if durable else b"\x42") + b"\x50\x04"
+            digits.append(Octet(len(found) - 1, self.priorities))
         if self.message_ids or self.groups:
-            found = self._properties(at, origin, digits)
+            found += self._properties(len(found), origin, digits)
         if self.property is not None:
             name, count = self.property
             key = name.encode()
@@ -59,11 +80,11 @@ class Numbered:
             entries = b"\x02\xa1" + bytes([len(key)]) + key + b"\xa1" + bytes([width])
             head = _APPLICATION_PROPERTIES + b"\xc1" + bytes([len(entries) + width])
             found += head + entries
-            digits.append(Digits(at + len(found), width, count))
+            digits.append(Digits(len(found), width, count))
             found += b"0" * width
         return found, tuple(digits)
 
-    def _properties(self, at: int, origin: int, digits: list[Digits]) -> bytes:
+    def _properties(self, at: int, origin: int, digits: list[Digits | Octet]) -> bytes:
         """A short list: its size and count are a byte each."""
         fields = b""
         start = at + len(_PROPERTIES) + 3

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
-from lightrail.bench.numbered import COUNT_MAX, NAME_MAX
+from lightrail.bench.numbered import COUNT_MAX, NAME_MAX, PRIORITIES_MAX
 from lightrail.bench.plan import Options
 from lightrail.bench.url import parse_url
 from lightrail.model import units
@@ -26,6 +26,8 @@ examples:
       50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
   lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
       fill a queue, then empty it and check what comes
+  lightrail bench --target prices --property colour=100 --url amqp://127.0.0.1/red
+      send to the router prices, with colours 00 to 99, and receive from its queue red
   lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
       RabbitMQ, whose addresses begin with a slash: hence two of them
 
@@ -94,6 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--pre-settled", action="store_true", help="at most once: no outcomes, in both directions")
     add("--credit", type=_whole(1, CREDIT_MAX), default=1_000, metavar="N",
         help="messages a receiver lets the broker send ahead (default 1000)")
+    add("--priorities", type=_whole(0, PRIORITIES_MAX), default=0, metavar="N",
+        help="priorities 0 to N-1 in turn; no order is expected then (default 0: none is said)")
     add("--message-ids", action="store_true", help="a message-id of its own for each")
     add("--groups", type=_whole(0, COUNT_MAX), default=0, metavar="N",
         help="a group-id for each, N of them in turn (default 0: none)")

@@ -26,6 +26,8 @@ class Options:
     """Messages per second in all; None: as fast as possible."""
     size: int = 100
     durable: bool = False
+    priorities: int = 0
+    """Priorities that take turns, so that no order is expected; 0: none is said."""
     message_ids: bool = False
     groups: int = 0
     """Group-ids that take turns; 0: none."""
@@ -65,7 +67,7 @@ class Options:
     @property
     def numbered(self) -> Numbered:
         """What of each message is numbered."""
-        return Numbered(self.message_ids, self.groups, self.numbered_property)
+        return Numbered(self.priorities, self.message_ids, self.groups, self.numbered_property)
 
     def count_of(self, sender: int) -> int | None:
         """Messages of one sender; the first ones get the remainder."""

@@ -181,7 +181,7 @@ class Receiving:
     def __init__(self, share: Share, board: Board) -> None:
         self.share = share
         self.board = board
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(ordered=not share.options.priorities)
         self.histogram = Histogram()
         options = share.options
         self.connections = [

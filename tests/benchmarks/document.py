@@ -22,6 +22,10 @@ Written by `make bench` and `make bench-peers`; the numbers of every single run 
 Every run starts a fresh broker with an empty data directory. The load generator runs on the same machine and
 checks that nothing is lost, doubled or out of order. CPU is that of all processes of the broker together,
 supervisor and gateway included. A target is met when the median of the runs meets it.
+
+Five runs of every row take about three quarters of an hour; `make bench ARGS="--only policies --runs 1"`
+measures one row once. `unchanged` compares with an earlier commit: it is left out where git or that commit is
+missing.
 """
 
 

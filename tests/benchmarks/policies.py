@@ -31,6 +31,7 @@ CASES: Final[dict[str, Case]] = {
     "max_length": Case({"max_length": 1_000_000}),
     "lock_duration": Case({"lock_duration": 60}),
     "priorities (all of one)": Case({"priorities": 10}),
+    "priorities (ten in turn)": Case({"priorities": 10}, "--priorities 10"),
     "last_value (no key twice)": Case(
         {"order": "last_value", "order_key": "application-properties.key"}, KEYS
     ),

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 
 from tests.benchmarks import document, machine
@@ -24,11 +25,11 @@ def run(rows: Iterable[Row], runs: int, scratch: str, order: list[str], part: st
             say(row.name, f"left out: {missing}")
             continue
         result = Result(row)
-        load = machine.load()
+        load, began = machine.load(), time.monotonic()
         for count in range(1, runs + 1):
             _once(result, count, runs, scratch)
         document.save([result], order, here | {"load": f"{load:.1f}"}, part)
-        say(row.name, "met" if result.met else "MISSED")
+        say(row.name, f"{'met' if result.met else 'MISSED'} in {time.monotonic() - began:.0f} s")
         met = met and result.met
     say("written", "docs/benchmarks.md and docs/benchmarks.json")
     return met

@@ -52,6 +52,14 @@ def test_a_late_message_is_out_of_order() -> None:
     assert faults(arrivals) == (0, 1)
 
 
+def test_without_an_order_a_late_message_is_no_fault_and_a_double_one_is() -> None:
+    arrivals = Arrivals(ordered=False)
+    last_of: dict[int, int] = {}
+    for first, end in ((5, 9), (0, 5), (3, 4)):
+        arrivals.note(last_of, 7, first, end)
+    assert (arrivals.disordered, arrivals.duplicates, arrivals.missing(7, 9)) == (0, 1, [])
+
+
 def test_links_that_share_a_queue_each_see_a_rising_part() -> None:
     arrivals, one, other = Arrivals(), dict[int, int](), dict[int, int]()
     arrivals.note(one, A, 10, 20)

@@ -68,7 +68,7 @@ def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
 
 
 def test_every_cut_is_malformed() -> None:
-    buffer = build(100, True, Numbered(True, 7, ("colour", 100))).buffer
+    buffer = build(100, True, Numbered(10, True, 7, ("colour", 100))).buffer
     for end in range(len(buffer)):
         with pytest.raises((MalformedMessage, IndexError)):
             parse(bytes(buffer[:end]))
@@ -82,13 +82,14 @@ def test_an_origin_names_run_and_sender() -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("property", [None, ("colour", 100), ("n" * 64, 1_000_000_000)])
+@pytest.mark.parametrize("priorities", [0, 10])
 @pytest.mark.parametrize("groups", [0, 1, 12])
 @pytest.mark.parametrize("message_ids", [False, True])
 def test_numbers_change_with_every_message_and_nothing_else_does(
-    message_ids: bool, groups: int, property: tuple[str, int] | None, durable: bool
+    message_ids: bool, groups: int, priorities: int, property: tuple[str, int] | None, durable: bool
 ) -> None:
     origin = origin_of(7, 3)
-    template = build(100, durable, Numbered(message_ids, groups, property), origin)
+    template = build(100, durable, Numbered(priorities, message_ids, groups, property), origin)
     length = len(template.buffer)
     for sequence in (0, 1, 13, 107):
         for digits in template.digits:
@@ -97,6 +98,8 @@ def test_numbers_change_with_every_message_and_nothing_else_does(
         assert len(template.buffer) == length
         message = Message()
         message.decode(bytes(template.buffer))
+        assert message.durable is durable
+        assert message.priority == (sequence % priorities if priorities else 4)
         assert message.id == (f"{origin:016x}-{sequence:012}" if message_ids else None)
         assert message.group_id == (f"{sequence % groups:0{len(str(groups - 1))}}" if groups else None)
         if property is not None:

@@ -21,7 +21,7 @@ def test_everything_that_can_be_said() -> None:
     options = parse_options(
         "--url amqp://me:p%40ss@[::1]:1234//queue/a%20b --senders 3 --receivers 4 --connections 2 --queues 4 "
         "--count 1_000 --rate 12.5 --size 24 --durable --credit 7 --warm-up 0s --drain-time 2s --processes 2 "
-        "--message-ids --groups 5 --property colour=1000 --selector true --target router "
+        "--priorities 3 --message-ids --groups 5 --property colour=1000 --selector true --target router "
         f"--backlog 9 --unsettled 8 --pids {os.getpid()} --json --quiet".split()
     )
     url = options.url
@@ -35,7 +35,7 @@ def test_everything_that_can_be_said() -> None:
     assert "p@ss" not in url.shown
     assert options.pids == (os.getpid(),)
     assert [options.count_of(i) for i in range(3)] == [334, 333, 333]
-    assert options.numbered == Numbered(True, 5, ("colour", 1_000))
+    assert options.numbered == Numbered(3, True, 5, ("colour", 1_000))
     assert (options.target_of(2), options.selector) == ("router", "true")
     assert [options.address_of(i) for i in (0, 3, 4)] == ["/queue/a b-1", "/queue/a b-4", "/queue/a b-1"]
 
@@ -59,6 +59,7 @@ def test_everything_that_can_be_said() -> None:
         (["--property", "=3"], "found '=3'"),
         (["--property", "colour=0"], "a number from 1 to 1000000000"),
         (["--property", "colour=many"], "found 'colour=many'"),
+        (["--priorities", "11"], "expected a whole number from 0 to 10"),
         (["--groups", "few"], "expected a whole number from 0"),
         (["--pids", "999999999"], "expected ids of running processes"),
         (["--url", "http://x/y"], "expected amqp://"),

@@ -1,0 +1,37 @@
+"""lightrail bench against a broker: what messages may carry arrives, and what a selector leaves is missed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.load import LoadFailed, bench
+from tests.support.broker import Broker
+from tests.support.http_client import Http
+
+COUNT = 600
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "data", "--frontends", "1", "--shards", "1") as broker:
+        with Http(broker.http) as http:
+            assert http("POST", "/levels", {"role": "queue", "priorities": 10}).status == 201
+            assert http("POST", "/red", {"role": "queue", "duplicate_window": 60}).status == 201
+            assert http("POST", "/prices", {"role": "router"}).status == 201
+            assert http("POST", "/prices/!subscriptions", {"target": "red"}).status == 201
+        yield broker
+
+
+def test_loads_of_every_kind_arrive_whole(broker: Broker) -> None:
+    flags = f"--count {COUNT} --warm-up 0s --message-ids --groups 7 --property colour=100"
+    through = bench(f"amqp://{broker.amqp}/red", f"{flags} --target prices --selector colour<>'x'")
+    assert through["received"] == COUNT
+    levels = bench(f"amqp://{broker.amqp}/levels", f"{flags} --durable --priorities 10")
+    assert levels["received"] == COUNT
+
+
+def test_what_a_selector_does_not_select_counts_as_lost(broker: Broker) -> None:
+    flags = f"--count {COUNT} --warm-up 0s --property colour=3 --selector colour='1' --drain-time 1s"
+    with pytest.raises(LoadFailed, match=f"lost {COUNT * 2 // 3}, duplicates 0, out of order 0"):
+        bench(f"amqp://{broker.amqp}/levels", flags)

@@ -362,10 +362,13 @@ class RouterLink(IncomingLink):
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client's link is gone. What it sent still goes where it has to."""
+        """The client's link is gone. What it sent still goes where it has to, if there is room for it."""
         self._closed = True
         if not self._unanswered_messages:
             self._close_lanes()
+            return
+        for lane in self._lanes.values():
+            lane.abandon()
 
     def _close_lanes(self) -> None:
         for lane in self._lanes.values():

@@ -362,6 +362,8 @@ class Engine:
             self._relays.close_sender(peer, link)
         elif kind == Kind.PRODUCER_ABANDON:
             self._links.abandon_producer(peer, link)
+            if (router := peer.routers.get(link)) is not None and self._failed is None:
+                self._routes.abandon(router, now_ms)
         elif kind == Kind.CONSUMER_CLOSE:
             consumer = peer.consumers.get(link)
             if consumer is not None:

@@ -89,7 +89,10 @@ class Links:
         peer.routers.pop(link, None)
 
     def abandon_producer(self, peer: Peer, link: int) -> None:
-        """Its client has gone, and its frontend waits for the last answers: nothing waits any more."""
+        """Its client has gone, and its frontend waits for the last answers: nothing waits any more.
+
+        A router's link is for `Routes.abandon`.
+        """
         producer = peer.producers.get(link)
         if producer is not None:
             self._admission.abandon(producer)

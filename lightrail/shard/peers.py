@@ -84,10 +84,12 @@ class Producer(Numbered):
 class RouteProducer(Numbered):
     """A sending link to sets of queues, each under the number that its frontend gave it."""
 
-    __slots__ = ("part", "sets")
+    __slots__ = ("abandoned", "part", "sets")
 
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
+        self.abandoned = False
+        """Its client has gone: nothing waits for room any more."""
         self.part = part
         """How many messages of the last batch were taken, and the others refused; 0 where all were."""
         self.sets: dict[int, list[Queue] | Refusal] = {}

@@ -84,6 +84,11 @@ class Routes:
         elif not self.holding.add(producer, part, None):
             self._no_room(producer, part)
 
+    def abandon(self, producer: RouteProducer, now_ms: int) -> None:
+        """Who sent has gone: what waits is stored where there is room, and refused where there is none."""
+        producer.abandoned = True
+        self.resume(now_ms)
+
     def resume(self, now_ms: int) -> None:
         """Something may have changed: what waits is looked at again, each link's in order."""
         lines = self.holding.lines
@@ -104,10 +109,12 @@ class Routes:
 
     def _hold(self, producer: RouteProducer, part: bytes, wait: Wait, _now_ms: int) -> bool:
         """A batch that just came has to wait; returns whether it can."""
-        return self.holding.add(producer, part, wait)
+        return not producer.abandoned and self.holding.add(producer, part, wait)
 
     def _still(self, producer: RouteProducer, part: bytes, wait: Wait, now_ms: int) -> bool:
         """The head of a line has to wait (on); returns whether it may."""
+        if producer.abandoned:
+            return False
         since = self.holding.lines[producer][0].wait
         if since is None:
             self.holding.begin(producer, wait)

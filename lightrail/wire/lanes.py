@@ -63,6 +63,7 @@ class Lane(Producer):
         "_again",
         "_declared",
         "_held",
+        "_is_abandoned",
         "_is_open",
         "_is_refusing",
         "_label",
@@ -90,6 +91,7 @@ class Lane(Producer):
         self._stored = stored
         self._refused = refused
         self._is_open = False
+        self._is_abandoned = False
         self._next = 1
         self._unanswered: dict[int, Load] = {}
         self._is_refusing = False
@@ -141,6 +143,12 @@ class Lane(Producer):
         else:
             self._peer.post(load.part)
 
+    def abandon(self) -> None:
+        """The link is gone before everything had its answer: nothing of it is to wait for room any more."""
+        self._is_abandoned = True
+        if self._is_open:
+            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+
     def close(self) -> None:
         """The link is gone, and everything has its answer."""
         if self._is_open:
@@ -187,6 +195,8 @@ class Lane(Producer):
             if self._declared.get(load.number_of_set) != load.queues:
                 self._say_set(load.number_of_set, load.queues)
             self._peer.post(load.part)
+        if self._is_abandoned:
+            self._peer.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def ready(self) -> None:
         """Frames need not wait for it."""

@@ -6,6 +6,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
+from lightrail.wire.frames import Kind, frame
 from tests.support.shard_scene import Peer, Scene
 
 FLOW = Policy(max_length=2, overflow="flow_control")
@@ -145,3 +146,21 @@ def test_a_queue_that_is_dropped_lets_the_sender_look_anew() -> None:
     scene.settle_down()
     ((_, number, refusal),) = [each for each in peer.refusals if each[1] == 2]
     assert (number, refusal.condition) == (2, conditions.NOT_FOUND)
+
+
+def test_what_a_client_that_has_gone_left_waiting_is_refused_and_not_stored_later() -> None:
+    scene, peer = opened()
+    peer.route(1, 2, 5, [b"3"])
+    peer.route(1, 3, 5, [b"4"])
+    scene.settle_down()
+    peer.say(frame(Kind.PRODUCER_ABANDON, link=1))
+    scene.settle_down()
+    assert [number for _, number, _ in peer.refusals] == [2, 3]
+    peer.route(1, 4, 5, [b"5"], afresh=True)
+    scene.settle_down()
+    assert [number for _, number, _ in peer.refusals] == [2, 3, 4]
+    take(scene, peer, 2)
+    peer.route(1, 5, 5, [b"6"], afresh=True)
+    scene.settle_down()
+    assert peer.accepted(1) == [5]
+    assert depths(scene) == [3, 1]

@@ -91,6 +91,19 @@ def test_after_a_greeting_everything_is_said_again() -> None:
     assert [(said.kind, said.number) for said in rig.shard.take()] == [(Kind.TARGETS, 3), (Kind.ROUTE, 4)]
 
 
+def test_a_link_that_is_gone_is_said_behind_its_last_frame_and_after_a_greeting_too() -> None:
+    rig = Rig()
+    rig.lane.abandon()
+    assert rig.shard.take() == []
+    rig = Rig()
+    rig.send("x")
+    rig.lane.abandon()
+    assert rig.shard.take()[-1].kind == Kind.PRODUCER_ABANDON
+    rig.lane.say_all()
+    kinds = [said.kind for said in rig.shard.take()]
+    assert kinds == [Kind.PRODUCER_OPEN, Kind.TARGETS, Kind.ROUTE, Kind.PRODUCER_ABANDON]
+
+
 def test_what_was_refused_only_for_what_was_before_it_is_sent_again_in_order() -> None:
     rig = Rig()
     for batch in "vwxy":

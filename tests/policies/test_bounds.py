@@ -45,9 +45,7 @@ def test_reject_says_so_and_keeps_what_is_there(names: Names) -> None:
 
 
 @checks("overflow")
-def test_discard_incoming_accepts_and_drops_what_does_not_fit(
-    names: Names, amqp: BlockingConnection
-) -> None:
+def test_discard_incoming_accepts_and_drops_what_does_not_fit(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue(max_length=2, overflow="discard_incoming")
     sender = amqp.create_sender(queue)
     assert {outcome(amqp, sender, Message(body=f"{number}")) for number in range(5)} == {"accepted"}

@@ -97,9 +97,7 @@ def test_an_age_is_for_what_comes_from_then_on(names: Names) -> None:
 
 
 @checks("max_message_bytes")
-def test_a_smaller_message_size_holds_for_links_that_are_open(
-    names: Names, amqp: BlockingConnection
-) -> None:
+def test_a_smaller_message_size_holds_for_links_that_are_open(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue()
     sender = amqp.create_sender(queue)
     sender.send(Message(body="x" * 2000))

@@ -58,9 +58,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     authority = Authority(directory / "ca")
     server = authority.sign("localhost", "DNS:localhost,IP:127.0.0.1")
     flags = ("--https", "127.0.0.1:0", "--amqps", "127.0.0.1:0")
-    with Broker(
-        directory / "data", *flags, "--tls-certificate", server.certificate, "--tls-key", server.key
-    ) as broker, Http(broker.http, "root", "root") as root, Http(broker.http, "alice", "alice") as alice:
+    with (
+        Broker(
+            directory / "data", *flags, "--tls-certificate", server.certificate, "--tls-key", server.key
+        ) as broker,
+        Http(broker.http, "root", "root") as root,
+        Http(broker.http, "alice", "alice") as alice,
+    ):
         yield Guarded(broker, authority.path, root, alice)
 
 
@@ -203,9 +207,7 @@ def test_links_of_an_expired_name_are_told(names: Names, amqp: BlockingConnectio
 
 
 @checks("auto_create")
-def test_the_nearest_name_above_says_whether_use_makes_queues(
-    names: Names, amqp: BlockingConnection
-) -> None:
+def test_the_nearest_name_above_says_whether_use_makes_queues(names: Names, amqp: BlockingConnection) -> None:
     names.give("closed", "none", auto_create=False)
     names.give("closed/open", "none", auto_create=True)
     closed, opened = names.name("closed/q"), names.name("closed/open/q")

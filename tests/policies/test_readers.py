@@ -33,9 +33,7 @@ def test_a_second_consumer_is_refused_over_amqp_and_http(names: Names, amqp: Blo
 
 
 @checks("single_active")
-def test_one_consumer_gets_everything_and_the_next_takes_over(
-    names: Names, amqp: BlockingConnection
-) -> None:
+def test_one_consumer_gets_everything_and_the_next_takes_over(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue(single_active=True)
     with connected(names.broker.amqp) as other:
         active = listen(other, queue, credit=10)

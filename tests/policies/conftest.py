@@ -2,13 +2,14 @@
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from proton.utils import BlockingConnection
 
 pytest.register_assert_rewrite(
     "tests.policies.driver",
-    *(f"tests.policies.stories_of_{each}" for each in ("combinations", "messages", "names", "queues")),
+    *(f"tests.policies.{each.stem}" for each in Path(__file__).parent.glob("stories_of_*.py")),
 )
 
 from tests.policies.driver import Names  # noqa: E402 - its assertions are told in full

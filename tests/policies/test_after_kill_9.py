@@ -6,14 +6,27 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.policies import stories_of_combinations, stories_of_messages, stories_of_names, stories_of_queues
+from tests.policies import (
+    stories_of_combinations,
+    stories_of_messages,
+    stories_of_names,
+    stories_of_queues,
+    stories_of_routes,
+)
 from tests.policies.driver import Names
 from tests.policies.laws import Story
 from tests.support.broker import Broker
 
+MODULES = (
+    stories_of_messages,
+    stories_of_queues,
+    stories_of_names,
+    stories_of_combinations,
+    stories_of_routes,
+)
 STORIES: dict[str, Story] = {
     name: function
-    for module in (stories_of_messages, stories_of_queues, stories_of_names, stories_of_combinations)
+    for module in MODULES
     for name, function in vars(module).items()
     if inspect.isgeneratorfunction(function) and function.__module__ == module.__name__
 }

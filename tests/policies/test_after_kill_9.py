@@ -41,8 +41,11 @@ class Half:
     error: Exception | None = None
 
 
-@pytest.fixture(scope="module")
-def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Half]]:
+@pytest.fixture(scope="module", params=[1, 3], ids=["once", "thrice"])
+def halves(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Half]]:
+    """Killed once, or again as soon as it serves: what recovery made of a journal can be recovered."""
     data = tmp_path_factory.mktemp("stories") / "data"
     found = {}
     with Broker(data, "--shards", "2") as broker:
@@ -54,6 +57,9 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Half]
             except Exception as error:
                 half.error = error
         broker.kill_everything()
+    for _ in range(request.param - 1):
+        with Broker(data, "--shards", "2") as broker:
+            broker.kill_everything()
     with Broker(data, "--shards", "2") as broker:
         for half in found.values():
             half.names.move_to(broker)

@@ -70,12 +70,14 @@ class Sender:
             await self._routers.send(record, message)
             return None
         producer = self._producers.get(record.name)
-        if producer is None or producer.created != record.created:
+        if producer is None or not producer.knows(record):
             peer, epoch = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
-            if producer is None or producer.created != record.created:
-                # One for a queue of this name that was deleted may still be there: what it sends is lost with
-                # that queue. Its shard hears of the deletion with the opening of the new one, and ends it.
+            if producer is None or not producer.knows(record):
+                # Shards look at the directory when a producer is opened. Through the former one the message
+                # would be taken as the former policy says, or get lost with a queue that was deleted.
+                if producer is not None:
+                    producer.retire()
                 producer = self._producers[record.name] = QueueProducer(
                     self, peer, self._shards.next_link(), record, epoch, self._loop
                 )
@@ -138,9 +140,10 @@ class QueueProducer(Producer):
         "_next",
         "_peer",
         "_refused",
+        "_retired",
+        "_revision",
         "_sender",
         "_unanswered",
-        "created",
         "idle_since",
         "queue",
     )
@@ -156,8 +159,7 @@ class QueueProducer(Producer):
     ) -> None:
         self.number = number
         self.queue = record.name
-        self.created = record.created
-        """Which queue of this name it is for."""
+        self._revision = record.revision
         self.idle_since: float | None = monotonic()
         """When the last answer was given, or None while messages are under way."""
         self._sender = sender
@@ -169,6 +171,16 @@ class QueueProducer(Producer):
         self._held: deque[_Batch] = deque()
         """What waits until everything has its answer: the shard refuses all that is not afresh."""
         self._refused = False
+        self._retired = False
+
+    def knows(self, record: Name) -> bool:
+        """Whether the shard had this policy, or a later one, when this producer was opened."""
+        return record.revision <= self._revision
+
+    def retire(self) -> None:
+        """Nothing more is sent through it: it goes when everything has its answer."""
+        self._retired = True
+        self._turn()
 
     async def send(self, message: Outgoing, wait_ms: int) -> Stored:
         """Sends one message and waits for its answer. Raises Problem."""
@@ -269,6 +281,8 @@ class QueueProducer(Producer):
             self._post(batch)
         if not self._unanswered:
             self.idle_since = monotonic()
+            if self._retired:
+                self._peer.close_producer(self.number)
 
     def _fail(self, problem: Problem) -> None:
         for batch in (*self._unanswered.values(), *self._held):

@@ -41,14 +41,20 @@ class Half:
     error: Exception | None = None
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["once", "thrice"])
+@pytest.fixture(
+    scope="module",
+    params=[("journal", 1), ("journal", 3), ("sqlite", 1)],
+    ids=["journal", "journal thrice", "sqlite"],
+)
 def halves(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Half]]:
     """Killed once, or again as soon as it serves: what recovery made of a journal can be recovered."""
+    store, times = request.param
+    flags = ("--shards", "2", "--store", store)
     data = tmp_path_factory.mktemp("stories") / "data"
     found = {}
-    with Broker(data, "--shards", "2") as broker:
+    with Broker(data, *flags) as broker:
         for name, story in STORIES.items():
             names = Names(broker, name)
             half = found[name] = Half(names, story(names))
@@ -57,10 +63,10 @@ def halves(
             except Exception as error:
                 half.error = error
         broker.kill_everything()
-    for _ in range(request.param - 1):
-        with Broker(data, "--shards", "2") as broker:
+    for _ in range(times - 1):
+        with Broker(data, *flags) as broker:
             broker.kill_everything()
-    with Broker(data, "--shards", "2") as broker:
+    with Broker(data, *flags) as broker:
         for half in found.values():
             half.names.move_to(broker)
         yield found

@@ -165,3 +165,14 @@ def test_what_is_sent_to_a_queue_that_was_made_again_is_there_and_nothing_of_bef
             anybody.send(Message(address=queue, body="new"))
         assert names.take(queue) == ["new"]
         assert names.rest(queue) == []
+
+
+def test_what_is_sent_after_the_answer_to_a_change_is_taken_as_the_new_policy_says(names: Names) -> None:
+    for number in range(10):
+        queue = names.queue(f"changed{number}")
+        names.send(queue, "now")
+        names.put(queue, delay=True)
+        names.send(queue, "later", DeliveryDelay=3600)
+        names.put(queue, delay=True, max_length=2)
+        assert names.post(queue).status == 503
+        assert [each["state"] for each in names.peek(queue)] == ["ready", "delayed"]

@@ -142,7 +142,7 @@ def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
         before = sending(sender)
         await turn()
         old = peer.producer
-        after = asyncio.create_task(sender.send(replace(Q, created=Q.created + 1), MESSAGE))
+        after = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
         await turn()
         (_, new) = cast(Any, peer.producers.values())
         assert len(peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE)) == 4
@@ -152,11 +152,32 @@ def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
         new.stored(1, 0)
         assert await after == 0
         # The end of the former one has left the new one where it is.
-        again = asyncio.create_task(sender.send(replace(Q, created=Q.created + 1), MESSAGE))
+        again = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
         await turn()
         assert len(peer.producers) == 2
         new.stored(2, 1)
         assert await again == 1
+
+    scene(check)
+
+
+def test_a_policy_that_changed_is_known_to_the_shard_before_the_next_message() -> None:
+    async def check(sender: Sender, peer: FakePeer) -> None:
+        before = sending(sender)
+        await turn()
+        old = peer.producer
+        after = asyncio.create_task(sender.send(replace(Q, revision=Q.revision + 1), MESSAGE))
+        await turn()
+        old.stored(1, 0)
+        assert await before == 0
+        # The former one is closed when it has its answers; who read the name earlier uses the new one.
+        new = peer.producer
+        assert new is not old
+        late = sending(sender)
+        await turn()
+        new.stored(1, 1)
+        new.stored(2, 2)
+        assert (await after, await late) == (1, 2)
 
     scene(check)
 

@@ -23,8 +23,8 @@ are RFC 3339 in UTC. A policy is kept as it was given; a field that was left out
 | `queue` | holds messages until consumers take them; `NAME/$dlq` has those that failed |
 | `router` | gives messages on to its subscribers |
 
-A field changes with `PUT /NAME/!policy` (or `lightrail-admin names set`) and takes effect at once, under open
-links too.
+A field changes with `PUT /NAME/!policy` (or `lightrail-admin names set`). It holds within 50 ms, under open links
+too, and for every attach and HTTP request that begins after the answer.
 """
 TABLE = "\n| field | values | default | |\n|---|---|---|---|\n"
 SECTIONS = (

@@ -93,6 +93,10 @@ class Follower:
                 if each.policy != encode_declared(named):
                     self._change(queue, named)
                 self._performer.touched[queue] = None
+                if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
+                    # A shared subscription: its links open it again in a moment, or they ended with the
+                    # broker and it would gather messages for ever. A user's queue may have had none yet.
+                    self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
                 continue
             gone = named.role is Role.QUEUE or rules.is_system(rules.owner(each.name))
             queue = self._queues.restore(each, now_ms, known=not gone)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from proton import Condition, Delivery, Message, Timeout
+from proton import UNDESCRIBED, Array, Condition, Data, Delivery, Link, Message, Timeout, symbol
+from proton.reactor import LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver, BlockingSender, LinkDetached
 
 from tests.support import wait
@@ -203,6 +204,16 @@ def transferred(names: Names, source: str, target: str | None, **asked: Any) -> 
 
 
 # --- python-qpid-proton ----------------------------------------------------------------------------------
+
+
+class Shared(LinkOption):
+    """The capability of a source at a router that says: a subscription of all links of this name."""
+
+    def apply(self, link: Link) -> None:
+        link.source.capabilities.put_py_array(Array(UNDESCRIBED, Data.SYMBOL, symbol("shared")))
+
+    def test(self, link: Link) -> bool:
+        return bool(link.is_receiver)
 
 
 def reject(connection: BlockingConnection, receiver: BlockingReceiver, condition: str, why: str) -> None:

@@ -3,7 +3,9 @@
 import itertools
 from collections.abc import Iterator
 
-from tests.policies.driver import Names, instant, refused
+from proton.utils import BlockingConnection
+
+from tests.policies.driver import Names, Shared, instant, refused
 from tests.policies.laws import survives
 from tests.support import wait
 from tests.support.hook import Answer, Got, Hook
@@ -128,3 +130,18 @@ def what_fails_to_the_end_is_a_dead_letter(names: Names) -> Iterator[None]:
         names.send(router, "after")
         assert names.dead(queue).body == b"after"
         assert len([got for got in hook.got if got.body == b"after"]) == 2
+
+
+@survives("lifetime")
+def subscriptions_of_clients_that_ended_with_the_broker_go(names: Names) -> Iterator[None]:
+    router = names.router(unroutable="drop")
+    client = BlockingConnection(f"amqp://{names.broker.amqp}", timeout=30)
+    client.create_receiver(router, name="own")
+    client.create_receiver(router, name="news|1", options=[Shared()])
+
+    def subscriptions() -> list[object]:
+        return list(names.http("GET", f"/{router}/!subscriptions").json()["subscriptions"])
+
+    assert len(subscriptions()) == 2
+    yield
+    wait.until(lambda: not subscriptions(), "both are gone")

@@ -398,6 +398,26 @@ def test_a_queue_lives_as_long_as_a_lock_of_its_last_consumer() -> None:
     assert scene.wishes == ["q"]
 
 
+def test_a_shared_subscription_whose_links_do_not_come_back_after_a_restart_goes() -> None:
+    files, names = FakeFiles(), EveryName()
+    given = Policy.parse({"role": "queue", "lifetime": "last_consumer"})
+    kept, gone, own = "r/$subscriptions/kept", "r/$subscriptions/gone", "q"
+    for name in (kept, gone, own):
+        names.give(name, given)
+    scene, peer = restart(files, names)
+    for link, name in enumerate((kept, gone, own), 1):
+        peer.produce(link, name)
+        peer.send(link, 1, [b"m"])
+    end(scene)
+    scene, peer = restart(files, names)
+    peer.consume(1, kept)
+    for _ in range(2):
+        peer.ping()
+        scene.tick(3_000)
+    assert scene.wishes == [gone]
+    end(scene)
+
+
 # --- many of them --------------------------------------------------------------------------------------
 
 

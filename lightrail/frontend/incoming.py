@@ -69,7 +69,7 @@ class IncomingLink(Producer):
         if head != self._head:
             # Every message with this header section has the same; the engine has checked it.
             self._head = head
-            self._head_attributes = _said_by(head)
+            self._head_attributes = _said_by(bytes(head))
         durable, priority, ttl = self._head_attributes
         expires = 0
         if ttl is not None:

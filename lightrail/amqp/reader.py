@@ -59,8 +59,10 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
         if kind == 0 and offset == 2:
             if size > SHORTEST_TRANSFER and data[position + 8 : position + 11] == b"\x00S\x14":
                 other = _other_shape(connection, data, position, channel)
+                if other is not None and other is shape:
+                    other = _shape_by_header(other, data, position)
                 if other is not None and other is not shape:
-                    connection.shape = other
+                    connection.shape = other.link.shape = other
                     after = _take(other, data, position, end)
                     if after != position:
                         position = after
@@ -105,6 +107,17 @@ def _other_shape(connection: "Connection", data: bytes, position: int, channel: 
         return None
     link = session.inputs.get(handle)
     return link.shape if type(link) is ReceivingLink else None
+
+
+def _shape_by_header(shape: Shape, data: bytes, position: int) -> Shape | None:
+    """The shape of the same link's transfers whose messages begin with the header section that is here."""
+    at = position + shape.offset
+    head = data[at : at + 4]
+    if head == b"\x00Sp\xc0":
+        head = data[at : at + 5 + int.from_bytes(data[at + 4 : at + 5], "big")]
+    elif head != b"\x00Sp\x45":
+        head = b""
+    return shape.link.shapes.get(head)
 
 
 def _take(shape: Shape, data: bytes, position: int, end: int) -> int:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class ReceivingLink(Link):
     """A link on which the peer sends."""
 
-    __slots__ = ("_head_known", "allowed", "assembly", "shape")
+    __slots__ = ("_head_known", "allowed", "assembly", "shape", "shapes")
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
@@ -46,12 +46,15 @@ class ReceivingLink(Link):
         """The delivery of several frames that is under way."""
         self.shape: Shape | None = None
         """What its transfers look like, once one has been read."""
+        self.shapes: dict[bytes, Shape] = {}
+        """The same for each header section of late, as messages of several priorities have."""
         self._head_known = b""
 
     def release(self) -> None:
         """Let go of everything that is under way."""
         self._end_assembly()
         self.shape = None
+        self.shapes.clear()
         self.session.connection.forget_shape(self)
 
     # --- credit ------------------------------------------------------------------------------------------
@@ -199,6 +202,10 @@ class ReceivingLink(Link):
                 most,
             )
             session.connection.use_shape(self.shape)
+            if self.shape is not None:
+                self.shapes[self.shape.head] = self.shape
+                if len(self.shapes) > limits.SHAPES_PER_LINK_MAX:
+                    del self.shapes[next(iter(self.shapes))]
 
     def _hold(self, assembly: Assembly, more_bytes: int) -> None:
         """A part of a message is kept until its last frame comes; a connection may not have many such."""

@@ -19,6 +19,8 @@ properties (00 53 73 c0 size count) the count must be at most 8, so that there i
 (messaging 3.2.4), or that field must be null. The sections that repeat are the header, and annotations where
 they do (JMS clients send the same ones with every message).
 
+A link keeps a shape for each of several header sections: messages whose priorities take turns have as many.
+
 When many frames of one size follow each other, a regular expression made from the shape checks a whole run of
 them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as
 some hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.

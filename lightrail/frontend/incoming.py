@@ -4,6 +4,7 @@ Backpressure is the sum of three numbers that never exceeds the window: credit t
 came and were not answered. A shard that is slow, full or away answers nothing, so nothing more is granted.
 """
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from lightrail.amqp.events import Transfers
@@ -15,6 +16,13 @@ from lightrail.wire.shards import Producer
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+
+
+@lru_cache(maxsize=limits.HEADERS_CACHED)
+def _said_by(head: bytes) -> tuple[bool, int, int | None]:
+    """(durable, priority, ttl) of a header section, or of none."""
+    header = decode_header(head)
+    return header.durable, header.priority, header.ttl
 
 
 class IncomingLink(Producer):
@@ -60,9 +68,8 @@ class IncomingLink(Producer):
         head = event.head
         if head != self._head:
             # Every message with this header section has the same; the engine has checked it.
-            header = decode_header(head)
             self._head = head
-            self._head_attributes = (header.durable, header.priority, header.ttl)
+            self._head_attributes = _said_by(bytes(head))
         durable, priority, ttl = self._head_attributes
         expires = 0
         if ttl is not None:

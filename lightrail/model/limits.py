@@ -25,6 +25,8 @@ NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
 SYMBOL_CACHE_MAX: Final = 1_024
 """Interned symbols per process."""
+SHAPES_PER_LINK_MAX: Final = 16
+"""Header sections whose transfers a link reads by comparison; there are ten priorities."""
 IDLE_TIME_OUT_MS: Final = 60_000
 """Silence after which we close a connection; announced as half of it (spec 2.4.5)."""
 OPENING_TIME_MS: Final = 10_000
@@ -46,6 +48,8 @@ FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 that more comes from are not read."""
 FRONTEND_UNFINISHED_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages whose last frame has not come, of all connections; past it the largest holders go."""
+HEADERS_CACHED: Final = 256
+"""Header sections of which a process knows what they say; that of one sender's messages hardly changes."""
 REFUSED_PAUSE_MS: Final = 500
 """No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000

@@ -12,6 +12,7 @@ from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.amqp.survey import may_have_ttl, survey
 from lightrail.amqp.values import DecodeError
+from lightrail.model import limits
 
 from .peer import Peer, amqp, data, opened, transfer
 
@@ -98,6 +99,37 @@ def test_the_common_forms_are_learned(sections: bytes, first: int, monkeypatch: 
     assert count["complete"] <= 5
 
 
+def test_headers_that_take_turns_are_learned_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = opened()
+    link = peer.sender(credit=1_000)
+    count = {"complete": 0}
+    on_transfer = type(link).on_transfer
+
+    def counted(*arguments: Any) -> None:
+        count["complete"] += 1
+        on_transfer(*arguments)
+
+    monkeypatch.setattr(type(link), "on_transfer", counted)
+    heads = [
+        b"",
+        HEAD,
+        b"\x00Sp\x45",
+        *(b"\x00Sp\xc0\x04\x02\x41\x50" + bytes([level]) for level in range(10)),
+    ]
+    chunk = b"".join(amqp(transfer(number), heads[number % 13] + data(b"x")) for number in range(1, 131))
+    found = [event for event in peer.feed(chunk) if isinstance(event, events.Transfers)]
+    assert [event.head for event in found] == [heads[number % 13] for number in range(1, 131)]
+    assert count["complete"] == 13
+
+
+def test_a_link_knows_no_more_headers_than_are_allowed() -> None:
+    peer = opened()
+    link = peer.sender()
+    for number in range(100):
+        peer.feed(amqp(transfer(number), b"\x00Sp\xc0\x04\x02\x41\x50" + bytes([number]) + data(b"x")))
+    assert len(link.shapes) == limits.SHAPES_PER_LINK_MAX
+
+
 def test_messages_that_may_expire_are_never_read_by_comparison() -> None:
     fast, complete = pair()
     chunk = b"".join(
@@ -178,7 +210,7 @@ def test_properties_that_grow_past_eight_leave_the_run(monkeypatch: pytest.Monke
 
 MESSAGES = st.builds(
     lambda head, middle, body: head + middle + body,
-    st.sampled_from([b"", HEAD, b"\x00Sp\x45", b"\x00Sp\xc0\x02\x01\x41"]),
+    st.sampled_from([b"", HEAD, b"\x00Sp\x45", b"\x00Sp\xc0\x04\x02\x41\x50\x09", b"\x00Sp\xc0\x04"]),
     st.sampled_from([b"", b"", ANNOTATIONS, PROPERTIES, EXPIRING, CREATED, ANNOTATIONS + PROPERTIES]),
     st.sampled_from([data(b"x" * 20), data(b"x" * 20), data(b"y" * 21), b"\x00Sw\x40", b"", b"garbage"]),
 )

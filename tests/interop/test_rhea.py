@@ -179,6 +179,7 @@ def test_outcomes_and_redelivery(broker: Broker, queue: str) -> None:
         "x-opt-dead-letter-source": queue,
         "x-opt-dead-letter-condition": "example:bad",
         "x-opt-dead-letter-description": "not like this",
+        "x-opt-dead-letter-count": 1,
     }
 
 
@@ -220,6 +221,8 @@ def test_users_and_tls(tmp_path: Path, queue: str) -> None:
     password = tmp_path / "password"
     password.write_text("secret\n")
     assert admin.main(["--data", str(data), "user", "add", "alice", "--password-file", str(password)]) == 0
+    # A certificate proves a name; what the name may do is said like that of any user.
+    assert admin.main(["--data", str(data), "permission", "set", "erin", "/", "all"]) == 0
     with Broker(
         data,
         *("--amqps", "127.0.0.1:0", "--tls-certificate", server.certificate, "--tls-key", server.key),

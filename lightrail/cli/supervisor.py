@@ -270,8 +270,9 @@ class Supervisor:
                 if self.stopping.is_set():
                     return
             self.served = True
-            on_ready([child.describe() for child in self.children])
+            # First the gateway: who reads that the broker serves may ask it at once.
             self.changed()
+            on_ready([child.describe() for child in self.children])
             await self._first(stopping, *keepers)
         finally:
             self.stopping.set()

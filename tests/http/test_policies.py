@@ -105,7 +105,7 @@ def test_a_shard_that_is_started_again_is_found_by_those_who_wait(tmp_path: Path
         queue(http, "q")
         http("POST", "/q", "before")
         with Http(broker.http, deadline_s=60) as waiting:
-            # Completed, and not only received: that is answered when it is on disk, so no kill brings it back.
+            # Completed, not only received: that is answered when it is on disk, so no kill brings it back.
             taken = http("POST", "/q/!head?timeout=10")
             assert taken.body == b"before"
             assert http("DELETE", taken.headers["location"]).status == 200

@@ -70,7 +70,7 @@ class Sender:
             await self._routers.send(record, message)
             return None
         producer = self._producers.get(record.name)
-        if producer is None or not producer.knows(record):
+        if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
             peer, epoch = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
             if producer is None or not producer.knows(record):

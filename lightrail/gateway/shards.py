@@ -14,6 +14,16 @@ from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardPeer, State
 
 
+class _Turn:
+    """Those who want to know where a name is, one after the other."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
 class Shards:
     """One link to each shard.
 
@@ -32,6 +42,8 @@ class Shards:
         self._boot = boot
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._routes: dict[str, tuple[int, int]] = {}
+        self._turns: dict[str, _Turn] = {}
+        """Names that are being looked up."""
         self._links = itertools.count(1)
         self._flush_scheduled = False
 
@@ -71,15 +83,37 @@ class Shards:
     async def route(self, name: str) -> tuple[ShardPeer, int]:
         """The shard and the epoch of a queue or relay; one that is nowhere yet is placed."""
         known = self._routes.get(name)
-        if known is None:
-            if len(self._routes) >= limits.QUEUES_MAX:
-                self._routes.clear()
-            placed = await self._coordinator.place(name)
-            known = self._routes[name] = (placed.shard, placed.epoch)
+        if known is None or name in self._turns:
+            known = await self._look_up(name)
         peer = self.peers.get(known[0])
         if peer is None:
             raise ShardAway(f"{name} is on shard {known[0]}, which this gateway does not know")
         return peer, known[1]
+
+    def looks_up(self, name: str) -> bool:
+        """Whether some wait to know where a name is: what is sent to it now has to wait behind them."""
+        return name in self._turns
+
+    async def _look_up(self, name: str) -> tuple[int, int]:
+        """Callers get on in the order they came, those who come meanwhile behind them.
+
+        What each of them sends next would otherwise overtake what waits here, and a queue's order be lost.
+        """
+        turn = self._turns.setdefault(name, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                known = self._routes.get(name)
+                if known is None:
+                    if len(self._routes) >= limits.QUEUES_MAX:
+                        self._routes.clear()
+                    placed = await self._coordinator.place(name)
+                    known = self._routes[name] = (placed.shard, placed.epoch)
+                return known
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[name]
 
     def forget(self, names: Iterable[str]) -> None:
         """These may be elsewhere from now on."""

@@ -92,6 +92,9 @@ class FakeShards:
     async def route(self, name: str) -> tuple[FakePeer, int]:
         return self.peer, 1
 
+    def looks_up(self, name: str) -> bool:
+        return False
+
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         self.requests.append((name, op, fields))
         return Answer({"found": True}, memoryview(b""))

@@ -3,16 +3,22 @@
 ``sqlite.py`` keeps them in one file for the processes of one machine, ``memory.py`` in one process. Every
 method is one transaction; what it has answered survives the death of any process.
 
-Names, subscriptions and rights are entries: a text under a key, with the revision that made the key and the
-one that last changed it, as etcd has them. Revisions rise by one with each transaction that writes. A deleted
-entry is remembered for a while, so that whoever follows hears of the deletion.
+Everything is an entry: a text under a key, with the revision that made the key and the one that last changed
+it, as etcd has them (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
+writes. A deleted entry is remembered for a while, so that whoever follows hears of the deletion.
+
+`map.py` is a process's view of where queues are and who serves them, `namespace/directory.py` its view of names.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
+
+
+WRITES_MAX: Final = 100
+"""Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
 
 
 class CoordinatorError(Exception):
@@ -80,23 +86,23 @@ class Coordinator(Protocol):
         """32 random bytes, the same for all processes: answers about unknown users are made from them."""
 
     async def shards(self) -> int:
-        """Number of shards, 0 when it was never set."""
+        """Number of shards that were ever made known and not removed."""
 
     async def set_shards(self, count: int) -> None:
-        """Set it. Raises ShardsInUse when a shard that would go holds queues."""
+        """Shards 0 to `count` - 1, and no others. Raises ShardsInUse when one that would go holds queues."""
 
     async def place(self, queue: str) -> Placement:
-        """Where a queue is; one that is nowhere is placed on the least loaded shard, in epoch 1.
+        """Where a queue is; one that is nowhere is placed, in epoch 1: see `placement.choose`.
 
-        ``NAME/$dlq`` is always where NAME is, which is placed with it. Raises CoordinatorError when the
-        number of shards was never set.
+        ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
+        there is no shard that takes queues.
         """
 
     async def placement(self, queue: str) -> Placement | None:
         """Where a queue is, or None."""
 
     async def placements(self) -> dict[str, Placement]:
-        """All queues that are placed."""
+        """All queues that are placed, without dead-letter queues."""
 
     async def unplace(self, queues: Sequence[str]) -> None:
         """Forget where queues are that were deleted: made again, they may be placed elsewhere."""
@@ -116,6 +122,19 @@ class Coordinator(Protocol):
 
     async def entries(self, prefix: str) -> list[Entry]:
         """All entries whose keys begin with `prefix`, sorted by key, without deleted ones."""
+
+    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
+        """Keep an entry for as long as this process lives and reaches the coordinator.
+
+        With etcd it hangs on a lease, which is refreshed, and is written again after the lease was lost; in a
+        file it stays until `unregister` or the next process that registers. It takes the place of whatever is
+        there: who may do so was found out before. `displaced` is called, on the loop, with the value of another
+        process that has taken the key since; the entry is then left alone. Calling it again gives the entry
+        another value.
+        """
+
+    async def unregister(self, key: str) -> None:
+        """Takes such an entry away, if it still is ours."""
 
     def news(self, since: int) -> News | None:
         """What changed after revision `since`; None for nothing.

@@ -284,3 +284,13 @@ PUSH_RETRY_AFTER_MS_MAX: Final = 3_600_000
 PUSH_URL_BYTES: Final = 2_048
 PUSH_ALLOW_MAX: Final = 1_000
 """Patterns in the setting push_allow."""
+
+# --- moving queues ------------------------------------------------------------------------------------------
+MOVES_AT_ONCE: Final = 8
+"""Queues that one shard copies to itself at the same time."""
+MOVE_SEALED_MS: Final = 10_000
+"""A source that has been sealed for so long tries to win its queue back."""
+MOVE_CHUNK_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of messages in one answer to `export`; at least one message."""
+MOVE_CHUNK_MESSAGES: Final = 20_000
+"""Messages in the same."""

@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
 
 HEADER: Final = Struct("<BBHIIIQ")
@@ -64,6 +64,8 @@ class Kind(IntEnum):
     STORED = 76
     GRANT = 77
     OUTCOME = 78
+    MOVED = 79
+    BOUNCED = 80
 
 
 # Flags of ENQUEUE.

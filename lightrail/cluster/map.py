@@ -1,0 +1,243 @@
+"""Map: one process's view of where queues are, which of them move, and who serves, as new as it was last asked.
+
+It follows the coordinator's entries as the directory of names does: `refresh()` is synchronous, costs
+microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
+from lightrail.cluster.placement import Placement
+from lightrail.model import names
+
+log = logging.getLogger("lightrail.cluster.map")
+
+PLACEMENT: Final = "placement/"
+MOVES: Final = "moves/"
+SHARD_SETS: Final = "shardsets/"
+SHARDS: Final = "shards/"
+FRONTENDS: Final = "frontends/"
+GATEWAYS: Final = "gateways/"
+
+
+class Placed(NamedTuple):
+    """A placement as it is written down, with the revision that guards a change of it."""
+
+    shard: int
+    epoch: int
+    revision: int
+
+    @property
+    def placement(self) -> Placement:
+        return Placement(self.shard, self.epoch)
+
+    @staticmethod
+    def encode(shard: int, epoch: int) -> str:
+        """The value of the entry ``placement/QUEUE``."""
+        return json.dumps({"shard": shard, "epoch": epoch}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A queue on its way to another shard: the entry ``moves/QUEUE``.
+
+    It is there from the plan to the commit. Its destination carries it out (docs/adr/0010).
+    """
+
+    queue: str
+    source: int
+    to: int
+    epoch: int
+    """Of the placement that it starts from."""
+    phase: str = "waiting"
+    """``waiting`` and copying, or ``frozen``: the destination has asked the source to seal."""
+    throttle: int = 0
+    """Bytes per second of the copy; 0 for as fast as it goes."""
+    asked_ms: int = 0
+    """When it was asked for, in milliseconds since 1970."""
+    order: int = 0
+    """Among those that were asked for together."""
+    revision: int = 0
+    """Of the entry; guards the next change."""
+
+    @property
+    def key(self) -> str:
+        return MOVES + self.queue
+
+    def encode(self) -> str:
+        """The value of its entry."""
+        fields = asdict(self)
+        del fields["queue"], fields["revision"]
+        return json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSet:
+    """What is known of a shard, alive or not, until it is removed: the entry ``shardsets/ID``."""
+
+    id: int
+    disk: str = ""
+    """Of its data directory; empty until the first process has registered."""
+    state: str = "active"
+    """``active``, or ``draining``: it gets no queues and is to lose those it has."""
+    revision: int = 0
+
+    def encode(self) -> str:
+        return json.dumps({"disk": self.disk, "state": self.state}, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process that serves: the entries ``shards/ID``, ``frontends/ID`` and ``gateways/ID``."""
+
+    id: int
+    boot: int
+    """Drawn when the process starts."""
+    address: str = ""
+    """ZeroMQ address: of a shard, where frontends find it; of a frontend, its control socket."""
+    metrics: str = ""
+    """``HOST:PORT`` of its own /metrics."""
+    http: str = ""
+    """Of a gateway: ``HOST:PORT``."""
+    disk: str = ""
+    """Of a shard: of its data directory."""
+    host: str = ""
+    zone: str = ""
+    version: str = ""
+    started_ms: int = 0
+
+    def encode(self) -> str:
+        fields = asdict(self)
+        del fields["id"]
+        return json.dumps(fields, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class MapChanges:
+    """What a refresh found changed."""
+
+    placements: set[str] = field(default_factory=set)
+    """Queues that are elsewhere, in another epoch, placed for the first time, or not any more."""
+    moves: set[str] = field(default_factory=set)
+    """Queues whose move began, went on or ended."""
+    shards: set[int] = field(default_factory=set)
+    """Shards that came, went, or changed their address or state."""
+    members: bool = False
+    """Frontends or gateways came or went."""
+
+
+Listener = Callable[[MapChanges], None]
+
+
+class Map:
+    """All placements, moves and members in memory."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._listeners: list[Listener] = []
+        self._placements: dict[str, Placed] = {}
+        self.moves: dict[str, Move] = {}
+        self.shard_sets: dict[int, ShardSet] = {}
+        self.shards: dict[int, Member] = {}
+        """Shards that are registered now."""
+        self.frontends: dict[int, Member] = {}
+        self.gateways: dict[int, Member] = {}
+        self.revision = 0
+
+    def listen(self, listener: Listener) -> None:
+        """Be told what changes from here on."""
+        self._listeners.append(listener)
+
+    def refresh(self) -> None:
+        """Takes in what changed, and tells who listens. Raises CoordinatorError."""
+        news = self._coordinator.news(self.revision)
+        if news is None:
+            return
+        changes = MapChanges()
+        if news.whole:
+            there = {entry.key for entry in news.entries}
+            for key in [key for key in self._keys() if key not in there]:
+                self._take(Entry(key, None, 0, 0), changes)
+        for entry in news.entries:
+            try:
+                self._take(entry, changes)
+            except (ValueError, TypeError, KeyError, CoordinatorError) as error:
+                log.error("the entry %s can't be read (%s); it stays as it was", entry.key, error)
+        self.revision = news.revision
+        if changes.placements or changes.moves or changes.shards or changes.members:
+            for listener in self._listeners:
+                listener(changes)
+
+    # --- questions -------------------------------------------------------------------------------------
+
+    def placed(self, queue: str) -> Placed | None:
+        """Where a queue is, or None; ``NAME/$dlq`` is where NAME is."""
+        return self._placements.get(names.owner(queue))
+
+    def placements(self) -> dict[str, Placed]:
+        """All of them, by queue; not to be changed."""
+        return self._placements
+
+    def queues_of(self, shard: int) -> list[str]:
+        """Queues that a shard owns."""
+        return [queue for queue, placed in self._placements.items() if placed.shard == shard]
+
+    def takers(self) -> list[int]:
+        """Shards that may be given queues: active ones that serve, or all active ones where none does."""
+        active = [each.id for each in self.shard_sets.values() if each.state == "active"]
+        return [id for id in active if id in self.shards] or active
+
+    # --- taking in changes -----------------------------------------------------------------------------
+
+    def _keys(self) -> Iterator[str]:
+        yield from (PLACEMENT + queue for queue in self._placements)
+        yield from (MOVES + queue for queue in self.moves)
+        for prefix, table in self._tables():
+            yield from (f"{prefix}{id}" for id in table)
+
+    def _tables(self) -> tuple[tuple[str, dict[int, Any]], ...]:
+        return (
+            (SHARD_SETS, self.shard_sets),
+            (SHARDS, self.shards),
+            (FRONTENDS, self.frontends),
+            (GATEWAYS, self.gateways),
+        )
+
+    def _take(self, entry: Entry, changes: MapChanges) -> None:
+        key, value, _, revision = entry
+        if key.startswith(PLACEMENT):
+            queue = key.removeprefix(PLACEMENT)
+            if value is None:
+                self._placements.pop(queue, None)
+            else:
+                fields = json.loads(value)
+                self._placements[queue] = Placed(int(fields["shard"]), int(fields["epoch"]), revision)
+            changes.placements.add(queue)
+            return
+        if key.startswith(MOVES):
+            queue = key.removeprefix(MOVES)
+            self.moves.pop(queue, None)
+            if value is not None:
+                self.moves[queue] = Move(queue=queue, revision=revision, **json.loads(value))
+            changes.moves.add(queue)
+            return
+        for prefix, table in self._tables():
+            if key.startswith(prefix):
+                id = int(key.removeprefix(prefix))
+                table.pop(id, None)
+                if value is not None:
+                    fields = json.loads(value)
+                    table[id] = (
+                        ShardSet(id=id, revision=revision, **fields)
+                        if prefix == SHARD_SETS
+                        else Member(id=id, **fields)
+                    )
+                if prefix in (SHARD_SETS, SHARDS):
+                    changes.shards.add(id)
+                else:
+                    changes.members = True
+                return

@@ -1,0 +1,79 @@
+"""Moves: the transactions by which a queue gets another owner, each guarded by what it was decided on.
+
+The placement decides who owns a queue. It changes in `commit` (to the destination, epoch + 1) or in `give_up`
+(the source wins its queue back, epoch + 2), and only one of them can go through: both need the placement and
+the move at the revisions that they have read. See docs/adr/0010-moving-queues.md.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.map import PLACEMENT, Map, Move, Placed
+
+
+async def begin(
+    coordinator: Coordinator, map: Map, wanted: Sequence[tuple[str, int]], *, throttle: int = 0, now_ms: int
+) -> list[Move]:
+    """Ask for queues to be moved, as (queue, destination), in this order.
+
+    Returns:
+        The moves that began; one that is there already, or whose placement changed meanwhile, is left out.
+    """
+    begun: list[Move] = []
+    moves: list[Move] = []
+    for order, (queue, to) in enumerate(wanted):
+        placed = map.placed(queue)
+        if placed is not None and placed.shard != to and queue not in map.moves:
+            moves.append(
+                Move(queue, placed.shard, to, placed.epoch, throttle=throttle, asked_ms=now_ms, order=order)
+            )
+    for start in range(0, len(moves), WRITES_MAX):
+        begun += await _begin(coordinator, moves[start : start + WRITES_MAX])
+    return begun
+
+
+async def _begin(coordinator: Coordinator, moves: list[Move]) -> list[Move]:
+    try:
+        await coordinator.write([Write(move.key, move.encode(), 0) for move in moves])
+    except Conflict:
+        if len(moves) == 1:
+            return []
+        # Somebody else has begun one of them: those that are left are asked for one by one.
+        return [each for move in moves for each in await _begin(coordinator, [move])]
+    return moves
+
+
+async def freeze(coordinator: Coordinator, move: Move) -> Move:
+    """The destination is about to have the source seal. Raises Conflict when the move was cancelled."""
+    frozen = replace(move, phase="frozen")
+    revision = await coordinator.write([Write(move.key, frozen.encode(), move.revision)])
+    return replace(frozen, revision=revision)
+
+
+async def commit(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+    """The destination owns the queue in epoch + 1, and the move is over.
+
+    Raises:
+        Conflict: the source won its queue back, or the queue is gone.
+    """
+    await coordinator.write(
+        [
+            Write(PLACEMENT + move.queue, Placed.encode(move.to, move.epoch + 1), placed.revision),
+            Write(move.key, None, move.revision),
+        ]
+    )
+
+
+async def give_up(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+    """The source keeps the queue, in epoch + 2 where it may have sealed, and the move is over.
+
+    Raises:
+        Conflict: the destination committed, the move went on, or somebody else gave it up.
+    """
+    writes = [Write(move.key, None, move.revision)]
+    if move.phase == "frozen":
+        writes.append(
+            Write(PLACEMENT + move.queue, Placed.encode(move.source, move.epoch + 2), placed.revision)
+        )
+    await coordinator.write(writes)

@@ -7,7 +7,7 @@ Everything is an entry: a text under a key, with the revision that made the key 
 it, as etcd has them (docs/formats/coordinator.md lists the keys). Revisions rise with each transaction that
 writes. A deleted entry is remembered for a while, so that whoever follows hears of the deletion.
 
-`map.py` is a process's view of where queues are and who serves them, `namespace/directory.py` its view of names.
+`map.py` is a process's view of where queues are and who serves them, `namespace/directory.py` that of names.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
-
 
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
@@ -128,9 +127,9 @@ class Coordinator(Protocol):
 
         With etcd it hangs on a lease, which is refreshed, and is written again after the lease was lost; in a
         file it stays until `unregister` or the next process that registers. It takes the place of whatever is
-        there: who may do so was found out before. `displaced` is called, on the loop, with the value of another
-        process that has taken the key since; the entry is then left alone. Calling it again gives the entry
-        another value.
+        there: who may do so was found out before. `displaced` is called, on the loop, with the value of
+        another process that has taken the key since; the entry is then left alone. Calling it again gives the
+        entry another value.
         """
 
     async def unregister(self, key: str) -> None:

@@ -1,4 +1,4 @@
-"""Map: one process's view of where queues are, which of them move, and who serves, as new as it was last asked.
+"""Map: one process's view of where queues are, which of them move and who serves, as new as last asked for.
 
 It follows the coordinator's entries as the directory of names does: `refresh()` is synchronous, costs
 microseconds when nothing changed, and is called before each decision and every limits.DIRECTORY_POLL_MS.

@@ -1,0 +1,154 @@
+"""Plan: which queues should move so that no shard has much more to do than the others; a pure function.
+
+A load is any number that adds up: the gateway takes one for each queue and its messages per second. A plan
+is made where the largest load is more than TOLERANCE above the mean, and brings it below AIM, so that a
+second run right after proposes nothing although loads are never measured twice the same. Draining shards lose
+all of their queues. Among queues that would serve alike, those with fewer bytes move.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+TOLERANCE: Final = 1.10
+"""Largest load by mean load above which something is moved."""
+AIM: Final = 1.05
+"""Largest load by mean load that a plan tries to reach."""
+
+
+class QueueLoad(NamedTuple):
+    """One queue as it is now."""
+
+    shard: int
+    load: float
+    bytes: int = 0
+    """Of its messages: what a move has to copy."""
+
+
+class PlannedMove(NamedTuple):
+    """One step of a plan."""
+
+    queue: str
+    source: int
+    to: int
+    load: float
+    bytes: int
+
+
+class Sum(NamedTuple):
+    """What one shard has."""
+
+    queues: int = 0
+    load: float = 0.0
+    bytes: int = 0
+
+    def plus(self, load: float, bytes: int, sign: int = 1) -> "Sum":
+        """With one queue more (`sign` 1) or less (-1)."""
+        return Sum(self.queues + sign, self.load + sign * load, self.bytes + sign * bytes)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Moves in the order in which they should be made, and the shards before and after."""
+
+    moves: list[PlannedMove] = field(default_factory=list)
+    before: dict[int, Sum] = field(default_factory=dict)
+    after: dict[int, Sum] = field(default_factory=dict)
+
+
+def plan(
+    queues: Mapping[str, QueueLoad],
+    active: AbstractSet[int],
+    draining: AbstractSet[int] = frozenset(),
+    *,
+    max_moves: int | None = None,
+) -> Plan:
+    """What to move.
+
+    Args:
+        queues: every queue that may move, by name, with its load (at least 0).
+        active: shards that may have queues.
+        draining: shards that are to lose all of theirs.
+        max_moves: of a plan; what is left is for the next one.
+
+    Raises:
+        ValueError: there are queues to be moved and no shard is active, or a queue is on neither.
+    """
+    unknown = {each.shard for each in queues.values()} - active - draining
+    if unknown:
+        raise ValueError(f"expected queues on shards that are active or draining, found some on {unknown}")
+    if not active and queues:
+        raise ValueError("no shard is active: start one, or revive one that drains")
+    planner = _Planner(queues, active | draining)
+    before = dict(planner.sums)
+    limit = len(queues) if max_moves is None else max_moves
+    planner.empty(draining, active, limit)
+    if active:
+        planner.level(active, limit)
+    return Plan(planner.moves, before, planner.sums)
+
+
+class _Planner:
+    def __init__(self, queues: Mapping[str, QueueLoad], shards: AbstractSet[int]) -> None:
+        self.sums = {shard: Sum() for shard in sorted(shards)}
+        self.moves: list[PlannedMove] = []
+        self._there: dict[int, list[tuple[float, int, str]]] = {shard: [] for shard in self.sums}
+        """By shard: (load, -bytes, queue) of each queue that may still move, rising."""
+        for name, (shard, load, bytes) in queues.items():
+            self.sums[shard] = self.sums[shard].plus(load, bytes)
+            self._there[shard].append((load, -bytes, name))
+        for there in self._there.values():
+            there.sort()
+
+    def empty(self, draining: AbstractSet[int], active: AbstractSet[int], limit: int) -> None:
+        """All queues of draining shards go where the load is least, the largest first."""
+        leaving = sorted(
+            ((*each, shard) for shard in draining for each in self._there[shard]),
+            key=lambda each: (-each[0], each[2]),
+        )
+        for load, negative, name, shard in leaving:
+            if len(self.moves) >= limit:
+                return
+            to = min(active, key=lambda each: (self.sums[each].load, self.sums[each].queues, each))
+            self._move((load, negative, name), shard, to)
+
+    def level(self, active: AbstractSet[int], limit: int) -> None:
+        """Takes from the shard with the largest load until it is near the mean, or nothing more helps."""
+        mean = sum(self.sums[shard].load for shard in active) / len(active)
+        if max(self.sums[shard].load for shard in active) <= TOLERANCE * mean:
+            return
+        stuck: set[int] = set()
+        while len(self.moves) < limit:
+            candidates = [shard for shard in active if shard not in stuck]
+            if not candidates:
+                return
+            source = max(candidates, key=lambda shard: (self.sums[shard].load, -shard))
+            if self.sums[source].load <= AIM * mean:
+                return
+            to = min(active, key=lambda shard: (self.sums[shard].load, self.sums[shard].queues, shard))
+            found = self._choose(source, self.sums[source].load - mean, mean - self.sums[to].load)
+            if found is None or self.sums[to].load + found[0] >= self.sums[source].load:
+                # Its queues are too large for any other shard to be better off with one of them.
+                stuck.add(source)
+                continue
+            self._move(found, source, to)
+
+    def _choose(self, source: int, excess: float, room: float) -> tuple[float, int, str] | None:
+        """The largest queue that neither end has too little of; where each is too large, the smallest."""
+        there = self._there[source]
+        end = bisect_right(there, (min(excess, room), 1, ""))
+        # All of the same load lie together, those with the most bytes first: the last one is the cheapest.
+        if end and there[end - 1][0] > 0:
+            return there[end - 1]
+        # One without any load would not help.
+        return next((each for each in there[end:] if each[0] > 0), None)
+
+    def _move(self, entry: tuple[float, int, str], source: int, to: int) -> None:
+        load, negative, name = entry
+        del self._there[source][bisect_left(self._there[source], entry)]
+        insort(self._there[to], entry)
+        self.sums[source] = self.sums[source].plus(load, -negative, -1)
+        self.sums[to] = self.sums[to].plus(load, -negative)
+        self.moves.append(PlannedMove(name, source, to, load, -negative))

@@ -13,13 +13,16 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.map import Map
 from lightrail.gateway import (
     connections,
     definitions,
     messages,
+    moves,
     names,
     openapi,
     permissions,
+    shard_sets,
     status,
     subscriptions,
     tokens,
@@ -83,6 +86,11 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
     ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
+    ("!shards", 0): {"GET": shard_sets.list_all},
+    ("!shards", 1): {"PUT": shard_sets.change, "DELETE": shard_sets.remove},
+    ("!plan", 0): {"GET": moves.propose},
+    ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
+    ("!verify", 0): {"GET": moves.verify},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
 """What is served for the installation as a whole."""
@@ -122,6 +130,7 @@ class Gateway:
         self.counts = Counts()
         health.show(HTTP_FAMILIES, self)
         self.health = health
+        self.map = Map(coordinator)
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)

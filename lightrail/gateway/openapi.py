@@ -76,6 +76,7 @@ NAME: Final = _in_path(
 SEQUENCE_IN_PATH: Final = _in_path("sequence", "sequence of the message in its queue", SEQUENCE)
 LOCK: Final = _in_path("lock", "the LockToken that came with the message")
 CONNECTION: Final = _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
+SHARD: Final = _in_path("shard", "number of a shard", WHOLE)
 ID: Final = _in_path("id", "of the subscription or transfer")
 USER: Final = _in_path("user", "name of a user")
 IF_MATCH: Final = _header("If-Match", "the ETag that was read; 412 when it is another one by now")
@@ -111,6 +112,7 @@ _BROKER: Final = _header(
     "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
 )
 
+_MOVES: Final[Object] = {"type": "array", "items": _ref("Move")}
 PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
     "/{name}": {
         "get": Operation(
@@ -354,6 +356,77 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             {200: ("it", _content(_ref("Transfer")))},
         ),
     },
+    "/!shards": {
+        "get": Operation(
+            "listShards",
+            "every shard that is known, alive or not",
+            {200: ("them", _content(_list("shards", _ref("Shard"))))},
+        ),
+    },
+    "/!shards/{shard}": {
+        "put": Operation(
+            "changeShard",
+            "let a shard drain, or take queues again",
+            {200: ("it", _content(_ref("Shard")))},
+            (),
+            _content(_of({"state": {"enum": ["active", "draining"]}}, "state")),
+        ),
+        "delete": Operation(
+            "removeShard", "forget a shard that has no queues and was stopped", {204: ("done", None)}
+        ),
+    },
+    "/!plan": {
+        "get": Operation(
+            "plan",
+            "moves that would even out the load of the shards",
+            {200: ("the plan", _content(_ref("Plan")))},
+            (
+                _query(
+                    "sample",
+                    {"type": "number", "minimum": 0, "maximum": limits.PLAN_SAMPLE_S_MAX},
+                    "seconds over which messages are counted; 1 by default",
+                ),
+                _query(
+                    "max_moves",
+                    {"type": "integer", "minimum": 0, "maximum": limits.PLAN_MOVES_MAX},
+                    "most in this plan",
+                ),
+            ),
+        ),
+    },
+    "/!moves": {
+        "get": Operation(
+            "listMoves",
+            "moves under way, and those that ended in the last minutes",
+            {200: ("them", _content(_of({"moves": _MOVES, "ended": _MOVES}, "moves", "ended")))},
+        ),
+        "post": Operation(
+            "move",
+            "carry out a plan; shards do it by themselves from here on",
+            {202: ("what began", _content(ANY))},
+            (
+                _query(
+                    "throttle",
+                    {"type": "integer", "minimum": 0, "maximum": limits.MOVE_THROTTLE_MAX},
+                    "bytes per second of each copy; 0 for as fast as it goes",
+                ),
+            ),
+            _content(_ref("Plan")),
+        ),
+        "delete": Operation(
+            "cancelMoves",
+            "call off moves that have not frozen their queue",
+            {200: ("which", _content(ANY))},
+            (_query("queue", TEXT, "only this one"),),
+        ),
+    },
+    "/!verify": {
+        "get": Operation(
+            "verify",
+            "whether every queue is where the placement says, once",
+            {200: ("what was found", _content(ANY))},
+        ),
+    },
     "/!openapi.json": {"get": Operation("openapi", "this description", {200: ("it", _content(ANY))})},
     "/healthz": {
         "get": Operation("alive", "the gateway lives", {200: ("alive", _content(TEXT, "text/plain"))})
@@ -376,6 +449,7 @@ IN_PATH: Final = {
     "id": ID,
     "user": USER,
     "connection": CONNECTION,
+    "shard": SHARD,
 }
 
 
@@ -524,6 +598,70 @@ def _schemas() -> Object:
             "mode",
             "state",
             "moved",
+        ),
+        "Shard": _of(
+            {
+                "id": WHOLE,
+                "state": {"enum": ["active", "draining"]},
+                "registered": FLAG,
+                "serving": FLAG,
+                "queues": WHOLE,
+                "moving_in": WHOLE,
+                "moving_out": WHOLE,
+                "disk": TEXT,
+                "address": TEXT,
+                "host": TEXT,
+                "zone": TEXT,
+                "version": TEXT,
+                "started_ms": {"type": ["integer", "null"]},
+            },
+            "id",
+            "state",
+            "serving",
+            "queues",
+        ),
+        "Move": _of(
+            {
+                "queue": TEXT,
+                "from": WHOLE,
+                "to": WHOLE,
+                "phase": TEXT,
+                "messages": WHOLE,
+                "messages_total": {"type": ["integer", "null"]},
+                "bytes": WHOLE,
+                "pause_ms": {"type": ["number", "null"]},
+                "error": {"type": ["string", "null"]},
+            },
+            "queue",
+            "from",
+            "to",
+        ),
+        "Plan": _of(
+            {
+                "format": {"const": 1},
+                "kind": {"const": "lightrail-plan"},
+                "cluster": TEXT,
+                "placement_revision": {"type": ["integer", "null"]},
+                "made_at_ms": WHOLE,
+                "moves": {
+                    "type": "array",
+                    "maxItems": limits.PLAN_MOVES_MAX,
+                    "items": _of(
+                        {
+                            "queue": TEXT,
+                            "from": WHOLE,
+                            "to": WHOLE,
+                            "load": {"type": "number"},
+                            "bytes": WHOLE,
+                        },
+                        "queue",
+                        "to",
+                    ),
+                },
+                "shards": {"type": "array", "items": ANY},
+                "silent": {"type": "array", "items": WHOLE},
+            },
+            "moves",
         ),
         "TokenRequest": {
             "type": "object",

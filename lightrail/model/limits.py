@@ -294,3 +294,9 @@ MOVE_CHUNK_BYTES: Final = 2 * 1024 * 1024
 """Bytes of messages in one answer to `export`; at least one message."""
 MOVE_CHUNK_MESSAGES: Final = 20_000
 """Messages in the same."""
+MOVE_THROTTLE_MAX: Final = 1 << 40
+"""Bytes per second that a throttled move may be given."""
+PLAN_MOVES_MAX: Final = 100_000
+"""Moves in one plan."""
+PLAN_SAMPLE_S_MAX: Final = 60
+"""Seconds over which a plan may count messages."""

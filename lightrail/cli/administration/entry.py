@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final
 
-from lightrail.cli.administration import definitions, messages, names, state
+from lightrail.cli.administration import definitions, messages, names, rebalance, state
 from lightrail.cli.administration.client import URL_DEFAULT, Client, Failed, Unreachable, authorization
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage
 from lightrail.model.names import InvalidName
@@ -22,6 +22,8 @@ EXAMPLES: Final = """
   lightrail-admin export definitions.json
   lightrail-admin import definitions.json --dry-run
   lightrail-admin doctor
+  lightrail-admin rebalance --dry-run
+  lightrail-admin shard list
 """
 
 
@@ -63,6 +65,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers) -> None:
     messages.register(things)
     definitions.register(things)
     state.register(things)
+    rebalance.register(things)
 
 
 def run(parsed: argparse.Namespace) -> int:

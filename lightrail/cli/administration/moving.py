@@ -1,0 +1,92 @@
+"""Moving: the progress of moves, a bar each on a terminal, plain lines now and then without one."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TextIO
+
+PHASES: Final = ("waiting", "copy", "catch up", "freeze", "switch")
+BARS_MAX: Final = 12
+"""Moves that are drawn at a time; the others are counted."""
+BAR: Final = 20
+PLAIN_EVERY_S: Final = 2.0
+
+
+class Watching:
+    """Looks at what the gateway says of moves, draws it, and remembers how they ended.
+
+    Args:
+        begun: queues whose moves we asked for; others that are under way are watched as well.
+    """
+
+    def __init__(self, begun: set[str], out: TextIO | None = None) -> None:
+        self._wanted = set(begun)
+        self._seen: set[str] = set()
+        self._ended: dict[str, dict[str, Any]] = {}
+        self._out = out or sys.stderr
+        self._terminal = self._out.isatty()
+        self._drawn = 0
+        self._said_s = time.monotonic()
+
+    @property
+    def ended(self) -> list[dict[str, Any]]:
+        """What became of the moves that were watched; one that nobody reports any more has only its name."""
+        return [self._ended.get(queue, {"queue": queue}) for queue in sorted(self._wanted | self._seen)]
+
+    def look(self, state: Mapping[str, Any]) -> bool:
+        """Takes in an answer of /!moves; whether something is still under way."""
+        running: Sequence[dict[str, Any]] = state["moves"]
+        self._seen |= {move["queue"] for move in running}
+        watched = self._wanted | self._seen
+        for each in state["ended"]:
+            if each["queue"] in watched:
+                self._ended[each["queue"]] = each
+        self._show(running)
+        return bool(running)
+
+    def close(self) -> None:
+        """Takes the bars away."""
+        self._clear()
+
+    def _show(self, running: Sequence[dict[str, Any]]) -> None:
+        total = len(self._wanted | self._seen)
+        done = total - len(running)
+        active = [move for move in running if move["phase"] != "waiting"]
+        if not self._terminal:
+            if running and time.monotonic() - self._said_s >= PLAIN_EVERY_S:
+                self._said_s = time.monotonic()
+                print(
+                    f"{done:,} of {total:,} queues moved, {len(active)} under way", file=self._out, flush=True
+                )
+            return
+        self._clear()
+        lines = [_bar(move) for move in active[:BARS_MAX]]
+        if running:
+            lines.append(f"{done:,} of {total:,} queues moved, {len(running) - len(active):,} wait")
+        for line in lines:
+            print(f"{line}\x1b[K", file=self._out)
+        self._out.flush()
+        self._drawn = len(lines)
+
+    def _clear(self) -> None:
+        if self._drawn:
+            print(f"\x1b[{self._drawn}A\x1b[J", end="", file=self._out, flush=True)
+            self._drawn = 0
+
+
+def _bar(move: Mapping[str, Any]) -> str:
+    total = int(move.get("messages_total") or 0)
+    part = min(int(move.get("messages") or 0) / total, 1.0) if total else 0.0
+    if move["phase"] in ("freeze", "switch"):
+        part = 1.0
+    bar = "█" * round(part * BAR)
+    copied = megabytes(int(move.get("bytes") or 0))
+    return (
+        f"{bar:░<{BAR}} {part:4.0%} {move['phase']:<8} {move['queue'][:40]} "
+        f"{move['from']} → {move['to']} {copied}"
+    )
+
+
+def megabytes(size: int) -> str:
+    """A size for people."""
+    return f"{size / 1_000_000:,.1f} MB"

@@ -1,0 +1,110 @@
+"""Shards over HTTP: who there is, draining one, reviving it, removing it for good."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.coordinator import Conflict, Write
+from lightrail.cluster.map import SHARD_SETS, Map, ShardSet
+from lightrail.gateway.asked import Asked, whole_number
+from lightrail.gateway.errors import Problem
+from lightrail.wire.shards import State
+
+STATES: Final = ("active", "draining")
+
+
+async def list_all(asked: Asked) -> web.Response:
+    """GET /!shards: every shard that is known, alive or not."""
+    asked.manager()
+    map = asked.gateway.map
+    map.refresh()
+    peers = asked.gateway.shards.peers
+    return web.json_response(
+        {
+            "shards": [
+                _shown(map, each, id in peers and peers[id].state is State.SERVING)
+                for id, each in sorted(map.shard_sets.items())
+            ]
+        }
+    )
+
+
+async def change(asked: Asked) -> web.Response:
+    """PUT /!shards/ID with {"state": "draining" or "active"}."""
+    asked.manager()
+    value = await asked.json_object("state")
+    state = value.get("state")
+    if state not in STATES:
+        raise Problem(
+            422,
+            f"state is {str(state)[:40]!a}; expected {' or '.join(STATES)}",
+            field="state",
+            allowed=list(STATES),
+        )
+    map = asked.gateway.map
+    found = _found(asked)
+    if state == "draining" and map.takers() == [found.id]:
+        raise Problem(409, f"shard {found.id} is the only one that takes queues: start another first")
+    await _write(asked, found, replace(found, state=state).encode())
+    map.refresh()
+    peer = asked.gateway.shards.peers.get(found.id)
+    return web.json_response(
+        _shown(map, map.shard_sets[found.id], peer is not None and peer.state is State.SERVING)
+    )
+
+
+async def remove(asked: Asked) -> web.Response:
+    """DELETE /!shards/ID: forgets a shard that has no queues and does not run."""
+    asked.manager()
+    map = asked.gateway.map
+    found = _found(asked)
+    queues = map.queues_of(found.id)
+    if queues:
+        raise Problem(
+            409,
+            f"shard {found.id} has {len(queues)} queues, such as {queues[0]}: drain it first, with "
+            f"`lightrail-admin shard drain {found.id}`",
+        )
+    if found.id in map.shards:
+        raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
+    await _write(asked, found, None)
+    map.refresh()
+    return web.Response(status=204)
+
+
+def _found(asked: Asked) -> ShardSet:
+    map = asked.gateway.map
+    map.refresh()
+    id = whole_number("the shard", asked.rest[0], 0, 1_000_000)
+    found = map.shard_sets.get(id)
+    if found is None:
+        known = ", ".join(str(each) for each in sorted(map.shard_sets))
+        raise Problem(404, f"there is no shard {id}; there are {known}")
+    return found
+
+
+async def _write(asked: Asked, found: ShardSet, value: str | None) -> None:
+    try:
+        await asked.gateway.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
+    except Conflict:
+        raise Problem(409, f"shard {found.id} was changed by somebody else just now; look again") from None
+
+
+def _shown(map: Map, each: ShardSet, serving: bool) -> dict[str, Any]:
+    member = map.shards.get(each.id)
+    return {
+        "id": each.id,
+        "state": each.state,
+        "registered": member is not None,
+        "serving": serving,
+        "queues": len(map.queues_of(each.id)),
+        "moving_in": sum(move.to == each.id for move in map.moves.values()),
+        "moving_out": sum(move.source == each.id for move in map.moves.values()),
+        "disk": each.disk,
+        "address": member.address if member else "",
+        "host": member.host if member else "",
+        "zone": member.zone if member else "",
+        "version": member.version if member else "",
+        "started_ms": member.started_ms if member else None,
+    }

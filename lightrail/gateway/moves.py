@@ -14,7 +14,7 @@ from aiohttp import web
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import Conflict
 from lightrail.cluster.map import Map
-from lightrail.cluster.plan import Plan, Sum, plan
+from lightrail.cluster.plan import Plan, QueueLoad, Sum, plan
 from lightrail.gateway import loads
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
@@ -73,7 +73,7 @@ async def propose(asked: Asked) -> web.Response:
     )
 
 
-def _plan(map: Map, queues: Mapping[str, loads.QueueLoad], most: int) -> Plan:
+def _plan(map: Map, queues: Mapping[str, QueueLoad], most: int) -> Plan:
     draining = {each.id for each in map.shard_sets.values() if each.state == "draining"}
     takers = set(map.takers())
     # A shard that is away keeps what it has, and its queues can't be copied now.
@@ -142,8 +142,8 @@ async def _hold_against(value: dict[str, Any], map: Map, cluster: Any) -> None:
     if revision is not None and revision != current:
         raise Problem(
             409,
-            f"the plan was made for placement revision {str(revision)[:40]}, and it is {current} by now: queues "
-            "were placed or moved since; make a new plan",
+            f"the plan was made for placement revision {str(revision)[:40]}, and it is {current} by now: "
+            "queues were placed or moved since; make a new plan",
             field="placement_revision",
             found=revision,
             allowed=current,

@@ -26,11 +26,11 @@ REBALANCE: Final = """examples:
   lightrail-admin rebalance --plan plan.json   a plan that was saved, or that another tool made
   lightrail-admin rebalance --verify           is every queue where it should be, once?
 
-The load of a queue is 1 and its messages per second, in and out. Exit status: 0 done, or nothing to do; 1 a move
-failed, or --verify found something; 2 wrong use; 3 nobody answers.
+The load of a queue is 1 and its messages per second, in and out. Exit status: 0 done, or nothing to do;
+1 a move failed, or --verify found something; 2 wrong use; 3 nobody answers.
 """
-DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty, stop its process
-and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to watch them.
+DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty, stop
+its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to watch them.
 """
 
 

@@ -2,7 +2,7 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests, node, the JavaScript client, a browser
+#   scripts/setup.sh test    the same with the tools of the tests, node, the JavaScript client, a browser, etcd
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
 # with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
@@ -75,6 +75,8 @@ missing_packages() {
     if [ "$goal" = test ]; then
         command -v chromium >/dev/null || missing="$missing chromium"
         command -v chromedriver >/dev/null || missing="$missing chromium-driver"
+        command -v etcd >/dev/null || missing="$missing etcd-server"
+        command -v etcdctl >/dev/null || missing="$missing etcd-client"
     fi
     if [ "$goal" = test ] && [ -f $interop/package.json ]; then
         command -v node >/dev/null || missing="$missing nodejs"

@@ -109,11 +109,15 @@ class Coordinator(Protocol):
     async def write(self, writes: Sequence[Write]) -> int:
         """All of these or none.
 
+        At most WRITES_MAX, each of another key. `news` of this process has them when it returns.
+
         Returns:
             The revision of this transaction.
 
         Raises:
             Conflict: a guard does not hold; nothing was written.
+            ValueError: too many at once, or two of one key.
+            CoordinatorError: nothing was written, or the message says that this is not known.
         """
 
     async def entry(self, key: str) -> Entry | None:
@@ -140,6 +144,12 @@ class Coordinator(Protocol):
 
         Does not wait for other processes, costs microseconds when nothing changed, and is called on the loop.
         `since` 0, or one so old that deletions after it are forgotten, gives everything (`whole`).
+        """
+
+    def on_news(self, call: Callable[[], None]) -> None:
+        """Have `call` called, on the loop, soon after there is news.
+
+        With a file only what this process wrote is told so; for the rest, ask for news now and then.
         """
 
     async def user(self, name: str) -> UserRecord | None:

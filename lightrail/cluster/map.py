@@ -6,7 +6,8 @@ microseconds when nothing changed, and is called before each decision and every 
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -140,6 +141,9 @@ class Map:
         self._coordinator = coordinator
         self._listeners: list[Listener] = []
         self._placements: dict[str, Placed] = {}
+        self._siblings: dict[str, Counter[int]] = {}
+        self.loads: Counter[int] = Counter()
+        """Queues that each shard owns."""
         self.moves: dict[str, Move] = {}
         self.shard_sets: dict[int, ShardSet] = {}
         self.shards: dict[int, Member] = {}
@@ -186,6 +190,10 @@ class Map:
         """Queues that a shard owns."""
         return [queue for queue, placed in self._placements.items() if placed.shard == shard]
 
+    def siblings(self, queue: str) -> Mapping[int, int]:
+        """How many queues directly below the same name each shard owns; nothing for a name at the top."""
+        return self._siblings.get(queue.rpartition("/")[0], {})
+
     def takers(self) -> list[int]:
         """Shards that may be given queues: active ones that serve, or all active ones where none does."""
         active = [each.id for each in self.shard_sets.values() if each.state == "active"]
@@ -211,11 +219,16 @@ class Map:
         key, value, _, revision = entry
         if key.startswith(PLACEMENT):
             queue = key.removeprefix(PLACEMENT)
-            if value is None:
-                self._placements.pop(queue, None)
-            else:
+            placed = None
+            if value is not None:
                 fields = json.loads(value)
-                self._placements[queue] = Placed(int(fields["shard"]), int(fields["epoch"]), revision)
+                placed = Placed(int(fields["shard"]), int(fields["epoch"]), revision)
+            before = self._placements.pop(queue, None)
+            if before is not None:
+                self._count(queue, before.shard, -1)
+            if placed is not None:
+                self._placements[queue] = placed
+                self._count(queue, placed.shard, 1)
             changes.placements.add(queue)
             return
         if key.startswith(MOVES):
@@ -241,3 +254,14 @@ class Map:
                 else:
                     changes.members = True
                 return
+
+    def _count(self, queue: str, shard: int, queues: int) -> None:
+        self.loads[shard] += queues
+        parent = queue.rpartition("/")[0]
+        if parent:
+            family = self._siblings.setdefault(parent, Counter())
+            family[shard] += queues
+            if not family[shard]:
+                del family[shard]
+            if not family:
+                del self._siblings[parent]

@@ -2,7 +2,11 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+Near = Mapping[int, tuple[int, ...]]
+NOWHERE: Final[Near] = MappingProxyType({})
 
 
 class Placement(NamedTuple):
@@ -12,16 +16,18 @@ class Placement(NamedTuple):
     epoch: int
 
 
-def choose(queue: str, loads: Mapping[int, int]) -> int:
-    """The shard for a new queue: the least loaded, by rendezvous hashing among equals.
+def choose(queue: str, loads: Mapping[int, int], near: Near = NOWHERE) -> int:
+    """The shard for a new queue: least loaded, then fewest siblings near it, then by rendezvous hashing.
 
-    ``loads`` maps every shard that may take it to its load (its number of queues). Raises ValueError when
-    there is none.
+    ``loads`` maps every shard that may take it to its load (its number of queues), ``near`` a shard to the
+    numbers of siblings in its zone and on its host, where these are known. Raises ValueError when there is
+    no shard.
     """
     if not loads:
         raise ValueError("expected at least one shard to place a queue on")
-    least = min(loads.values())
-    return max((shard for shard, load in loads.items() if load == least), key=lambda s: _weight(queue, s))
+    ranks = {shard: (load, near.get(shard, ())) for shard, load in loads.items()}
+    best = min(ranks.values())
+    return max((shard for shard, rank in ranks.items() if rank == best), key=lambda s: _weight(queue, s))
 
 
 def _weight(queue: str, shard: int) -> bytes:

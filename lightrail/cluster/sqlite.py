@@ -23,20 +23,15 @@ from lightrail.cluster.coordinator import (
     CoordinatorError,
     Entry,
     News,
-    ShardsInUse,
-    UserExists,
-    UserUnknown,
     Write,
 )
-from lightrail.cluster.memory import NO_SHARDS, in_use
-from lightrail.cluster.placement import Placement, choose
+from lightrail.cluster.keyed import USERS, KeyedCoordinator
 from lightrail.cluster.users import UserRecord
-from lightrail.model import names
 
 FILE_NAME: Final = "coordinator.sqlite"
 APPLICATION_ID: Final = 0x4C52434F
 """``LRCO``, in the header of the file (sqlite.org/fileformat2.html, offset 68)."""
-VERSION: Final = 2
+VERSION: Final = 3
 BUSY_TIME_S: Final = 5.0
 """How long a call waits for another process's write."""
 DELETED_KEPT_MS: Final = 3_600_000
@@ -46,20 +41,12 @@ DELETED_PRUNED_EVERY: Final = 1_024
 
 SCHEMA: Final = """
 CREATE TABLE identity (cluster_id TEXT NOT NULL, secret BLOB NOT NULL) STRICT;
-CREATE TABLE shards (id INTEGER PRIMARY KEY, queues INTEGER NOT NULL) STRICT;
-CREATE TABLE placements (
-    queue TEXT PRIMARY KEY, shard INTEGER NOT NULL, epoch INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
 CREATE TABLE revisions (newest INTEGER NOT NULL, forgotten INTEGER NOT NULL) STRICT;
 CREATE TABLE entries (
     key TEXT PRIMARY KEY, value TEXT, created INTEGER NOT NULL, revision INTEGER NOT NULL,
     at_ms INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX entries_by_revision ON entries (revision);
-CREATE TABLE users (
-    name TEXT NOT NULL, hash TEXT NOT NULL, salt BLOB NOT NULL, iterations INTEGER NOT NULL,
-    stored_key BLOB NOT NULL, server_key BLOB NOT NULL, PRIMARY KEY (name, hash)
-) STRICT, WITHOUT ROWID;
 """
 ENTRY: Final = "key, value, created, revision"
 TO_VERSION_2: Final = """
@@ -77,13 +64,25 @@ INSERT INTO entries
 """Before names had policies every name that was placed was a queue."""
 EVERY_RIGHT: Final = '{"rights":["listen","manage","send"]}'
 """Before there were rights every user could do everything."""
+TO_VERSION_3: Final = """
+UPDATE revisions SET newest = newest + 1;
+INSERT OR REPLACE INTO entries
+    SELECT 'placement/' || queue, json_object('shard', shard, 'epoch', epoch), newest, newest, 0
+    FROM placements, revisions WHERE queue NOT LIKE '%/$dlq';
+INSERT OR REPLACE INTO entries
+    SELECT 'shardsets/' || id, '{"disk":"","state":"active"}', newest, newest, 0 FROM shards, revisions;
+DROP TABLE placements;
+DROP TABLE shards
+"""
+"""Shards and placements become entries; a dead-letter queue is where its queue is."""
 Answer = TypeVar("Answer")
 
 
-class SqliteCoordinator:
+class SqliteCoordinator(KeyedCoordinator):
     """See the port for what its methods promise. Make one by ``await SqliteCoordinator.open(path)``."""
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self._path = path
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordinator")
         self._file: sqlite3.Connection | None = None
@@ -115,49 +114,7 @@ class SqliteCoordinator:
     async def secret(self) -> bytes:
         return await self._call(lambda: bytes(self._one("SELECT secret FROM identity")))
 
-    async def shards(self) -> int:
-        return await self._call(lambda: int(self._one("SELECT count(*) FROM shards")))
-
-    async def set_shards(self, count: int) -> None:
-        def write() -> None:
-            with self._transaction() as file:
-                used = 1 + int(self._one("SELECT coalesce(max(id), -1) FROM shards WHERE queues > 0"))
-                if count < used:
-                    raise ShardsInUse(in_use(count, used))
-                file.execute("DELETE FROM shards WHERE id >= ?", (count,))
-                file.executemany(
-                    "INSERT OR IGNORE INTO shards VALUES (?, 0)", [(shard,) for shard in range(count)]
-                )
-
-        await self._call(write)
-
-    async def place(self, queue: str) -> Placement:
-        def write() -> Placement:
-            return self._placement(queue) or self._place(queue)
-
-        return await self._call(write)
-
-    async def placement(self, queue: str) -> Placement | None:
-        return await self._call(lambda: self._placement(queue))
-
-    async def placements(self) -> dict[str, Placement]:
-        def read() -> dict[str, Placement]:
-            rows = self._connection.execute("SELECT queue, shard, epoch FROM placements")
-            return {queue: Placement(shard, epoch) for queue, shard, epoch in rows}
-
-        return await self._call(read)
-
-    async def unplace(self, queues: Sequence[str]) -> None:
-        def write() -> None:
-            with self._transaction() as file:
-                for queue in queues:
-                    rows = file.execute("DELETE FROM placements WHERE queue = ? RETURNING shard", (queue,))
-                    for (shard,) in rows.fetchall():
-                        file.execute("UPDATE shards SET queues = queues - 1 WHERE id = ?", (shard,))
-
-        await self._call(write)
-
-    async def write(self, writes: Sequence[Write]) -> int:
+    async def _commit(self, writes: Sequence[Write]) -> int:
         def write() -> int:
             with self._transaction() as file:
                 revision = int(self._one("SELECT newest FROM revisions")) + 1
@@ -169,7 +126,9 @@ class SqliteCoordinator:
                     self._forget_deletions(file, now_ms - DELETED_KEPT_MS)
             return revision
 
-        return await self._call(write)
+        revision = await self._call(write)
+        self._tell_news()
+        return revision
 
     async def entry(self, key: str) -> Entry | None:
         def read() -> Entry | None:
@@ -189,7 +148,7 @@ class SqliteCoordinator:
 
         return await self._call(read)
 
-    def news(self, since: int) -> News | None:
+    def _changes(self, since: int) -> News | None:
         if self._reader is None:
             # Autocommit: each look sees the newest state; a transaction left open would hold it back.
             self._reader = sqlite3.connect(self._path, timeout=BUSY_TIME_S, isolation_level=None)
@@ -215,50 +174,6 @@ class SqliteCoordinator:
             raise CoordinatorError(f"the coordinator's file {self._path}: {error}") from error
         self._data_version, self._newest = version, newest
         return News(newest, entries, whole) if newest != since else None
-
-    async def user(self, name: str) -> UserRecord | None:
-        def read() -> UserRecord | None:
-            rows = self._connection.execute(
-                "SELECT hash, salt, iterations, stored_key, server_key FROM users WHERE name = ?", (name,)
-            )
-            keys = {hash: ScramKeys(*values) for hash, *values in rows}
-            return UserRecord(name, **keys) if keys else None
-
-        return await self._call(read)
-
-    async def users(self) -> list[str]:
-        def read() -> list[str]:
-            rows = self._connection.execute("SELECT DISTINCT name FROM users ORDER BY name")
-            return [name for (name,) in rows]
-
-        return await self._call(read)
-
-    async def has_users(self) -> bool:
-        return await self._call(lambda: bool(self._one("SELECT EXISTS (SELECT 1 FROM users)")))
-
-    async def add_user(self, record: UserRecord) -> None:
-        def write() -> None:
-            with self._transaction():
-                if self._user_is_there(record.name):
-                    raise UserExists(f"the user {record.name!a} is there already")
-                self._insert(record)
-
-        await self._call(write)
-
-    async def replace_user(self, record: UserRecord) -> None:
-        def write() -> None:
-            with self._transaction():
-                self._delete(record.name)
-                self._insert(record)
-
-        await self._call(write)
-
-    async def remove_user(self, name: str) -> None:
-        def write() -> None:
-            with self._transaction():
-                self._delete(name)
-
-        await self._call(write)
 
     # --- in the coordinator's thread ------------------------------------------------------------------------
 
@@ -312,10 +227,13 @@ class SqliteCoordinator:
                 if self._one("SELECT count(*) FROM sqlite_schema") == 0:
                     self._make(file)
         application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
-        if application == APPLICATION_ID and version == 1:
+        if application == APPLICATION_ID and version in (1, 2):
             with self._transaction() as file:
+                # Asked again, as above.
                 if self._one("PRAGMA user_version") == 1:
                     self._to_version_2(file)
+                if self._one("PRAGMA user_version") == 2:
+                    self._to_version_3(file)
             version = self._one("PRAGMA user_version")
         if application != APPLICATION_ID:
             raise CoordinatorError(f"{self._path} is a SQLite file of another program: move it away")
@@ -335,6 +253,25 @@ class SqliteCoordinator:
         )
         file.execute("PRAGMA user_version = 2")
 
+    def _to_version_3(self, file: sqlite3.Connection) -> None:
+        for statement in TO_VERSION_3.split(";"):
+            file.execute(statement)
+        newest = self._one("SELECT newest FROM revisions")
+        users: dict[str, dict[str, ScramKeys]] = {}
+        for name, hash, *keys in file.execute(
+            "SELECT name, hash, salt, iterations, stored_key, server_key FROM users"
+        ):
+            users.setdefault(name, {})[hash] = ScramKeys(*keys)
+        file.executemany(
+            "INSERT INTO entries VALUES (?, ?, ?, ?, 0)",
+            [
+                (USERS + name, UserRecord(name, **keys).encode(), newest, newest)
+                for name, keys in users.items()
+            ],
+        )
+        file.execute("DROP TABLE users")
+        file.execute("PRAGMA user_version = 3")
+
     def _make(self, file: sqlite3.Connection) -> None:
         for statement in SCHEMA.split(";"):
             file.execute(statement)
@@ -347,25 +284,6 @@ class SqliteCoordinator:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _placement(self, queue: str) -> Placement | None:
-        query = "SELECT shard, epoch FROM placements WHERE queue = ?"
-        row = self._connection.execute(query, (queue,)).fetchone()
-        return Placement(*row) if row else None
-
-    def _place(self, queue: str) -> Placement:
-        with self._transaction() as file:
-            loads = dict(file.execute("SELECT id, queues FROM shards"))
-            if not loads:
-                raise CoordinatorError(NO_SHARDS)
-            owner = names.owner(queue)
-            placement = self._placement(queue) or self._placement(owner) or Placement(choose(owner, loads), 1)
-            for name in {owner, queue}:
-                added = file.execute("INSERT OR IGNORE INTO placements VALUES (?, ?, ?)", (name, *placement))
-                file.execute(
-                    "UPDATE shards SET queues = queues + ? WHERE id = ?", (added.rowcount, placement.shard)
-                )
-        return placement
 
     def _write(self, file: sqlite3.Connection, write: Write, revision: int, now_ms: int) -> None:
         found = file.execute("SELECT value, created, revision FROM entries WHERE key = ?", (write.key,))
@@ -387,19 +305,3 @@ class SqliteCoordinator:
         if newest is not None:
             file.execute("UPDATE revisions SET forgotten = max(forgotten, ?)", (newest,))
             file.execute(f"DELETE FROM entries WHERE {old}", (before_ms,))
-
-    def _user_is_there(self, name: str) -> bool:
-        return self._connection.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone() is not None
-
-    def _insert(self, record: UserRecord) -> None:
-        self._connection.executemany(
-            "INSERT INTO users VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (record.name, hash, keys.salt, keys.iterations, keys.stored_key, keys.server_key)
-                for hash, keys in (("sha256", record.sha256), ("sha512", record.sha512))
-            ],
-        )
-
-    def _delete(self, name: str) -> None:
-        if not self._connection.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount:
-            raise UserUnknown(f"there is no user {name!a}")

@@ -1,9 +1,11 @@
 """Users: who may connect, by a name and the SCRAM keys of a password that is itself never kept."""
 
+import base64
+import json
 import secrets
 import unicodedata
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from lightrail.amqp.sasl import ITERATIONS_DEFAULT, SALT_BYTES, SaslError, ScramKeys, derive, prepare
 
@@ -37,6 +39,21 @@ class UserRecord:
         except SaslError as error:
             raise UserRefused(f"the password can't be used: {error}") from None
 
+    def encode(self) -> str:
+        """The value of the entry ``users/NAME``: both hashes, what is bytes in base64."""
+        return json.dumps(
+            {"sha256": _to_json(self.sha256), "sha512": _to_json(self.sha512)}, separators=(",", ":")
+        )
+
+    @classmethod
+    def decode(cls, name: str, value: str) -> "UserRecord":
+        """Of such an entry. Raises ValueError."""
+        try:
+            fields = json.loads(value)
+            return cls(name, _from_json(fields["sha256"]), _from_json(fields["sha512"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"expected the keys of sha256 and sha512: {error!r}") from None
+
 
 def user_name(name: str) -> str:
     """The name as it is kept: what clients send went through SASLprep too (RFC 5802, 5.1).
@@ -67,3 +84,19 @@ def check_password(password: str) -> None:
 
 def _has_control(text: str) -> bool:
     return any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
+
+
+def _to_json(keys: ScramKeys) -> dict[str, object]:
+    return {
+        "salt": base64.b64encode(keys.salt).decode(),
+        "iterations": keys.iterations,
+        "stored_key": base64.b64encode(keys.stored_key).decode(),
+        "server_key": base64.b64encode(keys.server_key).decode(),
+    }
+
+
+def _from_json(fields: Any) -> ScramKeys:
+    salt, stored, server = (
+        base64.b64decode(fields[key], validate=True) for key in ("salt", "stored_key", "server_key")
+    )
+    return ScramKeys(salt, int(fields["iterations"]), stored, server)

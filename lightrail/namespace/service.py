@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from lightrail.cluster.coordinator import Conflict, Coordinator, Write
+from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
 from lightrail.filters.action import compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
@@ -305,8 +305,7 @@ class Service:
             # The queues of its subscriptions have no other purpose.
             leaving += self.directory.below(f"{name}/{rules.SUBSCRIPTIONS_SEGMENT}")
         gone = {each.name for each in leaving} | {rules.dead_letter_name(each.name) for each in leaving}
-        writes = [Write(NAMES + name, None, record.revision)]
-        writes += [Write(NAMES + each.name, None) for each in leaving[1:]]
+        writes = [Write(NAMES + each.name, None) for each in leaving[1:]]
         writes += [
             Write(each.key, None)
             for each in self.directory.every_subscription()
@@ -314,7 +313,11 @@ class Service:
             or each.target in gone
             or (each.push and rules.subscription_name(each.router, each.id) in gone)
         ]
-        await self._write(writes, name)
+        # The name itself goes in the last transaction: until then the deletion can be asked for again.
+        writes.append(Write(NAMES + name, None, record.revision))
+        first = len(writes) % WRITES_MAX or WRITES_MAX
+        for end in range(first, len(writes) + 1, WRITES_MAX):
+            await self._write(writes[max(0, end - WRITES_MAX) : end], name)
         placed = [each.name for each in leaving if each.role in PLACED]
         if placed:
             await self._coordinator.unplace(sorted({*placed, *map(rules.dead_letter_name, placed)}))

@@ -8,6 +8,7 @@ import pytest
 
 from lightrail.amqp.sasl import verify_plain
 from lightrail.cluster.coordinator import (
+    WRITES_MAX,
     Conflict,
     Coordinator,
     CoordinatorError,
@@ -18,6 +19,7 @@ from lightrail.cluster.coordinator import (
     UserUnknown,
     Write,
 )
+from lightrail.cluster.map import Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
@@ -245,7 +247,8 @@ def test_a_guard_that_does_not_hold_leaves_everything_as_it_was(run: Run) -> Non
 
 def test_news_are_what_changed_since(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
-        assert coordinator.news(0) is None
+        before = coordinator.news(0)
+        assert before is None or before == News(before.revision, [], True)
         first = await coordinator.write([Write("names/a", "1"), Write("names/b", "1")])
         everything = coordinator.news(0)
         assert everything is not None
@@ -275,5 +278,121 @@ def test_a_queue_that_was_forgotten_may_be_placed_anew(run: Run) -> None:
         # Its load is gone as well: the shards take turns again.
         shards = [(await coordinator.place(name)).shard for name in ("a", "b")]
         assert sorted(shards) == [0, 1]
+
+    run(check)
+
+
+def test_shards_and_placements_are_entries(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(2)
+        assert [(each.key, each.value) for each in await coordinator.entries("shardsets/")] == [
+            ("shardsets/0", '{"disk":"","state":"active"}'),
+            ("shardsets/1", '{"disk":"","state":"active"}'),
+        ]
+        shard, epoch = await coordinator.place("a/$dlq")
+        entries = {each.key: each.value for each in await coordinator.entries("placement/")}
+        assert entries == {"placement/a": f'{{"shard":{shard},"epoch":{epoch}}}'}
+        found = await coordinator.entry("placement/a")
+        assert found is not None
+        await coordinator.write([Write(found.key, Placed.encode(1 - shard, 2), found.revision)])
+        assert await coordinator.place("a") == (1 - shard, 2)
+        await coordinator.write([Write("moves/a", Move("a", shard, 1 - shard, 2).encode())])
+        await coordinator.unplace(["a"])
+        assert await coordinator.entries("moves/") == []
+        assert await coordinator.placement("a") is None
+
+    run(check)
+
+
+def test_a_draining_shard_gets_no_queues(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(2)
+        await coordinator.write([Write("shardsets/0", ShardSet(0, state="draining").encode())])
+        assert {(await coordinator.place(f"q{number}")).shard for number in range(4)} == {1}
+        await coordinator.write([Write("shardsets/1", ShardSet(1, state="draining").encode())])
+        with pytest.raises(CoordinatorError, match="every shard is draining"):
+            await coordinator.place("other")
+        assert (await coordinator.place("q0")).shard == 1
+
+    run(check)
+
+
+def test_siblings_are_spread_over_zones(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(4)
+        for id in range(4):
+            member = Member(id, boot=1, zone="east" if id < 2 else "west", host=f"h{id}")
+            await coordinator.register(f"shards/{id}", member.encode(), print)
+        for family in range(10):
+            placed = [(await coordinator.place(f"f{family}/{number}")).shard // 2 for number in range(2)]
+            assert sorted(placed) == [0, 1]
+
+    run(check)
+
+
+def test_tasks_that_place_many_queues_at_once_spread_them(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(4)
+        placed = await asyncio.gather(*(coordinator.place(f"q{number}") for number in range(200)))
+        shards = [each.shard for each in placed]
+        assert [shards.count(shard) for shard in range(4)] == [50, 50, 50, 50]
+
+    run(check)
+
+
+def test_many_writes_and_two_of_a_key_are_refused(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.write([Write(f"names/{number}", "1") for number in range(WRITES_MAX)])
+        with pytest.raises(ValueError, match=f"at most {WRITES_MAX}"):
+            await coordinator.write([Write(f"names/{number}", "2") for number in range(WRITES_MAX + 1)])
+        with pytest.raises(ValueError, match="one write per key"):
+            await coordinator.write([Write("names/a", "1"), Write("names/a", "2")])
+        assert await coordinator.entry("names/a") is None
+        assert {each.value for each in await coordinator.entries("names/")} == {"1"}
+
+    run(check)
+
+
+def test_a_registration_goes_when_it_is_taken_away(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        displaced: list[str] = []
+        await coordinator.register("shards/0", "first", displaced.append)
+        await coordinator.register("shards/0", "second", displaced.append)
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.value == "second"
+        coordinator.news(0)
+        await coordinator.unregister("shards/0")
+        assert await coordinator.entry("shards/0") is None
+        await coordinator.unregister("shards/0")
+        coordinator.news(0)
+        await asyncio.sleep(0)
+        assert displaced == []
+
+    run(check)
+
+
+def test_a_registration_that_another_process_took_is_left_alone(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        displaced: list[str] = []
+        await coordinator.register("shards/0", "ours", displaced.append)
+        await coordinator.write([Write("shards/0", "theirs")])
+        coordinator.news(0)
+        await asyncio.sleep(0)
+        assert displaced == ["theirs"]
+        await coordinator.unregister("shards/0")
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.value == "theirs"
+
+    run(check)
+
+
+def test_who_asks_to_be_told_hears_of_news(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        heard: list[bool] = []
+        coordinator.on_news(lambda: heard.append(True))
+        await coordinator.write([Write("names/a", "1")])
+        assert heard
 
     run(check)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
@@ -385,5 +386,19 @@ def test_dead_letters_are_sent_only_where_their_manager_may_send() -> None:
         await scene.one.change(ann, "own/q", policy(dead_letter="other/graves", max_length=5))
         await scene.one.permit(ANYBODY, "ann", "other", frozenset({Right.SEND}))
         await scene.one.give(ann, "own/r", away)
+
+    run(check)
+
+
+def test_a_router_with_more_subscriptions_than_a_transaction_takes_goes_with_all_of_them() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        for number in range(2 * WRITES_MAX + 1):
+            await scene.one.subscribe(ANYBODY, "r", "q", id=f"s{number}")
+        scene.two.directory.refresh()
+        await scene.one.drop(ANYBODY, "r")
+        assert [each.key for each in await scene.coordinator.entries("names/")] == ["names/q"]
+        assert await scene.coordinator.entries("subscriptions/") == []
 
     run(check)

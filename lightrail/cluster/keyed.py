@@ -1,0 +1,276 @@
+"""KeyedCoordinator: shards, placements, users and registrations as entries of a key space.
+
+What is below it (memory, SQLite, etcd) only keeps entries: `_commit`, `entry`, `entries`, `_changes`. The
+keys and their JSON are in docs/formats/coordinator.md. Questions are answered from a `Map` of its own, which
+is brought up to date first; changes are guarded by the revisions that they were decided on, and decided anew
+on a conflict.
+"""
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from lightrail.cluster.coordinator import (
+    WRITES_MAX,
+    Conflict,
+    CoordinatorError,
+    Entry,
+    News,
+    ShardsInUse,
+    UserExists,
+    UserUnknown,
+    Write,
+)
+from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
+from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
+from lightrail.cluster.users import UserRecord
+from lightrail.model import names
+
+USERS: Final = "users/"
+ATTEMPTS_MAX: Final = 100
+"""Conflicts in a row after which a change is given up; each one means that somebody else got through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """An entry that stands for this process."""
+
+    value: str
+    revision: int
+    displaced: Callable[[str], None]
+
+
+class KeyedCoordinator(ABC):
+    """See the port (coordinator.py) for what its methods promise."""
+
+    def __init__(self) -> None:
+        self._map = Map(self)
+        self._placing: Counter[int] = Counter()
+        """Queues per shard whose placement is being written."""
+        self._registered: dict[str, Registration] = {}
+        self._on_news: list[Callable[[], None]] = []
+
+    # --- what a key space is ----------------------------------------------------------------------------
+
+    @abstractmethod
+    async def _commit(self, writes: Sequence[Write]) -> int:
+        """One transaction, see `write`."""
+
+    @abstractmethod
+    def _changes(self, since: int) -> News | None:
+        """See `news`."""
+
+    @abstractmethod
+    async def entry(self, key: str) -> Entry | None:
+        """See the port."""
+
+    @abstractmethod
+    async def entries(self, prefix: str) -> list[Entry]:
+        """See the port."""
+
+    @abstractmethod
+    async def cluster_id(self) -> str:
+        """See the port."""
+
+    @abstractmethod
+    async def secret(self) -> bytes:
+        """See the port."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """See the port."""
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        if len(writes) > WRITES_MAX:
+            raise ValueError(f"expected at most {WRITES_MAX} writes in a transaction, got {len(writes)}")
+        if len({each.key for each in writes}) != len(writes):
+            raise ValueError("expected one write per key in a transaction")
+        return await self._commit(writes)
+
+    def news(self, since: int) -> News | None:
+        news = self._changes(since)
+        if news is not None and self._registered:
+            for entry in news.entries:
+                self._look_for_another(entry)
+        return news
+
+    def on_news(self, call: Callable[[], None]) -> None:
+        self._on_news.append(call)
+
+    def _tell_news(self) -> None:
+        for call in self._on_news:
+            call()
+
+    # --- registrations ------------------------------------------------------------------------------------
+
+    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
+        revision = await self.write([Write(key, value)])
+        self._registered[key] = Registration(value, revision, displaced)
+        # News of another one that came between may have been looked at before we knew our revision.
+        found = await self.entry(key)
+        if found is not None:
+            self._look_for_another(found)
+
+    async def unregister(self, key: str) -> None:
+        registration = self._registered.pop(key, None)
+        found = await self.entry(key)
+        if registration is None or found is None or found.value != registration.value:
+            return
+        # On a conflict another process has it by now.
+        with contextlib.suppress(Conflict):
+            await self.write([Write(key, None, found.revision)])
+
+    def _look_for_another(self, entry: Entry) -> None:
+        registration = self._registered.get(entry.key)
+        if (
+            registration is not None
+            and entry.value is not None
+            and entry.value != registration.value
+            and entry.revision > registration.revision
+        ):
+            del self._registered[entry.key]
+            # Not from within `news`: its caller is in the middle of taking it in.
+            asyncio.get_running_loop().call_soon(registration.displaced, entry.value)
+
+    # --- shards -------------------------------------------------------------------------------------------
+
+    async def shards(self) -> int:
+        self._map.refresh()
+        return len(self._map.shard_sets)
+
+    async def set_shards(self, count: int) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            self._map.refresh()
+            known = self._map.shard_sets
+            used = 1 + max((shard for shard, load in self._map.loads.items() if load), default=-1)
+            if count < used:
+                raise ShardsInUse(
+                    f"{count} shards were asked for, but shard {used - 1} holds queues: "
+                    f"start with --shards {used} or more"
+                )
+            writes = [
+                Write(f"{SHARD_SETS}{id}", ShardSet(id).encode(), 0) for id in range(count) if id not in known
+            ]
+            writes += [
+                Write(f"{SHARD_SETS}{id}", None, known[id].revision) for id in sorted(known) if id >= count
+            ]
+            try:
+                for start in range(0, len(writes), WRITES_MAX):
+                    await self.write(writes[start : start + WRITES_MAX])
+            except Conflict:
+                continue
+            return
+        raise CoordinatorError("the shards are being changed by others all the time: try again")
+
+    # --- placements ---------------------------------------------------------------------------------------
+
+    async def place(self, queue: str) -> Placement:
+        owner = names.owner(queue)
+        for _ in range(ATTEMPTS_MAX):
+            self._map.refresh()
+            placed = self._map.placed(owner)
+            if placed is not None:
+                return placed.placement
+            shard = self._choose(owner)
+            self._placing[shard] += 1
+            try:
+                await self.write([Write(PLACEMENT + owner, Placed.encode(shard, 1), 0)])
+            except Conflict:
+                continue
+            finally:
+                self._placing[shard] -= 1
+            return Placement(shard, 1)
+        raise CoordinatorError(f"{owner} is placed and forgotten by others all the time: try again")
+
+    def _choose(self, queue: str) -> int:
+        takers = self._map.takers()
+        if not takers:
+            raise CoordinatorError(NO_TAKERS if self._map.shard_sets else NO_SHARDS)
+        loads = {shard: self._map.loads[shard] + self._placing[shard] for shard in takers}
+        return choose(queue, loads, self._near(queue, takers))
+
+    def _near(self, queue: str, takers: Sequence[int]) -> Near:
+        """Siblings in the zone of each shard and on its host; nobody is near where these are not known."""
+        siblings = self._map.siblings(queue)
+        if not siblings:
+            return NOWHERE
+        zones: Counter[str] = Counter()
+        hosts: Counter[str] = Counter()
+        members = self._map.shards
+        for shard, count in siblings.items():
+            if shard in members:
+                zones[members[shard].zone] += count
+                hosts[members[shard].host] += count
+        return {
+            shard: (zones[members[shard].zone], hosts[members[shard].host])
+            for shard in takers
+            if shard in members
+        }
+
+    async def placement(self, queue: str) -> Placement | None:
+        self._map.refresh()
+        placed = self._map.placed(queue)
+        return placed.placement if placed is not None else None
+
+    async def placements(self) -> dict[str, Placement]:
+        self._map.refresh()
+        return {queue: placed.placement for queue, placed in self._map.placements().items()}
+
+    async def unplace(self, queues: Sequence[str]) -> None:
+        owners = [queue for queue in dict.fromkeys(queues) if not names.is_dead_letter(queue)]
+        writes = [Write(prefix + queue, None) for queue in owners for prefix in (PLACEMENT, MOVES)]
+        for start in range(0, len(writes), WRITES_MAX):
+            await self.write(writes[start : start + WRITES_MAX])
+
+    # --- users --------------------------------------------------------------------------------------------
+
+    async def user(self, name: str) -> UserRecord | None:
+        found = await self.entry(USERS + name)
+        if found is None or found.value is None:
+            return None
+        try:
+            return UserRecord.decode(name, found.value)
+        except ValueError as error:
+            raise CoordinatorError(f"the entry {found.key} can't be read: {error}") from None
+
+    async def users(self) -> list[str]:
+        return [each.key.removeprefix(USERS) for each in await self.entries(USERS)]
+
+    async def has_users(self) -> bool:
+        return bool(await self.entries(USERS))
+
+    async def add_user(self, record: UserRecord) -> None:
+        try:
+            await self.write([Write(USERS + record.name, record.encode(), 0)])
+        except Conflict:
+            raise UserExists(f"the user {record.name!a} is there already") from None
+
+    async def replace_user(self, record: UserRecord) -> None:
+        await self._change_user(record.name, record.encode())
+
+    async def remove_user(self, name: str) -> None:
+        await self._change_user(name, None)
+
+    async def _change_user(self, name: str, value: str | None) -> None:
+        key = USERS + name
+        for _ in range(ATTEMPTS_MAX):
+            found = await self.entry(key)
+            if found is None:
+                raise UserUnknown(f"there is no user {name!a}")
+            try:
+                await self.write([Write(key, value, found.revision)])
+            except Conflict:
+                continue
+            return
+        raise CoordinatorError(f"the user {name!a} is being changed by others all the time: try again")
+
+
+NO_SHARDS: Final = "no queue can be placed: the number of shards was never set"
+NO_TAKERS: Final = (
+    "no queue can be placed: every shard is draining; start another one, or take one back with "
+    "`lightrail-admin shard revive`"
+)

@@ -11,10 +11,14 @@ writes. A deleted entry is remembered for a while, so that whoever follows hears
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
+
+if TYPE_CHECKING:
+    from lightrail.cluster.counts import CoordinatorCounts
+
 
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
@@ -77,6 +81,10 @@ class News(NamedTuple):
 
 class Coordinator(Protocol):
     """Safe to be called by many tasks at once; names of queues are decoded and checked (model/names.py)."""
+
+    @property
+    def counts(self) -> "CoordinatorCounts":
+        """How this process gets on with it."""
 
     async def cluster_id(self) -> str:
         """32 hexadecimal digits, drawn when the installation was made; journals carry them."""

@@ -8,6 +8,7 @@ on a conflict.
 
 import asyncio
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from lightrail.cluster.coordinator import (
     UserUnknown,
     Write,
 )
+from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
 from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
 from lightrail.cluster.users import UserRecord
@@ -48,6 +50,7 @@ class KeyedCoordinator(ABC):
     """See the port (coordinator.py) for what its methods promise."""
 
     def __init__(self) -> None:
+        self.counts = CoordinatorCounts()
         self._map = Map(self)
         self._placing: Counter[int] = Counter()
         """Queues per shard whose placement is being written."""
@@ -58,7 +61,7 @@ class KeyedCoordinator(ABC):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`."""
+        """One transaction, see `write`. Like all that asks somebody, it tells `counts` whether that answered."""
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:
@@ -89,7 +92,10 @@ class KeyedCoordinator(ABC):
             raise ValueError(f"expected at most {WRITES_MAX} writes in a transaction, got {len(writes)}")
         if len({each.key for each in writes}) != len(writes):
             raise ValueError("expected one write per key in a transaction")
-        return await self._commit(writes)
+        started = time.perf_counter()
+        revision = await self._commit(writes)
+        self.counts.wrote(time.perf_counter() - started)
+        return revision
 
     def news(self, since: int) -> News | None:
         news = self._changes(since)

@@ -155,6 +155,7 @@ class SqliteCoordinator(KeyedCoordinator):
         reader = self._reader
         try:
             (version,) = reader.execute("PRAGMA data_version").fetchone()
+            self.counts.heard()
             if version == self._data_version and since == self._newest:
                 return None
             reader.execute("BEGIN")
@@ -171,6 +172,7 @@ class SqliteCoordinator(KeyedCoordinator):
             finally:
                 reader.execute("COMMIT")
         except sqlite3.Error as error:
+            self.counts.failed()
             raise CoordinatorError(f"the coordinator's file {self._path}: {error}") from error
         self._data_version, self._newest = version, newest
         return News(newest, entries, whole) if newest != since else None
@@ -179,9 +181,12 @@ class SqliteCoordinator(KeyedCoordinator):
 
     async def _call(self, work: Callable[[], Answer]) -> Answer:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            answer = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except sqlite3.Error as error:
+            self.counts.failed()
             raise CoordinatorError(f"the coordinator's file {self._path}: {error}") from error
+        self.counts.heard()
+        return answer
 
     @property
     def _connection(self) -> sqlite3.Connection:

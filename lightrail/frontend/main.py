@@ -7,6 +7,7 @@ import os
 import secrets
 import sys
 
+from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
@@ -49,11 +50,15 @@ async def serve(process: Process) -> None:
     for shard in range(await coordinator.shards() or settings.shards):
         frontend.add_shard(shard, process.shard_address(shard))
     frontend.listen_to_gateways(control_address(process.sockets, process.id))
+    process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
+    if settings.amqps is not None and settings.tls_certificate is not None:
+        process.running.serves_with(settings.tls_certificate)
     runner, metrics_port = await exposition.start(
         settings.metrics,
         0,
         registry(FRONTEND_FAMILIES, frontend.counts),
         lambda: process.not_ready() or frontend.not_ready(),
+        running=process.running,
     )
     tls = tls_context(settings) if settings.amqps is not None else None
     # Batches and events die by reference counting; full collections would only walk idle connections.

@@ -8,10 +8,12 @@ from lightrail.gateway.health import Health
 from lightrail.gateway.members import Member
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)", re.MULTILINE)
+_PROCESS: Final = re.compile(r',?role="[^"]*",id="[^"]*"\}$')
+"""What telemetry/running.py adds to the labels of each series."""
 STORE_TOTAL: Final = 'lightrail_store_bytes{kind="total"}'
 
 Samples = dict[str, float]
-"""Values by name, summed over all labels, and by name with labels as they stand."""
+"""Values by name, summed over all labels, and by name with its labels, without those of the process."""
 
 
 def samples(text: str) -> Samples:
@@ -23,8 +25,9 @@ def samples(text: str) -> Samples:
         except ValueError:
             continue
         found[name] = found.get(name, 0.0) + value
-        if labels:
-            found[name + labels] = value
+        own = _PROCESS.sub("}", labels)
+        if len(own) > 2:
+            found[name + own] = value
     return found
 
 

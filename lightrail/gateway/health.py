@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
-from prometheus_client import generate_latest
 
 from lightrail.gateway.members import Member, Members
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.merge import merge
-from lightrail.telemetry.metrics import AnyFamily, FamilyCollector, registry
+from lightrail.telemetry.metrics import AnyFamily
+from lightrail.telemetry.running import Running
 
 SCRAPE_TIME_MAX_S: Final = 5.0
 """A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
@@ -29,16 +29,22 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Health:
     """Answers about the processes that ``members`` knows; open to everybody, it tells nothing else."""
 
-    def __init__(self, id: int, members: Members, not_ready: Callable[[], str | None]) -> None:
-        self._id = id
+    def __init__(
+        self,
+        id: int,
+        members: Members,
+        not_ready: Callable[[], str | None],
+        running: Running | None = None,
+    ) -> None:
         self.members = members
-        self._not_ready = not_ready
-        self._metrics = registry(members.families, members)
+        self.running = running = running or Running("gateway", id)
+        running.ready = self._not_ready = not_ready
+        running.show(members.families, members)
         self._session: aiohttp.ClientSession | None = None
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: object) -> None:
         """Adds families of this process to /metrics."""
-        self._metrics.register(FamilyCollector(families, counts))
+        self.running.show(families, counts)
 
     def routes(self) -> list[web.RouteDef]:
         """Of the requests that are served here."""
@@ -104,9 +110,10 @@ class Health:
             query = f"?{request.query_string}" if request.query_string else ""
             members = [member for member in self.members.list() if member.ready and member.metrics]
             texts = await asyncio.gather(*(self.scraped(member, path + query) for member in members))
-            own = generate_latest(self._metrics).decode() if path == "/metrics" else ""
-            sources = [({"role": "gateway", "id": str(self._id)}, own), *_present(members, texts)]
-            return web.Response(body=merge(sources).encode(), headers={"Content-Type": TEXT})
+            own = self.running.text() if path == "/metrics" else ""
+            # Every process has put its labels on its series.
+            merged = merge(({}, text) for text in (own, *texts) if text is not None)
+            return web.Response(body=merged.encode(), headers={"Content-Type": TEXT})
 
         return handler
 
@@ -130,11 +137,3 @@ class Health:
                 body = await response.content.read(SCRAPE_BYTES_MAX)
                 parts.append(body)
             return response.status, b"".join(parts).decode(errors="replace")
-
-
-def _present(members: Iterable[Member], texts: Iterable[str | None]) -> list[tuple[dict[str, str], str]]:
-    return [
-        ({"role": member.role, "id": str(member.id)}, text)
-        for member, text in zip(members, texts, strict=True)
-        if text is not None
-    ]

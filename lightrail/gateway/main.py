@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.health import Health
@@ -37,7 +38,10 @@ async def serve(process: process.Process) -> None:
             return "not yet told by the supervisor who else there is"
         return process.not_ready() or shards.not_ready()
 
-    health = Health(process.id, members, not_ready)
+    process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
+    if settings.https is not None and settings.tls_certificate is not None:
+        process.running.serves_with(settings.tls_certificate)
+    health = Health(process.id, members, not_ready, process.running)
     gateway = Gateway(
         settings=settings,
         coordinator=coordinator,

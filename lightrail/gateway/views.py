@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SHARD: Final = (
     ("queues", "lightrail_queues"),
-    ("messages", "lightrail_queue_depth"),
+    ("messages", "lightrail_queue_messages"),
     ("bytes", "lightrail_queue_bytes"),
     ("memory_bytes", "lightrail_memory_bytes"),
     ("disk_bytes", figures.STORE_TOTAL),
@@ -29,7 +29,7 @@ SHARD: Final = (
 """(key, sample) of a shard's row."""
 TOTALS: Final = (
     ("shard", "queues", "lightrail_queues"),
-    ("shard", "messages", "lightrail_queue_depth"),
+    ("shard", "messages", "lightrail_queue_messages"),
     ("shard", "bytes", "lightrail_queue_bytes"),
     ("frontend", "connections", "lightrail_connections"),
     ("shard", "received", "lightrail_queue_messages_enqueued_total"),

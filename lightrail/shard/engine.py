@@ -105,6 +105,7 @@ class Engine:
         self._ticked_ms = now_ms
         self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
+        self._queues.retired = counts.retire
         counts.store_usage = self._usage
 
     # --- what the server asks --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ class Figures:
     __slots__ = (
         "accepted",
         "bytes",
+        "consumers",
         "dead_lettered",
         "delivered",
         "discarded",
@@ -50,6 +51,7 @@ class Figures:
         self.ready = gauges.ready
         self.in_flight = gauges.in_flight
         self.bytes = gauges.bytes
+        self.consumers = machine.consumers.competing
         self.duplicates = counters.duplicates
         self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
         self.refused = counters.refused

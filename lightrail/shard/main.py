@@ -9,6 +9,7 @@ import sys
 import time
 
 from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.namespace.directory import Directory
@@ -73,6 +74,9 @@ async def serve(process: Process) -> None:
         task.add_done_callback(dropping.discard)
 
     counts = ShardCounts(settings.memory_mark)
+    if settings.store != "memory":
+        counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
+    process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     started = time.perf_counter()
     now_ms = Server.now_ms()
     try:
@@ -108,6 +112,7 @@ async def serve(process: Process) -> None:
         0,
         registry(SHARD_FAMILIES, counts),
         lambda: process.not_ready() or engine.not_ready(),
+        running=process.running,
         shard=counts,
     )
     process.report_ready(metrics=str(Endpoint(settings.metrics, port)))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.runs import Batch
-from lightrail.telemetry.families import QueueFigures
+from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -96,6 +96,10 @@ class Queue:
         """Messages that wait for room."""
         return sum(entry.batch.count - entry.done for entry in self.parked or ())
 
+    def figures(self) -> QueueFigures:
+        """As they are now, for a scrape."""
+        return Figures(self)
+
     @property
     def next_deadline_ms(self) -> int | None:
         """When the queue wants a Tick: what is in it, or the first that waits for room."""
@@ -165,7 +169,7 @@ class Deadlines:
 class Queues:
     """Every queue of the shard, by name; its numbers are those of the journal."""
 
-    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "deadlines", "names")
+    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "deadlines", "names", "retired")
 
     def __init__(self, store: Store, names: Names, max_delivery_count: int) -> None:
         self._store = store
@@ -174,6 +178,8 @@ class Queues:
         self._by_name: dict[str, Queue] = {}
         self._next = 1
         self.deadlines = Deadlines()
+        self.retired: Callable[[QueueFigures], None] = lambda _: None
+        """Is given the figures of each queue that goes."""
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_name.values())
@@ -248,6 +254,7 @@ class Queues:
         """The queue is no longer here."""
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
+            self.retired(queue.figures())
 
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """The name has another policy; the journal is told, too. What the machine wants done is returned."""
@@ -264,9 +271,9 @@ class Queues:
             log.error("the policy of queue %s could not be written down: %s", queue.name, error)
         return changed
 
-    def figures(self) -> Iterable[tuple[str, QueueFigures]]:
-        """(name, figures) of every queue, for a scrape."""
-        return [(name, Figures(queue)) for name, queue in self._by_name.items()]
+    def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
+        """(name, what reads its figures) of every queue whose name begins so, for a scrape."""
+        return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
 
     def _make(self, number: int, found: Name) -> Queue:
         queue = self._by_name[found.name] = self._new(number, found)

@@ -1,36 +1,54 @@
 """Exposition: one process's /metrics, /metrics/detailed, /healthz and /readyz over HTTP."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from lightrail.telemetry.families import DETAILED_FAMILIES, QueueSelection, ShardCounts
+from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
+from lightrail.telemetry.running import Running
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 Ready = Callable[[], str | None]
 
 
 async def start(
-    host: str, port: int, metrics: CollectorRegistry, ready: Ready, *, shard: ShardCounts | None = None
+    host: str,
+    port: int,
+    metrics: CollectorRegistry,
+    ready: Ready,
+    *,
+    running: Running | None = None,
+    shard: ShardCounts | None = None,
 ) -> tuple[web.AppRunner, int]:
     """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
 
-    ``ready`` says why the process doesn't serve, or None when it does. With ``shard``, /metrics/detailed has
-    a series per queue; ``?queue=PREFIX`` chooses among them.
+    ``ready`` says why the process doesn't serve, or None when it does. With ``running``, all series carry the
+    role and number of the process, and what it says about itself is among them. With ``shard``,
+    /metrics/detailed has a series per queue; ``?queue=PREFIX`` chooses among them.
     """
     app = web.Application()
+    if running is not None:
+        running.ready = ready
 
-    async def latest(_: web.Request) -> web.Response:
-        return _text(generate_latest(metrics).decode())
+    async def latest(request: web.Request) -> web.Response:
+        if shard is not None:
+            for _ in shard.summing():
+                await asyncio.sleep(0)
+        return _text(running.text(metrics) if running is not None else generate_latest(metrics).decode())
 
     async def detailed(request: web.Request) -> web.Response:
         if shard is None:
             return _text("")
         selection = QueueSelection(shard, request.query.get("queue", ""))
-        return _text(generate_latest(registry(DETAILED_FAMILIES, selection, process=False)).decode())
+        labels = running.labels if running is not None else {}
+        # Ten thousand queues are a second of work: a thread gives way every few milliseconds.
+        return _text(await asyncio.to_thread(_series, selection, labels))
 
     async def alive(_: web.Request) -> web.Response:
         return web.Response(text="alive\n")
@@ -62,6 +80,10 @@ async def listen(
         await runner.cleanup()
         raise
     return runner, int(runner.addresses[0][1])
+
+
+def _series(selection: QueueSelection, labels: dict[str, str]) -> str:
+    return merge([(labels, generate_latest(registry(DETAILED_FAMILIES, selection)).decode())])
 
 
 def _text(text: str) -> web.Response:

@@ -1,12 +1,15 @@
-"""Families: every metric of every role, its name, help and labels, and the counts it is read from.
+"""Families: every metric of frontends and shards, its name, help and labels, and the counts it is read from.
 
 Hot code adds to plain integers of FrontendCounts or ShardCounts, once per batch. Counters never fall: what a
 deleted queue had counted is kept by ``ShardCounts.retire``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Protocol
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
 
+from lightrail.model import limits
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
     SYNC_SECONDS,
@@ -19,11 +22,12 @@ from lightrail.telemetry.metrics import (
     counters,
     gauge,
 )
+from lightrail.telemetry.queues import QUEUE_COUNTERS, QUEUE_STATES, QueueFigures, QueueTotals
 
 OUTCOMES: Final = ("accepted", "rejected", "released", "modified")
 """Outcomes by their codes between frontend and shard (docs/formats/wire.md)."""
-DETAILED_QUEUES_MAX: Final = 10_000
-"""Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` chooses among more."""
+SUMMED_AT_ONCE: Final = 500
+"""Queues that a scrape sums before the loop turns: some milliseconds."""
 
 
 class FrontendCounts:
@@ -141,6 +145,13 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         ],
     ),
     gauge("lightrail_connections", "AMQP connections that are open now.", "connections"),
+    Family(
+        "gauge",
+        "lightrail_connections_limit",
+        "Connections that one frontend takes at most.",
+        (),
+        lambda _: [((), limits.CONNECTIONS_MAX)],
+    ),
     counter("lightrail_connections_opened", "AMQP connections that were opened.", "connections_opened"),
     counter(
         "lightrail_connections_refused",
@@ -195,70 +206,6 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
 )
 
 
-class QueueFigures(Protocol):
-    """What one queue counts: the ``stats`` of the queue machine have these attributes."""
-
-    @property
-    def enqueued(self) -> int: ...
-    @property
-    def delivered(self) -> int: ...
-    @property
-    def redelivered(self) -> int: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def released(self) -> int: ...
-    @property
-    def modified(self) -> int: ...
-    @property
-    def expired(self) -> int: ...
-    @property
-    def dead_lettered(self) -> int: ...
-    @property
-    def purged(self) -> int: ...
-    @property
-    def ready(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def duplicates(self) -> int: ...
-    @property
-    def discarded(self) -> int: ...
-    @property
-    def refused(self) -> int: ...
-    @property
-    def locks_expired(self) -> int: ...
-    @property
-    def parked(self) -> int: ...
-    @property
-    def locked(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-QUEUE_COUNTERS: Final = {
-    "enqueued": "Messages stored in queues.",
-    "delivered": "Messages handed to consumers.",
-    "redelivered": "Messages handed out again after an earlier delivery did not end in accepted.",
-    "accepted": "Messages that consumers accepted.",
-    "rejected": "Messages that consumers rejected.",
-    "released": "Messages that consumers released, or that came back when a consumer went.",
-    "modified": "Messages that consumers settled as modified.",
-    "expired": "Messages whose time ran out.",
-    "dead_lettered": "Messages that left their queue for its dead-letter queue.",
-    "purged": "Messages that a purge removed.",
-    "duplicates": "Messages dropped because their message-id had come before within the queue's window.",
-    "discarded": "Messages that a full queue dropped: those that came, or the oldest that gave way.",
-    "refused": "Messages that a queue refused: it was full, or they were too large.",
-    "locks_expired": "Deliveries that came back because their timed lock ran out.",
-}
-QUEUE_GAUGES: Final = {"ready": "ready", "in_flight": "in_flight", "locked": "locked", "parked": "parked"}
-"""States of messages by the property that counts them; `locked` ones are in flight too, `parked` ones wait
-for room and are not in the queue yet."""
-
-
 class ShardCounts:
     """What a shard counts itself; figures of its queues are read from them when a scrape asks."""
 
@@ -275,10 +222,12 @@ class ShardCounts:
         "queues",
         "queues_deleted",
         "retired",
+        "store_directory",
         "store_failures",
         "store_usage",
         "sync_seconds",
         "syncs",
+        "totals",
     )
 
     def __init__(self, memory_mark_bytes: int = 0) -> None:
@@ -292,16 +241,20 @@ class ShardCounts:
         self.frontends_connected = 0
         self.memory_bytes = 0
         self.memory_mark_bytes = memory_mark_bytes
-        self.queues: Callable[[], Iterable[tuple[str, QueueFigures]]] = tuple
-        """(name, figures) of every queue of this shard."""
+        self.queues: Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]] = lambda _: ()
+        """(name, what reads its figures) of every queue of this shard whose name begins so."""
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
         self.store_failures = 0
+        self.store_directory: str | None = None
+        """Where the store keeps its files; None where it keeps none."""
         self.store_usage: Callable[[], Mapping[str, int]] = dict
         """Bytes of the store by what they are, such as live and total."""
         self.syncs = 0
         self.messages_per_sync = Histogram(BATCH_MESSAGES)
         self.sync_seconds = Histogram(SYNC_SECONDS)
+        self.totals = QueueTotals()
+        """As the last `summing` found them."""
 
     def synced(self, messages: int, seconds: float) -> None:
         """One commit of the store is on disk."""
@@ -315,16 +268,39 @@ class ShardCounts:
         for name in QUEUE_COUNTERS:
             self.retired[name] += getattr(figures, name)
 
+    def summing(self) -> Iterator[None]:
+        """Makes `totals` anew; gives way after every SUMMED_AT_ONCE queues, for there may be very many.
+
+        A queue that goes meanwhile is still among them, and not yet among the retired ones.
+        """
+        totals = QueueTotals()
+        totals.figures.update(self.retired)
+        queues = self.queues("")
+        for first in range(0, len(queues), SUMMED_AT_ONCE):
+            for name, read in queues[first : first + SUMMED_AT_ONCE]:
+                totals.add(name, read())
+            yield
+        self.totals = totals
+
 
 def _sum(name: str) -> Callable[[ShardCounts], Iterable[tuple[Labels, float]]]:
-    return lambda counts: [
-        ((), counts.retired[name] + sum(getattr(figures, name) for _, figures in counts.queues()))
-    ]
+    return lambda counts: [((), counts.totals.figures[name])]
 
 
-def _depth(counts: ShardCounts) -> Iterable[tuple[Labels, float]]:
-    for state, name in QUEUE_GAUGES.items():
-        yield (state,), sum(getattr(figures, name) for _, figures in counts.queues())
+def _states(counts: ShardCounts) -> Iterable[tuple[Labels, float]]:
+    return [((state,), counts.totals.figures[state]) for state in QUEUE_STATES]
+
+
+def _disk(
+    which: Callable[[os.statvfs_result], int],
+) -> Callable[[ShardCounts], Iterable[tuple[Labels, float]]]:
+    def read(counts: ShardCounts) -> Iterable[tuple[Labels, float]]:
+        if counts.store_directory is not None:
+            with suppress(OSError):
+                found = os.statvfs(counts.store_directory)
+                yield (), which(found) * found.f_frsize
+
+    return read
 
 
 SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
@@ -340,22 +316,50 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         ("reason",),
         lambda counts: [((reason,), count) for reason, count in counts.dead_lettered.items()],
     ),
-    Family("gauge", "lightrail_queue_depth", "Messages in queues, by state.", ("state",), _depth),
+    Family(
+        "gauge",
+        "lightrail_queue_messages",
+        "Messages in queues, by state; parked ones wait for room in theirs.",
+        ("state",),
+        _states,
+    ),
+    Family(
+        "gauge",
+        "lightrail_queue_messages_locked",
+        "Messages in flight under a timed lock.",
+        (),
+        _sum("locked"),
+    ),
     Family(
         "gauge",
         "lightrail_queue_bytes",
         "Bytes of the messages in queues, in memory or not.",
         (),
-        lambda counts: [((), sum(figures.bytes for _, figures in counts.queues()))],
+        _sum("bytes"),
     ),
     Family(
         "gauge",
         "lightrail_queues",
         "Queues of this shard.",
         (),
-        lambda counts: [((), sum(1 for _ in counts.queues()))],
+        lambda counts: [((), counts.totals.queues)],
     ),
-    counter("lightrail_queues_deleted", "Queues that were deleted.", "queues_deleted"),
+    Family(
+        "gauge",
+        "lightrail_queues_unattended",
+        "Queues with messages that are ready and without a consumer; dead-letter queues are not meant.",
+        (),
+        lambda counts: [((), counts.totals.unattended_queues)],
+    ),
+    Family(
+        "gauge",
+        "lightrail_queue_messages_unattended",
+        "Messages that are ready in queues without a consumer; dead letters are not meant.",
+        (),
+        lambda counts: [((), counts.totals.unattended_messages)],
+    ),
+    Family("gauge", "lightrail_queue_consumers", "Consumers of queues.", (), _sum("consumers")),
+    counter("lightrail_queues_deleted", "Queues that went: deleted, or moved away.", "queues_deleted"),
     counter("lightrail_journal_syncs", "Commits of the store that reached the disk.", "syncs"),
     HistogramFamily(
         "lightrail_journal_messages_per_sync", "Messages in one commit.", lambda c: c.messages_per_sync
@@ -371,6 +375,20 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         ("kind",),
         lambda counts: [((kind,), size) for kind, size in counts.store_usage().items()],
     ),
+    Family(
+        "gauge",
+        "lightrail_disk_free_bytes",
+        "Bytes that the shard may still use of the file system under its journal.",
+        (),
+        _disk(lambda found: found.f_bavail),
+    ),
+    Family(
+        "gauge",
+        "lightrail_disk_size_bytes",
+        "Bytes of the file system under the journal.",
+        (),
+        _disk(lambda found: found.f_blocks),
+    ),
     gauge("lightrail_memory_bytes", "Bytes of messages held in memory.", "memory_bytes"),
     gauge("lightrail_memory_mark_bytes", "Bytes past which messages flow to disk.", "memory_mark_bytes"),
     counter("lightrail_evictions", "Times messages were dropped from memory, kept on disk.", "evictions"),
@@ -382,40 +400,4 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "batches_duplicate",
     ),
     gauge("lightrail_frontends_connected", "Frontends that this shard hears.", "frontends_connected"),
-)
-
-
-class QueueSelection:
-    """The queues that one scrape of /metrics/detailed asks for."""
-
-    __slots__ = ("omitted", "queues")
-
-    def __init__(self, counts: ShardCounts, prefix: str) -> None:
-        chosen = sorted((name, figures) for name, figures in counts.queues() if name.startswith(prefix))
-        self.queues = chosen[:DETAILED_QUEUES_MAX]
-        self.omitted = len(chosen) - len(self.queues)
-
-
-def _each(name: str) -> Callable[[QueueSelection], Iterable[tuple[Labels, float]]]:
-    return lambda chosen: [((queue,), getattr(figures, name)) for queue, figures in chosen.queues]
-
-
-def _each_depth(chosen: QueueSelection) -> Iterable[tuple[Labels, float]]:
-    for queue, figures in chosen.queues:
-        for state, name in QUEUE_GAUGES.items():
-            yield (queue, state), getattr(figures, name)
-
-
-DETAILED_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
-    *(
-        Family("counter", f"lightrail_detailed_messages_{name}", help, ("queue",), _each(name))
-        for name, help in QUEUE_COUNTERS.items()
-    ),
-    Family("gauge", "lightrail_detailed_depth", "Messages by state.", ("queue", "state"), _each_depth),
-    Family("gauge", "lightrail_detailed_bytes", "Bytes of messages.", ("queue",), _each("bytes")),
-    gauge(
-        "lightrail_detailed_queues_omitted",
-        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.",
-        "omitted",
-    ),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +16,8 @@ Counts = TypeVar("Counts")
 Labels = tuple[str, ...]
 
 SYNC_SECONDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+CALL_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LAG_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 BATCH_MESSAGES: Final = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0, 100_000.0)
 
 
@@ -118,12 +120,8 @@ class FamilyCollector(Collector, Generic[Counts]):
         return iter(())  # names are checked by a test; at registration there is nothing to collect yet
 
 
-def registry(
-    families: Iterable[AnyFamily[Counts]], counts: Counts, *, process: bool = True
-) -> CollectorRegistry:
-    """A registry with the families and, if asked, this process's CPU, memory and open files."""
+def registry(families: Iterable[AnyFamily[Counts]], counts: Counts) -> CollectorRegistry:
+    """A registry with the families."""
     made = CollectorRegistry()
     made.register(FamilyCollector(families, counts))
-    if process:
-        ProcessCollector(registry=made)
     return made

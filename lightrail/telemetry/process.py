@@ -32,6 +32,7 @@ from lightrail.model.settings import Settings
 from lightrail.telemetry import logs
 from lightrail.telemetry.channel import Channel, ChannelClosed, Message
 from lightrail.telemetry.directories import socket_directory
+from lightrail.telemetry.running import Running
 
 STOP_TIME_MAX_S: Final = 25
 """From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
@@ -50,7 +51,17 @@ class CannotServe(Exception):
 class Process:
     """One running process of a role: who it is, what it was told, and when it shall stop."""
 
-    __slots__ = ("_channel", "id", "on_message", "ready", "role", "settings", "sockets", "stopping")
+    __slots__ = (
+        "_channel",
+        "id",
+        "on_message",
+        "ready",
+        "role",
+        "running",
+        "settings",
+        "sockets",
+        "stopping",
+    )
 
     def __init__(
         self,
@@ -70,6 +81,8 @@ class Process:
         self.stopping = asyncio.Event()
         self.on_message: Callable[[Message], None] | None = None
         """Called with every later line from the supervisor."""
+        self.running = Running(role, id)
+        """What this process says about itself at its /metrics."""
         self._channel = channel
 
     @property
@@ -190,9 +203,11 @@ def run(process: Process, serve: Serve) -> int:
     async def turn() -> None:
         loop = asyncio.get_running_loop()
         process.watch(loop)
+        process.running.watch(loop)
         try:
             await serve(process)
         finally:
+            process.running.unwatch()
             process.unwatch(loop)
 
     raise_file_limit()

@@ -186,7 +186,7 @@ class Scene:
 
     def queue(self, name: str) -> dict[str, int]:
         """Ready, in flight and bytes of a queue."""
-        figures = dict(self.engine._queues.figures())[name]
+        figures = dict(self.engine._queues.figures(""))[name]()
         return {"ready": figures.ready, "in_flight": figures.in_flight}
 
     def _deliver_output(self) -> None:

@@ -16,6 +16,7 @@ from lightrail.gateway.members import Members
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.running import Running
 
 Get = Callable[[str], Awaitable[tuple[int, str]]]
 Reason = dict[int, str | None]
@@ -38,6 +39,7 @@ def with_gateway(
                 0,
                 registry(FRONTEND_FAMILIES, counts),
                 lambda id=id: reasons[id],  # type: ignore[misc]
+                running=Running("frontend", id),
             )
             runners.append(runner)
             processes.append(member("frontend", id, f"127.0.0.1:{port}"))

@@ -87,7 +87,7 @@ class Wire:
 
     @property
     def stored(self) -> int:
-        return sum(figures.ready for _, figures in self.engine._queues.figures())
+        return sum(figures().ready for _, figures in self.engine._queues.figures(""))
 
 
 def test_refused_and_sent_again_is_stored() -> None:

@@ -146,7 +146,7 @@ def test_a_dropped_name_takes_its_queue_its_links_and_its_dead_letters_with_it()
     scene.settle_down()
     gone = [(link, refusal.condition) for link, _, refusal in peer.refusals]
     assert sorted(gone) == [(link, conditions.RESOURCE_DELETED) for link in (1, 3, 4)]
-    assert {name for name, _ in scene.engine._queues.figures()} == {"other"}
+    assert {name for name, _ in scene.engine._queues.figures("")} == {"other"}
     assert scene.store.usage().live_bytes > 0
     peer.refusals.clear()
     peer.settle(3, 1, 1)
@@ -161,7 +161,7 @@ def test_a_dropped_name_takes_its_queue_its_links_and_its_dead_letters_with_it()
     end(scene)
 
     scene, _ = restart(files, names)
-    assert {name for name, _ in scene.engine._queues.figures()} == {"other"}
+    assert {name for name, _ in scene.engine._queues.figures("")} == {"other"}
     end(scene)
 
 
@@ -316,7 +316,7 @@ def test_after_a_start_system_queues_that_nobody_knows_are_gone() -> None:
     for queue in queues[:2]:
         names.drop(queue)
     scene, _ = restart(files, names)
-    assert list(scene.engine._queues.figures()) == []
+    assert list(scene.engine._queues.figures("")) == []
     assert scene.store.usage().live_bytes == 0
     end(scene)
 

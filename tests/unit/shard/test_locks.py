@@ -193,8 +193,8 @@ def test_figures_say_what_is_locked_and_parked() -> None:
     scene, peer, _ = scene_with(2, Policy(max_length=2, overflow="flow_control"))
     peer.send(1, 2, [b"x", b"y", b"z"], durable=False)
     peer.consume(5, "q", 1, lock_ms=100)
-    figures = dict(scene.engine._queues.figures())["q"]
+    figures = dict(scene.engine._queues.figures(""))["q"]()
     assert (figures.ready, figures.in_flight, figures.locked, figures.parked) == (1, 1, 1, 3)
     peer.settle(5, 0, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
-    figures = dict(scene.engine._queues.figures())["q"]
+    figures = dict(scene.engine._queues.figures(""))["q"]()
     assert (figures.ready, figures.locked, figures.parked) == (2, 0, 3)

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import aiohttp
 
 from lightrail.telemetry import exposition
-from lightrail.telemetry.families import QUEUE_COUNTERS, QUEUE_GAUGES, SHARD_FAMILIES, ShardCounts
+from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.queues import QUEUE_FIGURES
+from lightrail.telemetry.running import Running
 
 
 async def get(port: int, path: str) -> tuple[int, str, str]:
@@ -18,23 +20,31 @@ async def get(port: int, path: str) -> tuple[int, str, str]:
 def test_the_paths() -> None:
     async def check() -> None:
         counts = ShardCounts()
-        figures = SimpleNamespace(**dict.fromkeys((*QUEUE_COUNTERS, *QUEUE_GAUGES, "bytes"), 3))
-        counts.queues = lambda: [("a", figures), ("b", figures)]  # type: ignore[list-item]
+        figures = SimpleNamespace(**dict.fromkeys(QUEUE_FIGURES, 3))
+        counts.queues = lambda prefix: [
+            (name, lambda: figures) for name in ("a", "b") if name.startswith(prefix)
+        ]
         reasons: list[str | None] = ["recovering"]
         runner, port = await exposition.start(
-            "127.0.0.1", 0, registry(SHARD_FAMILIES, counts), lambda: reasons[0], shard=counts
+            "127.0.0.1",
+            0,
+            registry(SHARD_FAMILIES, counts),
+            lambda: reasons[0],
+            running=Running("shard", 3),
+            shard=counts,
         )
         try:
             assert await get(port, "/readyz") == (503, "text/plain; charset=utf-8", "recovering\n")
             assert (await get(port, "/healthz"))[0] == 200
+            assert 'lightrail_ready{role="shard",id="3"} 0.0' in (await get(port, "/metrics"))[2]
             reasons[0] = None
             assert (await get(port, "/readyz"))[0] == 200
             status, kind, text = await get(port, "/metrics")
             assert (status, kind) == (200, exposition.TEXT)
-            assert 'lightrail_queue_depth{state="ready"} 6.0' in text
+            assert 'lightrail_queue_messages{state="ready",role="shard",id="3"} 6.0' in text
             assert "lightrail_detailed" not in text
             _, _, text = await get(port, "/metrics/detailed?queue=b")
-            assert 'lightrail_detailed_depth{queue="b",state="ready"} 3.0' in text
+            assert 'lightrail_detailed_messages{queue="b",state="ready",role="shard",id="3"} 3.0' in text
             assert 'queue="a"' not in text
             assert (await get(port, "/other"))[0] == 404
         finally:

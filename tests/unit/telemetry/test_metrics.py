@@ -1,6 +1,7 @@
 """Metrics: what a scrape shows of the counts, and that every family is well formed."""
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,26 +12,30 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightrail.telemetry.families import (
-    DETAILED_FAMILIES,
     FRONTEND_FAMILIES,
-    QUEUE_COUNTERS,
-    QUEUE_GAUGES,
     SHARD_FAMILIES,
     FrontendCounts,
-    QueueSelection,
     ShardCounts,
 )
 from lightrail.telemetry.metrics import SYNC_SECONDS, Histogram, registry
+from lightrail.telemetry.queues import DETAILED_FAMILIES, QUEUE_FIGURES, QueueSelection
 
 
 def queue(**figures: int) -> Any:
     """Figures of one queue, zero where nothing is said."""
-    return SimpleNamespace(**(dict.fromkeys((*QUEUE_COUNTERS, *QUEUE_GAUGES, "bytes"), 0) | figures))
+    return SimpleNamespace(**(dict.fromkeys(QUEUE_FIGURES, 0) | figures))
+
+
+def reading(queues: dict[str, Any]) -> Any:
+    """What a shard gives to its counts: the names, and what reads the figures of each."""
+    return lambda prefix: [(name, lambda it=it: it) for name, it in queues.items() if name.startswith(prefix)]
 
 
 def scrape(families: Any, counts: Any) -> dict[tuple[str, tuple[str, ...]], float]:
     """Samples by (name, label values)."""
-    text = generate_latest(registry(families, counts, process=False)).decode()
+    if isinstance(counts, ShardCounts):
+        list(counts.summing())
+    text = generate_latest(registry(families, counts)).decode()
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -72,11 +77,11 @@ def test_a_shard_sums_its_queues() -> None:
         "a": queue(enqueued=3, ready=2, in_flight=1, bytes=300),
         "b": queue(enqueued=4, ready=4, bytes=400),
     }
-    counts.queues = lambda: queues.items()
+    counts.queues = reading(queues)
     samples = scrape(SHARD_FAMILIES, counts)
     assert samples["lightrail_queue_messages_enqueued_total", ()] == 7
-    assert samples["lightrail_queue_depth", ("ready",)] == 6
-    assert samples["lightrail_queue_depth", ("in_flight",)] == 1
+    assert samples["lightrail_queue_messages", ("ready",)] == 6
+    assert samples["lightrail_queue_messages", ("in_flight",)] == 1
     assert samples["lightrail_queue_bytes", ()] == 700
     assert samples["lightrail_queues", ()] == 2
     assert samples["lightrail_memory_mark_bytes", ()] == 64
@@ -85,7 +90,7 @@ def test_a_shard_sums_its_queues() -> None:
 def test_counters_do_not_fall_when_a_queue_goes() -> None:
     counts = ShardCounts()
     queues = {"a": queue(enqueued=3, accepted=2), "b": queue(enqueued=4)}
-    counts.queues = lambda: queues.items()
+    counts.queues = reading(queues)
     before = scrape(SHARD_FAMILIES, counts)
     counts.retire(queues.pop("a"))
     after = scrape(SHARD_FAMILIES, counts)
@@ -94,6 +99,45 @@ def test_counters_do_not_fall_when_a_queue_goes() -> None:
         assert before[key] == after[key]
     assert after["lightrail_queues", ()] == 1
     assert after["lightrail_queues_deleted_total", ()] == 1
+
+
+def test_a_queue_that_goes_during_a_scrape_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightrail.telemetry.families.SUMMED_AT_ONCE", 1)
+    counts = ShardCounts()
+    queues = {"a": queue(enqueued=1), "b": queue(enqueued=2), "c": queue(enqueued=4)}
+    counts.queues = reading(queues)
+    seen = set()
+    for gone in "abc":
+        for turn, _ in enumerate(counts.summing()):
+            if turn == 0:
+                counts.retire(queues.pop(gone))
+        seen.add(counts.totals.figures["enqueued"])
+    assert seen == {7}
+
+
+def test_messages_that_nobody_consumes_are_unattended_and_dead_letters_are_not_meant() -> None:
+    counts = ShardCounts()
+    queues = {
+        "a": queue(ready=5),
+        "a/$dlq": queue(ready=7),
+        "served": queue(ready=9, consumers=1),
+        "empty": queue(in_flight=3),
+    }
+    counts.queues = reading(queues)
+    samples = scrape(SHARD_FAMILIES, counts)
+    assert samples["lightrail_queues_unattended", ()] == 1
+    assert samples["lightrail_queue_messages_unattended", ()] == 5
+    assert samples["lightrail_queue_consumers", ()] == 1
+
+
+def test_room_on_the_disk_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    counts = ShardCounts()
+    assert ("lightrail_disk_free_bytes", ()) not in scrape(SHARD_FAMILIES, counts)
+    counts.store_directory = str(tmp_path / "not-yet-there")
+    assert ("lightrail_disk_free_bytes", ()) not in scrape(SHARD_FAMILIES, counts)
+    counts.store_directory = str(tmp_path)
+    samples = scrape(SHARD_FAMILIES, counts)
+    assert 0 < samples["lightrail_disk_free_bytes", ()] <= samples["lightrail_disk_size_bytes", ()]
 
 
 def test_dead_letters_by_reason() -> None:
@@ -117,17 +161,17 @@ def test_syncs() -> None:
 
 
 def test_detail_per_queue_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightrail.telemetry.families.DETAILED_QUEUES_MAX", 2)
+    monkeypatch.setattr("lightrail.telemetry.queues.DETAILED_QUEUES_MAX", 2)
     counts = ShardCounts()
     queues = {'odd"\\\n': queue(ready=1), "a/1": queue(), "a/2": queue(in_flight=5), "a/3": queue()}
-    counts.queues = lambda: queues.items()
+    counts.queues = reading(queues)
     samples = scrape(DETAILED_FAMILIES, QueueSelection(counts, "a/"))
-    assert samples["lightrail_detailed_depth", ("a/2", "in_flight")] == 5
+    assert samples["lightrail_detailed_messages", ("a/2", "in_flight")] == 5
     assert samples["lightrail_detailed_queues_omitted", ()] == 1
     assert ("lightrail_detailed_bytes", ("a/3",)) not in samples
     assert (
         scrape(DETAILED_FAMILIES, QueueSelection(counts, "odd"))[
-            "lightrail_detailed_depth", ('odd"\\\n', "ready")
+            "lightrail_detailed_messages", ('odd"\\\n', "ready")
         ]
         == 1
     )
@@ -141,12 +185,6 @@ def test_names_and_help(families: Any) -> None:
         assert re.fullmatch(r"lightrail_[a-z_]+", family.name)
         assert not family.name.endswith("_total"), "the exposition adds it"
         assert family.help.endswith(".")
-
-
-def test_the_process_itself_is_measured() -> None:
-    text = generate_latest(registry(FRONTEND_FAMILIES, FrontendCounts())).decode()
-    assert "process_cpu_seconds_total" in text
-    assert "process_resident_memory_bytes" in text
 
 
 @given(st.lists(st.floats(0, 10), max_size=50))

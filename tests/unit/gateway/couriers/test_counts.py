@@ -19,7 +19,7 @@ def test_every_count_of_the_couriers_is_shown_once() -> None:
         else:
             setattr(counts, name, place)
             expected.append(place)
-    text = generate_latest(registry(FAMILIES, counts, process=False)).decode()
+    text = generate_latest(registry(FAMILIES, counts)).decode()
     shown = [
         int(sample.value) for family in text_string_to_metric_families(text) for sample in family.samples
     ]

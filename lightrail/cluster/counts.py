@@ -1,0 +1,133 @@
+"""Counts: how this process gets on with the coordinator, and what its map says, as /metrics shows them."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+from lightrail.cluster.map import Map
+from lightrail.telemetry.metrics import (
+    CALL_SECONDS,
+    AnyFamily,
+    Family,
+    Histogram,
+    HistogramFamily,
+    Labels,
+    counter,
+    gauge,
+)
+
+PHASES: Final = ("waiting", "frozen")
+
+
+class CoordinatorCounts:
+    """Every coordinator has them as `counts`; it tells them what came of its last contact."""
+
+    __slots__ = ("failures", "heard_s", "up", "watch_restarts", "write_seconds")
+
+    def __init__(self) -> None:
+        self.up = 1
+        """Whether the last contact worked; a coordinator that was opened is there."""
+        self.failures = 0
+        self.heard_s = time.monotonic()
+        """When a contact last worked, by the monotonic clock."""
+        self.watch_restarts = 0
+        self.write_seconds = Histogram(CALL_SECONDS)
+
+    def heard(self) -> None:
+        """A call was answered, or the watch said something: a key that changed, or that nothing did."""
+        self.up = 1
+        self.heard_s = time.monotonic()
+
+    def failed(self) -> None:
+        """A call, or the watch, found nobody."""
+        self.up = 0
+        self.failures += 1
+
+    def watch_restarted(self) -> None:
+        """The watch had ended and was asked for anew."""
+        self.watch_restarts += 1
+
+    def wrote(self, seconds: float) -> None:
+        """A transaction that writes was answered in this time."""
+        self.write_seconds.observe(seconds)
+
+    @property
+    def age_s(self) -> float:
+        return max(0.0, time.monotonic() - self.heard_s)
+
+
+COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
+    gauge("lightrail_coordinator_up", "1 when the last contact with the coordinator worked.", "up"),
+    gauge(
+        "lightrail_coordinator_contact_age_seconds",
+        "Time since the coordinator was last heard.",
+        "age_s",
+    ),
+    counter(
+        "lightrail_coordinator_failures", "Calls, and looks for news, that found no coordinator.", "failures"
+    ),
+    counter(
+        "lightrail_coordinator_watch_restarts",
+        "Times the watch of changes had ended and was begun anew.",
+        "watch_restarts",
+    ),
+    HistogramFamily(
+        "lightrail_coordinator_write_seconds",
+        "Time that transactions of this process took at the coordinator.",
+        lambda counts: counts.write_seconds,
+    ),
+)
+
+
+def _queues(map: Map) -> Iterable[tuple[Labels, float]]:
+    owned = Counter(placed.shard for placed in map.placements().values())
+    return [((str(shard),), owned[shard]) for shard in sorted({*map.shard_sets, *owned})]
+
+
+def _moves(map: Map) -> Iterable[tuple[Labels, float]]:
+    phases = Counter(move.phase for move in map.moves.values())
+    return [((phase,), phases[phase]) for phase in PHASES]
+
+
+def _serving(map: Map) -> Iterable[tuple[Labels, float]]:
+    registered = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
+    return [((of,), len(members)) for of, members in registered]
+
+
+def _shards(map: Map) -> Iterable[tuple[Labels, float]]:
+    states = Counter(each.state for each in map.shard_sets.values())
+    return [((state,), states[state]) for state in ("active", "draining")]
+
+
+PLACEMENT_FAMILIES: Final[tuple[AnyFamily[Map], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_placement_queues",
+        "Queues that are placed on a shard, as this gateway knows.",
+        ("shard",),
+        _queues,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_moves",
+        "Moves of queues that were asked for and have not ended, by phase.",
+        ("phase",),
+        _moves,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_members",
+        "Processes that are registered with the coordinator, by what they are.",
+        ("of",),
+        _serving,
+    ),
+    Family(
+        "gauge",
+        "lightrail_placement_shards",
+        "Shards that were ever made known and not removed, by state.",
+        ("state",),
+        _shards,
+    ),
+)
+"""Of a gateway's map."""

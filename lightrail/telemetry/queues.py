@@ -1,0 +1,149 @@
+"""Queues: what is counted of each queue, summed over a shard, or one by one on /metrics/detailed."""
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from lightrail.model.names import is_dead_letter
+from lightrail.telemetry.metrics import AnyFamily, Family, Labels, gauge
+
+if TYPE_CHECKING:
+    from lightrail.telemetry.families import ShardCounts
+
+DETAILED_QUEUES_MAX: Final = 10_000
+"""Queues that one scrape of /metrics/detailed lists; ``?queue=PREFIX`` chooses among more."""
+
+
+class QueueFigures(Protocol):
+    """What one queue counts: the ``stats`` of the queue machine have these attributes."""
+
+    @property
+    def enqueued(self) -> int: ...
+    @property
+    def delivered(self) -> int: ...
+    @property
+    def redelivered(self) -> int: ...
+    @property
+    def accepted(self) -> int: ...
+    @property
+    def rejected(self) -> int: ...
+    @property
+    def released(self) -> int: ...
+    @property
+    def modified(self) -> int: ...
+    @property
+    def expired(self) -> int: ...
+    @property
+    def dead_lettered(self) -> int: ...
+    @property
+    def purged(self) -> int: ...
+    @property
+    def ready(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def duplicates(self) -> int: ...
+    @property
+    def discarded(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def locks_expired(self) -> int: ...
+    @property
+    def parked(self) -> int: ...
+    @property
+    def locked(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def consumers(self) -> int: ...
+
+
+QUEUE_COUNTERS: Final = {
+    "enqueued": "Messages stored in queues.",
+    "delivered": "Messages handed to consumers.",
+    "redelivered": "Messages handed out again after an earlier delivery did not end in accepted.",
+    "accepted": "Messages that consumers accepted.",
+    "rejected": "Messages that consumers rejected.",
+    "released": "Messages that consumers released, or that came back when a consumer went.",
+    "modified": "Messages that consumers settled as modified.",
+    "expired": "Messages whose time ran out.",
+    "dead_lettered": "Messages that left their queue for its dead-letter queue.",
+    "purged": "Messages that a purge removed.",
+    "duplicates": "Messages dropped because their message-id had come before within the queue's window.",
+    "discarded": "Messages that a full queue dropped: those that came, or the oldest that gave way.",
+    "refused": "Messages that a queue refused: it was full, or they were too large.",
+    "locks_expired": "Deliveries that came back because their timed lock ran out.",
+}
+QUEUE_STATES: Final = ("ready", "in_flight", "parked")
+"""Where a message may be; `parked` ones wait for room and are not in the queue yet."""
+QUEUE_FIGURES: Final = (*QUEUE_COUNTERS, *QUEUE_STATES, "locked", "bytes", "consumers")
+"""Everything that QueueFigures has."""
+
+
+class QueueTotals:
+    """The figures of all queues of a shard, summed for one scrape."""
+
+    __slots__ = ("figures", "queues", "unattended_messages", "unattended_queues")
+
+    def __init__(self) -> None:
+        self.figures = dict.fromkeys(QUEUE_FIGURES, 0)
+        self.queues = 0
+        self.unattended_messages = 0
+        self.unattended_queues = 0
+
+    def add(self, name: str, figures: QueueFigures) -> None:
+        """One queue more."""
+        self.queues += 1
+        sums = self.figures
+        for key in QUEUE_FIGURES:
+            value = getattr(figures, key)
+            if value:
+                sums[key] += value
+        if figures.ready and not figures.consumers and not is_dead_letter(name):
+            self.unattended_queues += 1
+            self.unattended_messages += figures.ready
+
+
+class QueueSelection:
+    """The queues that one scrape of /metrics/detailed asks for."""
+
+    __slots__ = ("omitted", "queues")
+
+    def __init__(self, counts: "ShardCounts", prefix: str) -> None:
+        chosen = sorted(counts.queues(prefix), key=itemgetter(0))
+        self.queues = [(name, read()) for name, read in chosen[:DETAILED_QUEUES_MAX]]
+        self.omitted = len(chosen) - len(self.queues)
+
+
+def _each(name: str) -> Callable[[QueueSelection], Iterable[tuple[Labels, float]]]:
+    return lambda chosen: [((queue,), getattr(figures, name)) for queue, figures in chosen.queues]
+
+
+def _each_state(chosen: QueueSelection) -> Iterable[tuple[Labels, float]]:
+    for queue, figures in chosen.queues:
+        for state in QUEUE_STATES:
+            yield (queue, state), getattr(figures, state)
+
+
+DETAILED_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
+    *(
+        Family("counter", f"lightrail_detailed_messages_{name}", help, ("queue",), _each(name))
+        for name, help in QUEUE_COUNTERS.items()
+    ),
+    Family("gauge", "lightrail_detailed_messages", "Messages by state.", ("queue", "state"), _each_state),
+    Family(
+        "gauge",
+        "lightrail_detailed_messages_locked",
+        "Messages in flight under a timed lock.",
+        ("queue",),
+        _each("locked"),
+    ),
+    Family("gauge", "lightrail_detailed_consumers", "Consumers.", ("queue",), _each("consumers")),
+    Family("gauge", "lightrail_detailed_bytes", "Bytes of messages.", ("queue",), _each("bytes")),
+    gauge(
+        "lightrail_detailed_queues_omitted",
+        f"Queues beyond the {DETAILED_QUEUES_MAX} that one scrape lists; ask with ?queue=PREFIX.",
+        "omitted",
+    ),
+)

@@ -1,0 +1,136 @@
+"""Running: what a process of any role says about itself: its version, whether it serves, how late it is.
+
+Every series of a process carries its role and number, at its own /metrics as well as at a gateway's, so that
+one dashboard fits both.
+"""
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
+
+from lightrail.model.certificates import not_after
+from lightrail.telemetry.merge import merge
+from lightrail.telemetry.metrics import (
+    LAG_SECONDS,
+    AnyFamily,
+    Family,
+    FamilyCollector,
+    Histogram,
+    HistogramFamily,
+    Labels,
+)
+
+LAG_PERIOD_S: Final = 0.5
+"""Between two looks at how late the loop is."""
+
+
+class Running:
+    """One per process. `watch` and `unwatch` begin and end the look at its loop."""
+
+    __slots__ = ("_certificate_ends_s", "_collectors", "_due", "_timer", "id", "lag_seconds", "ready", "role")
+
+    def __init__(self, role: str, id: int) -> None:
+        self.role = role
+        self.id = id
+        self.ready: Callable[[], str | None] = lambda: "starting"
+        """Why the process doesn't serve, or None."""
+        self.lag_seconds = Histogram(LAG_SECONDS)
+        self._certificate_ends_s: float | None = None
+        self._collectors: list[FamilyCollector[Any]] = [FamilyCollector(RUNNING_FAMILIES, self)]
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What each series of this process carries."""
+        return {"role": self.role, "id": str(self.id)}
+
+    @property
+    def certificate_ends_s(self) -> float | None:
+        """When the certificate that is served runs out, in seconds since 1970; None without TLS."""
+        return self._certificate_ends_s
+
+    def serves_with(self, certificate: str) -> None:
+        """TLS is served with the certificate of this file, as it is now."""
+        self._certificate_ends_s = not_after(certificate)
+
+    def show(self, families: Iterable[AnyFamily[Any]], counts: Any) -> None:
+        """Adds families, read from `counts`, to /metrics."""
+        self._collectors.append(FamilyCollector(families, counts))
+
+    def text(self, metrics: CollectorRegistry | None = None) -> str:
+        """All of it in the text format of Prometheus, with what `metrics` has."""
+        own = CollectorRegistry()
+        for collector in self._collectors:
+            own.register(collector)
+        ProcessCollector(registry=own)
+        GCCollector(registry=own)
+        texts = [generate_latest(own).decode()]
+        if metrics is not None:
+            texts.append(generate_latest(metrics).decode())
+        return merge((self.labels, text) for text in texts)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to look, twice a second, how late the loop is."""
+        self._due = loop.time() + LAG_PERIOD_S
+        self._timer = loop.call_at(self._due, self._look, loop)
+
+    def unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.lag_seconds.observe(max(0.0, loop.time() - self._due))
+        self.watch(loop)
+
+
+def _build(_: Running) -> Iterable[tuple[Labels, float]]:
+    return [((version("lightrail"), platform.python_version()), 1)]
+
+
+def _certificate(running: Running) -> Iterable[tuple[Labels, float]]:
+    ends_s = running.certificate_ends_s
+    return [] if ends_s is None else [((), ends_s)]
+
+
+RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_build_info",
+        "1; its labels say which version of LightRail and of Python this process is.",
+        ("version", "python"),
+        _build,
+    ),
+    Family(
+        "gauge",
+        "lightrail_ready",
+        "1 when /readyz of this process answers that it serves.",
+        (),
+        lambda running: [((), float(running.ready() is None))],
+    ),
+    Family(
+        "gauge",
+        "lightrail_clock_seconds",
+        "The wall clock of this process, in seconds since 1970.",
+        (),
+        lambda _: [((), time.time())],
+    ),
+    HistogramFamily(
+        "lightrail_event_loop_lag_seconds",
+        "How late the event loop came to a timer, looked at twice a second.",
+        lambda running: running.lag_seconds,
+    ),
+    Family(
+        "gauge",
+        "lightrail_tls_certificate_expiry_seconds",
+        "When the certificate that is served runs out, in seconds since 1970; only where TLS is served.",
+        (),
+        _certificate,
+    ),
+)

@@ -13,6 +13,7 @@ from typing import Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.counts import PLACEMENT_FAMILIES
 from lightrail.cluster.map import Map
 from lightrail.gateway import (
     connections,
@@ -131,6 +132,7 @@ class Gateway:
         health.show(HTTP_FAMILIES, self)
         self.health = health
         self.map = Map(coordinator)
+        health.show(PLACEMENT_FAMILIES, self.map)
         self.connections = connections.Connections(members, sockets)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)

@@ -33,12 +33,16 @@ JOURNAL_OUTCOME: Final = {
     Reason.DISCARDED: record.Outcome.DISCARDED,
 }
 
+WAITS_SAMPLED_EVERY: Final = 8
+"""Of so many slices that are delivered one is looked at, how long it has waited: 0.1 us for each of them."""
+
 
 class Performer:
     """Performs effects in the order they come; what gathers here is taken by the engine once per step."""
 
     __slots__ = (
         "_counts",
+        "_deliveries",
         "_queues",
         "_store",
         "consumers",
@@ -58,6 +62,7 @@ class Performer:
         """By their number in the machines."""
         self.damaged: set[int] = set()
         """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
+        self._deliveries = 0
         self.touched: dict[Queue, None] = {}
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
@@ -73,7 +78,7 @@ class Performer:
         """Turns what a machine wants done into frames and records, in its order."""
         for effect in found:
             if isinstance(effect, effects.Deliver):
-                self._deliver(queue, effect)
+                self._deliver(queue, effect, now_ms)
             elif isinstance(effect, effects.Removed):
                 self._removed(queue, effect)
             elif isinstance(effect, effects.Drained):
@@ -91,7 +96,7 @@ class Performer:
             elif isinstance(effect, effects.Refused):
                 self._refused(effect)
 
-    def _deliver(self, queue: Queue, effect: effects.Deliver) -> None:
+    def _deliver(self, queue: Queue, effect: effects.Deliver, now_ms: int) -> None:
         consumer = self.consumers.get(effect.consumer)
         if consumer is None:
             return
@@ -104,6 +109,9 @@ class Performer:
         assert data is not None
         base = ends[first - 1] if first else 0
         start = batch.base + base
+        self._deliveries += 1
+        if not self._deliveries % WAITS_SAMPLED_EVERY and not run.attempts:
+            self._counts.wait_seconds.observe(max(0, now_ms - batch.enqueued_at_ms) / 1000)
         consumer.peer.out.append(
             deliver(
                 consumer.link,

@@ -13,6 +13,7 @@ from lightrail.model import limits
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
     SYNC_SECONDS,
+    WAIT_SECONDS,
     AnyFamily,
     Family,
     Histogram,
@@ -107,7 +108,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Messages that arrived whole from senders, before any answer.",
         "messages_received",
     ),
-    counter("lightrail_message_bytes_received", "Bytes of those messages.", "message_bytes_received"),
+    counter("lightrail_message_bytes_received", "Bytes of messages that arrived from senders.", "message_bytes_received"),
     counter(
         "lightrail_messages_accepted",
         "Messages that were answered with accepted, or arrived settled and were stored.",
@@ -133,7 +134,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Deliveries of messages that had been delivered before.",
         "messages_redelivered",
     ),
-    counter("lightrail_message_bytes_delivered", "Bytes of those messages.", "message_bytes_delivered"),
+    counter("lightrail_message_bytes_delivered", "Bytes of messages written to receivers.", "message_bytes_delivered"),
     Family(
         "counter",
         "lightrail_messages_settled",
@@ -228,6 +229,7 @@ class ShardCounts:
         "sync_seconds",
         "syncs",
         "totals",
+        "wait_seconds",
     )
 
     def __init__(self, memory_mark_bytes: int = 0) -> None:
@@ -253,6 +255,8 @@ class ShardCounts:
         self.syncs = 0
         self.messages_per_sync = Histogram(BATCH_MESSAGES)
         self.sync_seconds = Histogram(SYNC_SECONDS)
+        self.wait_seconds = Histogram(WAIT_SECONDS)
+        """From when messages were enqueued to their first delivery; one slice of a queue in a few."""
         self.totals = QueueTotals()
         """As the last `summing` found them."""
 
@@ -366,6 +370,11 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     HistogramFamily(
         "lightrail_journal_sync_seconds", "Time to write and sync one commit.", lambda c: c.sync_seconds
+    ),
+    HistogramFamily(
+        "lightrail_queue_wait_seconds",
+        "Time that messages waited in a queue for their first delivery; one slice of eight is looked at.",
+        lambda c: c.wait_seconds,
     ),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed.", "store_failures"),
     Family(

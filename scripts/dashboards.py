@@ -1,7 +1,6 @@
-"""Writes the dashboards of deploy/grafana/dashboards, so that their panels look alike; a test checks that they
-are current.
+"""Writes the dashboards of deploy/grafana/dashboards; a test checks that they are current.
 
-    python scripts/dashboards.py
+python scripts/dashboards.py
 """
 
 import json

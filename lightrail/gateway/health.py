@@ -18,6 +18,10 @@ from lightrail.telemetry.running import Running
 
 SCRAPE_TIME_MAX_S: Final = 5.0
 """A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
+SCRAPE_TIME_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
+"""How long Prometheus waits for this answer."""
+SCRAPE_TIME_PART: Final = 0.8
+"""Of that, what others get: one that is silent must not take the metrics of all with it."""
 READY_TIME_MAX_S: Final = 1.0
 """A process that does not answer in this time is not serving."""
 SCRAPE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -109,7 +113,8 @@ class Health:
         async def handler(request: web.Request) -> web.Response:
             query = f"?{request.query_string}" if request.query_string else ""
             members = [member for member in self.members.list() if member.ready and member.metrics]
-            texts = await asyncio.gather(*(self.scraped(member, path + query) for member in members))
+            seconds = _patience(request.headers.get(SCRAPE_TIME_HEADER))
+            texts = await asyncio.gather(*(self.scraped(member, path + query, seconds) for member in members))
             own = self.running.text() if path == "/metrics" else ""
             # Every process has put its labels on its series.
             merged = merge(({}, text) for text in (own, *texts) if text is not None)
@@ -117,10 +122,10 @@ class Health:
 
         return handler
 
-    async def scraped(self, member: Member, path: str) -> str | None:
+    async def scraped(self, member: Member, path: str, seconds: float = SCRAPE_TIME_MAX_S) -> str | None:
         """A page of a process's own metrics, or None when it does not answer in time."""
         try:
-            status, text = await self._get(member, path, SCRAPE_TIME_MAX_S)
+            status, text = await self._get(member, path, min(seconds, SCRAPE_TIME_MAX_S))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             log.warning("no metrics from %s: %s", member.name, type(error).__name__)
             self.members.scrapes_failed += 1
@@ -137,3 +142,12 @@ class Health:
                 body = await response.content.read(SCRAPE_BYTES_MAX)
                 parts.append(body)
             return response.status, b"".join(parts).decode(errors="replace")
+
+
+def _patience(header: str | None) -> float:
+    """Seconds that the others have to answer, where whoever scrapes says how long it waits."""
+    try:
+        seconds = float(header) if header is not None else SCRAPE_TIME_MAX_S
+    except ValueError:
+        return SCRAPE_TIME_MAX_S
+    return seconds * SCRAPE_TIME_PART if seconds > 0 else SCRAPE_TIME_MAX_S

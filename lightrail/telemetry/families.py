@@ -108,7 +108,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Messages that arrived whole from senders, before any answer.",
         "messages_received",
     ),
-    counter("lightrail_message_bytes_received", "Bytes of messages that arrived from senders.", "message_bytes_received"),
+    counter(
+        "lightrail_message_bytes_received",
+        "Bytes of messages that arrived from senders.",
+        "message_bytes_received",
+    ),
     counter(
         "lightrail_messages_accepted",
         "Messages that were answered with accepted, or arrived settled and were stored.",
@@ -134,7 +138,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Deliveries of messages that had been delivered before.",
         "messages_redelivered",
     ),
-    counter("lightrail_message_bytes_delivered", "Bytes of messages written to receivers.", "message_bytes_delivered"),
+    counter(
+        "lightrail_message_bytes_delivered",
+        "Bytes of messages written to receivers.",
+        "message_bytes_delivered",
+    ),
     Family(
         "counter",
         "lightrail_messages_settled",

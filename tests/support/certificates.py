@@ -24,7 +24,7 @@ class Authority:
         )
         self.path = str(directory / "ca.pem")
 
-    def sign(self, name: str, *alternative_names: str) -> Certificate:
+    def sign(self, name: str, *alternative_names: str, days: int = 2) -> Certificate:
         """A certificate whose common name is `name`, for the given names such as ``IP:127.0.0.1``."""
         self._openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
@@ -35,7 +35,7 @@ class Authority:
         extensions.write_text(f"subjectAltName={names}\n" if names else "basicConstraints=CA:FALSE\n")
         self._openssl(
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
-            *("-days", "2", "-extfile", extensions.name, "-out", f"{name}.pem"),
+            *("-days", str(days), "-extfile", extensions.name, "-out", f"{name}.pem"),
         )
         return Certificate(str(self.directory / f"{name}.pem"), str(self.directory / f"{name}.key"))
 

@@ -18,7 +18,7 @@ from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.running import Running
 
-Get = Callable[[str], Awaitable[tuple[int, str]]]
+Get = Callable[..., Awaitable[tuple[int, str]]]
 Reason = dict[int, str | None]
 
 
@@ -51,10 +51,10 @@ def with_gateway(
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
         runners.append(runner)
 
-        async def get(path: str) -> tuple[int, str]:
+        async def get(path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
             async with (
                 aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{port}{path}") as response,
+                session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as response,
             ):
                 return response.status, await response.text()
 
@@ -119,6 +119,20 @@ def test_a_process_that_does_not_answer_is_named_and_left_out(monkeypatch: pytes
             assert 'lightrail_messages_received_total{role="frontend",id="0"} 10.0' in text
             assert members.scrapes_failed == 1
 
+    with_gateway(check)
+
+
+def test_a_silent_process_does_not_outlast_the_patience_of_who_scrapes() -> None:
+    async def check(get: Get, processes: Any, members: Members, reasons: Reason) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            members.update({"processes": [*processes, member("shard", 0, f"127.0.0.1:{port}")]})
+            status, text = await get("/metrics", {gateway_health.SCRAPE_TIME_HEADER: "0.25"})
+            assert status == 200
+            assert 'role="frontend",id="1"' in text
+            assert members.scrapes_failed == 1
+
+    assert gateway_health.SCRAPE_TIME_MAX_S == 5.0
     with_gateway(check)
 
 

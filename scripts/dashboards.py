@@ -578,7 +578,7 @@ def queues() -> dict[str, Any]:
                 ),
             ),
             chart(
-                "Consumers",
+                "Consumers, the most",
                 "short",
                 (f"topk(10, {total('lightrail_detailed_consumers', 'queue', chosen)})", "{{queue}}"),
             ),

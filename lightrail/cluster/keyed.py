@@ -61,7 +61,7 @@ class KeyedCoordinator(ABC):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`. Like all that asks somebody, it tells `counts` whether that answered."""
+        """One transaction, see `write`. As whatever asks somebody, it tells `counts` what came of it."""
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:

@@ -21,6 +21,7 @@ async def sweep(gateway: Gateway) -> None:
         count += 1
         try:
             gateway.directory.refresh()
+            gateway.map.refresh()
             if count % polls == 0:
                 await gateway.callers.refresh()
                 await sweep_once(gateway, gateway.now_ms())

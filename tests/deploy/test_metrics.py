@@ -36,8 +36,6 @@ ABSENT_YET: Final = frozenset(
         "lightrail_shard_move_pause_seconds_bucket",
         "lightrail_shard_queues_sealed",
         "lightrail_shard_queues_copying",
-        # From cluster: shards in the map of a single machine.
-        "lightrail_placement_queues",
     }
 )
 """To be emptied when those parts are there."""

@@ -2,7 +2,7 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests, node, the JavaScript client, a browser, etcd
+#   scripts/setup.sh test    the same with the tools of the tests: node, the JavaScript client, a browser, etcd, Prometheus
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
 # with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
@@ -75,6 +75,7 @@ missing_packages() {
     if [ "$goal" = test ]; then
         command -v chromium >/dev/null || missing="$missing chromium"
         command -v chromedriver >/dev/null || missing="$missing chromium-driver"
+        command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$missing prometheus"
         command -v etcd >/dev/null || missing="$missing etcd-server"
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
     fi
@@ -83,6 +84,19 @@ missing_packages() {
         command -v npm >/dev/null || missing="$missing npm"
     fi
     [ -n "$missing" ]
+}
+
+install() { # packages, whose services must not start: tests start their own, on ports of their own
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e $policy ]; then
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod 755 $policy
+        trap 'rm -f $policy' EXIT
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    for package in "$@"; do
+        case $package in prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;; esac
+    done
 }
 
 if missing_packages; then
@@ -99,7 +113,7 @@ if missing_packages; then
     echo "setup: installing$missing"
     apt-get update -qq
     # shellcheck disable=SC2086 # one word per package
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+    install $missing
     if missing_packages; then
         echo "setup: still missing after the installation:$missing" >&2
         exit 1

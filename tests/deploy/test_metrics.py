@@ -26,7 +26,7 @@ from tests.support.proton_blocking import connected, received
 RULES: Final = ROOT / "deploy" / "prometheus" / "lightrail.rules.yml"
 RULE_TESTS: Final = RULES.with_name("lightrail.rules.test.yml")
 ALERTS: Final = ROOT / "docs" / "operate" / "alerts.md"
-DEADLINE_S: Final = 30.0
+DEADLINE_S: Final = 45.0
 ABSENT_YET: Final = frozenset(
     {
         # From tenancy: the shard's side of moves.

@@ -41,7 +41,7 @@ class Health:
         running: Running | None = None,
     ) -> None:
         self.members = members
-        self.running = running = running or Running("gateway", id)
+        self.running = running = running or Running("gateway", lambda: id)
         running.ready = self._not_ready = not_ready
         running.show(members.families, members)
         self._session: aiohttp.ClientSession | None = None

@@ -81,7 +81,7 @@ class Process:
         self.stopping = asyncio.Event()
         self.on_message: Callable[[Message], None] | None = None
         """Called with every later line from the supervisor."""
-        self.running = Running(role, id)
+        self.running = Running(role, lambda: self.id)
         """What this process says about itself at its /metrics."""
         self._channel = channel
 

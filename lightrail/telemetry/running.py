@@ -30,13 +30,26 @@ LAG_PERIOD_S: Final = 0.5
 
 
 class Running:
-    """One per process. `watch` and `unwatch` begin and end the look at its loop."""
+    """One per process. `watch` and `unwatch` begin and end the look at its loop.
 
-    __slots__ = ("_certificate_ends_s", "_collectors", "_due", "_timer", "id", "lag_seconds", "ready", "role")
+    Args:
+        id: asked at each scrape, because a process may find its number after it has started.
+    """
 
-    def __init__(self, role: str, id: int) -> None:
+    __slots__ = (
+        "_certificate_ends_s",
+        "_collectors",
+        "_due",
+        "_id",
+        "_timer",
+        "lag_seconds",
+        "ready",
+        "role",
+    )
+
+    def __init__(self, role: str, id: Callable[[], int]) -> None:
         self.role = role
-        self.id = id
+        self._id = id
         self.ready: Callable[[], str | None] = lambda: "starting"
         """Why the process doesn't serve, or None."""
         self.lag_seconds = Histogram(LAG_SECONDS)
@@ -48,7 +61,7 @@ class Running:
     @property
     def labels(self) -> dict[str, str]:
         """What each series of this process carries."""
-        return {"role": self.role, "id": str(self.id)}
+        return {"role": self.role, "id": str(self._id())}
 
     @property
     def certificate_ends_s(self) -> float | None:

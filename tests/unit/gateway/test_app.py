@@ -39,7 +39,7 @@ def with_gateway(
                 0,
                 registry(FRONTEND_FAMILIES, counts),
                 lambda id=id: reasons[id],  # type: ignore[misc]
-                running=Running("frontend", id),
+                running=Running("frontend", lambda id=id: id),
             )
             runners.append(runner)
             processes.append(member("frontend", id, f"127.0.0.1:{port}"))

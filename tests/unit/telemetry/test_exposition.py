@@ -30,7 +30,7 @@ def test_the_paths() -> None:
             0,
             registry(SHARD_FAMILIES, counts),
             lambda: reasons[0],
-            running=Running("shard", 3),
+            running=Running("shard", lambda: 3),
             shard=counts,
         )
         try:

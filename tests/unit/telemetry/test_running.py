@@ -21,7 +21,7 @@ FAMILIES = (gauge("seats", "Seats that are free.", "free"),)
 
 
 def test_every_series_carries_role_and_number() -> None:
-    running = Running("shard", 7)
+    running = Running("shard", lambda: 7)
     running.show(FAMILIES, Seats())
     families = {
         family.name: family
@@ -40,14 +40,14 @@ def test_every_series_carries_role_and_number() -> None:
 
 
 def test_ready_is_what_readyz_says() -> None:
-    running = Running("shard", 0)
+    running = Running("shard", lambda: 0)
     assert 'lightrail_ready{role="shard",id="0"} 0.0' in running.text()
     running.ready = lambda: None
     assert 'lightrail_ready{role="shard",id="0"} 1.0' in running.text()
 
 
 def test_the_end_of_the_certificate_is_shown_where_tls_is_served(tmp_path: Path) -> None:
-    running = Running("frontend", 0)
+    running = Running("frontend", lambda: 0)
     assert "lightrail_tls_certificate_expiry_seconds" not in running.text()
     certificate = Authority(tmp_path).sign("localhost").certificate
     running.serves_with(certificate)
@@ -66,7 +66,7 @@ class Clock(asyncio.SelectorEventLoop):
 
 def test_lag_is_how_late_the_timer_rang() -> None:
     loop = Clock()
-    running = Running("shard", 0)
+    running = Running("shard", lambda: 0)
     try:
         running.watch(loop)
         for late_s in (0.0, 0.2):

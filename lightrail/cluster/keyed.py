@@ -11,8 +11,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import (
     WRITES_MAX,
@@ -35,8 +34,7 @@ ATTEMPTS_MAX: Final = 100
 """Conflicts in a row after which a change is given up; each one means that somebody else got through."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(NamedTuple):
     """An entry that stands for this process."""
 
     value: str
@@ -108,12 +106,24 @@ class KeyedCoordinator(ABC):
     # --- registrations ------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
-        revision = await self.write([Write(key, value)])
-        self._registered[key] = Registration(value, revision, displaced)
-        # News of another one that came between may have been looked at before we knew our revision.
+        await self._put_registration(key, Registration(value, 0, displaced))
+
+    async def _put_registration(self, key: str, wanted: Registration) -> None:
+        # News of our own new value may come before we know its revision: nobody looks meanwhile.
+        before = self._registered.pop(key, None)
+        try:
+            revision = await self._write_registration(key, wanted.value)
+        except CoordinatorError:
+            if before is not None:
+                self._registered[key] = before
+            raise
+        self._registered[key] = wanted._replace(revision=revision)
         found = await self.entry(key)
         if found is not None:
             self._look_for_another(found)
+
+    async def _write_registration(self, key: str, value: str) -> int:
+        return await self.write([Write(key, value)])
 
     async def unregister(self, key: str) -> None:
         registration = self._registered.pop(key, None)

@@ -1,7 +1,7 @@
 """The coordinator port: what each implementation promises."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,22 +19,35 @@ from lightrail.cluster.coordinator import (
     UserUnknown,
     Write,
 )
+from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings
 from lightrail.cluster.map import Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from tests.support.etcd import EtcdCluster, etcd
 
 Check = Callable[[Coordinator], Awaitable[None]]
 Run = Callable[[Check], None]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One etcd server for all, each test has a cluster of its own in it."""
+    with etcd(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["memory", "sqlite", "etcd"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a check on a new coordinator and closes it."""
 
     async def checked(check: Check) -> None:
         coordinator: Coordinator
-        if request.param == "memory":
+        if request.param == "etcd":
+            endpoints = request.getfixturevalue("servers").endpoints
+            settings = EtcdSettings(endpoints, cluster=tmp_path.name)
+            coordinator = await EtcdCoordinator.open(settings)
+        elif request.param == "memory":
             coordinator = MemoryCoordinator()
         else:
             coordinator = await SqliteCoordinator.open(str(tmp_path / FILE_NAME))

@@ -30,6 +30,7 @@ __all__ = ["EtcdCoordinator", "EtcdSettings", "EtcdTimes"]
 
 log = logging.getLogger("lightrail.cluster.etcd")
 IDENTITY: Final = "identity"
+_ANOTHER: Final = "holds another cluster"
 Answer = TypeVar("Answer")
 
 
@@ -249,7 +250,7 @@ class EtcdCoordinator(KeyedCoordinator):
                 problem = str(error)
             if self._ended.is_set():
                 return
-            if not self._problem:
+            if not self._problem or (_ANOTHER in problem and _ANOTHER not in self._problem):
                 log.warning("etcd is not followed now, what is known goes on: %s", problem)
             self._problem = problem
             if time.monotonic() - began > self._times.pause_max:
@@ -262,7 +263,7 @@ class EtcdCoordinator(KeyedCoordinator):
         if identity is None or json.loads(identity).get("cluster") != self._identity[0]:
             # Its entries would say that all our queues are gone.
             raise CoordinatorError(
-                f"etcd holds another cluster below {self._settings.prefix} than {self._identity[0]}, which "
+                f"etcd {_ANOTHER} below {self._settings.prefix} than {self._identity[0]}, which "
                 "was there when this process started: bring that one back, or start all processes anew"
             )
         if self._problem:

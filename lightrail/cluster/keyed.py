@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import (
@@ -47,8 +47,9 @@ class KeyedCoordinator(ABC):
 
     def __init__(self) -> None:
         self._map = Map(self)
-        self._placing: Counter[int] = Counter()
-        """Queues per shard whose placement is being written."""
+        self._wanted: dict[str, asyncio.Future[Placement]] = {}
+        """Queues that are to be placed."""
+        self._placer: asyncio.Task[None] | None = None
         self._registered: dict[str, Registration] = {}
         self._on_news: list[Callable[[], None]] = []
 
@@ -180,32 +181,68 @@ class KeyedCoordinator(ABC):
 
     async def place(self, queue: str) -> Placement:
         owner = names.owner(queue)
+        self._map.refresh()
+        placed = self._map.placed(owner)
+        if placed is not None:
+            return placed.placement
+        future = self._wanted.get(owner)
+        if future is None:
+            future = self._wanted[owner] = asyncio.get_running_loop().create_future()
+        if self._placer is None or self._placer.done():
+            self._placer = asyncio.create_task(self._place_wanted())
+        # Others may wait for it, too.
+        return await asyncio.shield(future)
+
+    async def _place_wanted(self) -> None:
+        """Places what gathers while the placements before are written, many in one transaction."""
+        while self._wanted:
+            owners = list(self._wanted)[:WRITES_MAX]
+            try:
+                placed = await self._place_all(owners)
+            except CoordinatorError as error:
+                for owner in owners:
+                    future = self._wanted.pop(owner)
+                    future.set_exception(error)
+                    # Who waited for it may have been cancelled.
+                    future.exception()
+            else:
+                for owner in owners:
+                    self._wanted.pop(owner).set_result(placed[owner])
+
+    async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
         for _ in range(ATTEMPTS_MAX):
             self._map.refresh()
-            placed = self._map.placed(owner)
-            if placed is not None:
-                return placed.placement
-            shard = self._choose(owner)
-            self._placing[shard] += 1
+            placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
+            loads = Counter(self._map.loads)
+            families: dict[str, Counter[int]] = {}
+            writes = []
+            for owner in owners:
+                if owner not in placed:
+                    parent = owner.rpartition("/")[0]
+                    if parent not in families:
+                        families[parent] = Counter(self._map.siblings(owner))
+                    shard = self._choose(owner, loads, families[parent])
+                    loads[shard] += 1
+                    if parent:
+                        families[parent][shard] += 1
+                    placed[owner] = Placement(shard, 1)
+                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard, 1), 0))
             try:
-                await self.write([Write(PLACEMENT + owner, Placed.encode(shard, 1), 0)])
+                if writes:
+                    await self.write(writes)
             except Conflict:
                 continue
-            finally:
-                self._placing[shard] -= 1
-            return Placement(shard, 1)
-        raise CoordinatorError(f"{owner} is placed and forgotten by others all the time: try again")
+            return placed
+        raise CoordinatorError(f"{owners[0]} is placed and forgotten by others all the time: try again")
 
-    def _choose(self, queue: str) -> int:
+    def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
         takers = self._map.takers()
         if not takers:
             raise CoordinatorError(NO_TAKERS if self._map.shard_sets else NO_SHARDS)
-        loads = {shard: self._map.loads[shard] + self._placing[shard] for shard in takers}
-        return choose(queue, loads, self._near(queue, takers))
+        return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
 
-    def _near(self, queue: str, takers: Sequence[int]) -> Near:
+    def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
         """Siblings in the zone of each shard and on its host; nobody is near where these are not known."""
-        siblings = self._map.siblings(queue)
         if not siblings:
             return NOWHERE
         zones: Counter[str] = Counter()

@@ -337,8 +337,11 @@ def test_siblings_are_spread_over_zones(run: Run) -> None:
             member = Member(id, boot=1, zone="east" if id < 2 else "west", host=f"h{id}")
             await coordinator.register(f"shards/{id}", member.encode(), print)
         for family in range(10):
-            placed = [(await coordinator.place(f"f{family}/{number}")).shard // 2 for number in range(2)]
-            assert sorted(placed) == [0, 1]
+            placed = await asyncio.gather(*(coordinator.place(f"f{family}/{number}") for number in range(2)))
+            assert sorted(each.shard // 2 for each in placed) == [0, 1]
+            placed.append(await coordinator.place(f"f{family}/2"))
+            placed.append(await coordinator.place(f"f{family}/3"))
+            assert sorted(each.shard for each in placed) == [0, 1, 2, 3]
 
     run(check)
 

@@ -73,10 +73,10 @@ def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(one
         threads, cpu = threading.active_count(), time.process_time()
         one.servers[0].kill()
         began = time.monotonic()
-        with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written"):
+        with pytest.raises(CoordinatorError, match="does not answer"):
             await coordinator.write([Write("names/b", "1")])
         assert coordinator.news(revision) is None
-        with pytest.raises(CoordinatorError, match="does not answer"):
+        with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written"):
             await coordinator.write([Write("names/b", "1")])
         assert time.monotonic() - began < 2 * TIMES.call + 1
         assert threading.active_count() <= threads + 2

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, News, Write
-from lightrail.cluster.etcd_client import EtcdClient, EtcdSettings, EtcdTimes, LeaseLost, WatchEnded
+from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost
+from lightrail.cluster.etcd_client import EtcdClient, WatchEnded
 from lightrail.cluster.etcd_view import Change, View
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.model import limits

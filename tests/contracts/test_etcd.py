@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -197,25 +198,39 @@ def test_a_lease_that_was_lost_is_made_again(one: EtcdCluster) -> None:
     run(check())
 
 
-def test_a_registration_goes_with_the_process_that_was_killed(one: EtcdCluster) -> None:
-    program = (
-        "import asyncio, sys, tests.contracts.test_etcd as t\n"
-        "async def main():\n"
-        "    coordinator = await t.opened(sys.argv[1])\n"
-        "    await coordinator.register('shards/0', 'theirs', print)\n"
-        "    await asyncio.sleep(60)\n"
-        "asyncio.run(main())\n"
-    )
+STANDSTILL = """
+import asyncio, sys, tests.contracts.test_etcd as t
+async def main():
+    coordinator = await t.opened(sys.argv[1])
+    displaced = asyncio.get_running_loop().create_future()
+    await coordinator.register("shards/0", "first", displaced.set_result)
+    print("displaced by", await displaced, flush=True)
+    await coordinator.close()
+asyncio.run(main())
+"""
 
+
+def test_who_stood_still_for_longer_than_its_lease_finds_its_successor(one: EtcdCluster) -> None:
     async def check() -> None:
         coordinator = await opened(*one.endpoints)
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, one.endpoints[0])
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", STANDSTILL, one.endpoints[0]), stdout=asyncio.subprocess.PIPE
+        )
         try:
             await eventually(lambda: "shards/0" in keys(coordinator), "it is registered")
+            process.send_signal(signal.SIGSTOP)
+            await eventually(lambda: "shards/0" not in keys(coordinator), "its lease has run out")
+            await coordinator.register("shards/0", "second", print)
+            process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(20):
+                assert (await process.communicate())[0] == b"displaced by second\n"
         finally:
-            process.kill()
-            await process.wait()
-        await eventually(lambda: "shards/0" not in keys(coordinator), "its lease has run out")
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.value == "second"
         await coordinator.close()
 
     run(check())

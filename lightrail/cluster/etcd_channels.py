@@ -2,8 +2,8 @@
 
 The only module that imports the etcd3 package (0.12.0) and gRPC. Of the package we use the protocol, the
 channel with its certificates, and the login. Not its watcher, which starts a thread per attempt without pause
-once etcd is away, and delivers nothing afterwards (measured: 11,700 threads in 5 s). Nor one channel to several
-addresses: so each server is checked against its own name in its certificate.
+once etcd is away, and delivers nothing afterwards (measured: 11,700 threads in 5 s). Nor one channel to
+several addresses: so each server is checked against its own name in its certificate.
 """
 
 import os

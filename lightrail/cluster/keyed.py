@@ -11,9 +11,8 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from lightrail.cluster.coordinator import (
     WRITES_MAX,
@@ -37,8 +36,7 @@ ATTEMPTS_MAX: Final = 100
 """Conflicts in a row after which a change is given up; each one means that somebody else got through."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(NamedTuple):
     """An entry that stands for this process."""
 
     value: str
@@ -52,8 +50,9 @@ class KeyedCoordinator(ABC):
     def __init__(self) -> None:
         self.counts = CoordinatorCounts()
         self._map = Map(self)
-        self._placing: Counter[int] = Counter()
-        """Queues per shard whose placement is being written."""
+        self._wanted: dict[str, asyncio.Future[Placement]] = {}
+        """Queues that are to be placed."""
+        self._placer: asyncio.Task[None] | None = None
         self._registered: dict[str, Registration] = {}
         self._on_news: list[Callable[[], None]] = []
 
@@ -114,12 +113,24 @@ class KeyedCoordinator(ABC):
     # --- registrations ------------------------------------------------------------------------------------
 
     async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
-        revision = await self.write([Write(key, value)])
-        self._registered[key] = Registration(value, revision, displaced)
-        # News of another one that came between may have been looked at before we knew our revision.
+        await self._put_registration(key, Registration(value, 0, displaced))
+
+    async def _put_registration(self, key: str, wanted: Registration) -> None:
+        # News of our own new value may come before we know its revision: nobody looks meanwhile.
+        before = self._registered.pop(key, None)
+        try:
+            revision = await self._write_registration(key, wanted.value)
+        except CoordinatorError:
+            if before is not None:
+                self._registered[key] = before
+            raise
+        self._registered[key] = wanted._replace(revision=revision)
         found = await self.entry(key)
         if found is not None:
             self._look_for_another(found)
+
+    async def _write_registration(self, key: str, value: str) -> int:
+        return await self.write([Write(key, value)])
 
     async def unregister(self, key: str) -> None:
         registration = self._registered.pop(key, None)
@@ -176,32 +187,68 @@ class KeyedCoordinator(ABC):
 
     async def place(self, queue: str) -> Placement:
         owner = names.owner(queue)
+        self._map.refresh()
+        placed = self._map.placed(owner)
+        if placed is not None:
+            return placed.placement
+        future = self._wanted.get(owner)
+        if future is None:
+            future = self._wanted[owner] = asyncio.get_running_loop().create_future()
+        if self._placer is None or self._placer.done():
+            self._placer = asyncio.create_task(self._place_wanted())
+        # Others may wait for it, too.
+        return await asyncio.shield(future)
+
+    async def _place_wanted(self) -> None:
+        """Places what gathers while the placements before are written, many in one transaction."""
+        while self._wanted:
+            owners = list(self._wanted)[:WRITES_MAX]
+            try:
+                placed = await self._place_all(owners)
+            except CoordinatorError as error:
+                for owner in owners:
+                    future = self._wanted.pop(owner)
+                    future.set_exception(error)
+                    # Who waited for it may have been cancelled.
+                    future.exception()
+            else:
+                for owner in owners:
+                    self._wanted.pop(owner).set_result(placed[owner])
+
+    async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
         for _ in range(ATTEMPTS_MAX):
             self._map.refresh()
-            placed = self._map.placed(owner)
-            if placed is not None:
-                return placed.placement
-            shard = self._choose(owner)
-            self._placing[shard] += 1
+            placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
+            loads = Counter(self._map.loads)
+            families: dict[str, Counter[int]] = {}
+            writes = []
+            for owner in owners:
+                if owner not in placed:
+                    parent = owner.rpartition("/")[0]
+                    if parent not in families:
+                        families[parent] = Counter(self._map.siblings(owner))
+                    shard = self._choose(owner, loads, families[parent])
+                    loads[shard] += 1
+                    if parent:
+                        families[parent][shard] += 1
+                    placed[owner] = Placement(shard, 1)
+                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard, 1), 0))
             try:
-                await self.write([Write(PLACEMENT + owner, Placed.encode(shard, 1), 0)])
+                if writes:
+                    await self.write(writes)
             except Conflict:
                 continue
-            finally:
-                self._placing[shard] -= 1
-            return Placement(shard, 1)
-        raise CoordinatorError(f"{owner} is placed and forgotten by others all the time: try again")
+            return placed
+        raise CoordinatorError(f"{owners[0]} is placed and forgotten by others all the time: try again")
 
-    def _choose(self, queue: str) -> int:
+    def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
         takers = self._map.takers()
         if not takers:
             raise CoordinatorError(NO_TAKERS if self._map.shard_sets else NO_SHARDS)
-        loads = {shard: self._map.loads[shard] + self._placing[shard] for shard in takers}
-        return choose(queue, loads, self._near(queue, takers))
+        return choose(queue, {shard: loads[shard] for shard in takers}, self._near(siblings, takers))
 
-    def _near(self, queue: str, takers: Sequence[int]) -> Near:
+    def _near(self, siblings: Mapping[int, int], takers: Sequence[int]) -> Near:
         """Siblings in the zone of each shard and on its host; nobody is near where these are not known."""
-        siblings = self._map.siblings(queue)
         if not siblings:
             return NOWHERE
         zones: Counter[str] = Counter()

@@ -300,3 +300,28 @@ PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
 PLAN_SAMPLE_S_MAX: Final = 60
 """Seconds over which a plan may count messages."""
+
+# --- etcd ---------------------------------------------------------------------------------------------------
+ETCD_CALL_MS: Final = 5_000
+"""How long a read or write waits for etcd, all attempts together."""
+ETCD_ATTEMPT_MS: Final = 2_000
+"""How long one endpoint may take for its answer before the next one is asked."""
+ETCD_CALLS_WAITING: Final = 10_000
+"""Writes of one process that wait for etcd."""
+ETCD_THREADS: Final = 4
+"""Writes of one process that are on their way to etcd at a time."""
+ETCD_LEASE_MS: Final = 10_000
+"""Life of a registration whose process says nothing; refreshed at a third of it."""
+ETCD_BEHIND_MS: Final = 2_000
+"""How long a write waits until the process's own view has seen it."""
+ETCD_PAUSE_MS: Final = 100
+"""Before etcd is asked again that was away; it doubles up to ETCD_PAUSE_MS_MAX."""
+ETCD_PAUSE_MS_MAX: Final = 2_000
+ETCD_PING_MS: Final = 10_000
+"""Silence of etcd after which it is asked for a sign of life; servers take offence at less than 5 s."""
+ETCD_PING_ANSWER_MS: Final = 3_000
+"""How long it has for that."""
+ETCD_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
+ETCD_CHANGES_KEPT: Final = 20_000
+"""Changes that a process remembers for those of its parts that have not looked yet."""

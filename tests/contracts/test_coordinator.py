@@ -1,7 +1,7 @@
 """The coordinator port: what each implementation promises."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,22 +19,35 @@ from lightrail.cluster.coordinator import (
     UserUnknown,
     Write,
 )
+from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings
 from lightrail.cluster.map import Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from tests.support.etcd import EtcdCluster, etcd
 
 Check = Callable[[Coordinator], Awaitable[None]]
 Run = Callable[[Check], None]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One etcd server for all, each test has a cluster of its own in it."""
+    with etcd(tmp_path_factory.mktemp("etcd")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["memory", "sqlite", "etcd"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     """Runs a check on a new coordinator and closes it."""
 
     async def checked(check: Check) -> None:
         coordinator: Coordinator
-        if request.param == "memory":
+        if request.param == "etcd":
+            endpoints = request.getfixturevalue("servers").endpoints
+            settings = EtcdSettings(endpoints, cluster=tmp_path.name)
+            coordinator = await EtcdCoordinator.open(settings)
+        elif request.param == "memory":
             coordinator = MemoryCoordinator()
         else:
             coordinator = await SqliteCoordinator.open(str(tmp_path / FILE_NAME))
@@ -324,8 +337,11 @@ def test_siblings_are_spread_over_zones(run: Run) -> None:
             member = Member(id, boot=1, zone="east" if id < 2 else "west", host=f"h{id}")
             await coordinator.register(f"shards/{id}", member.encode(), print)
         for family in range(10):
-            placed = [(await coordinator.place(f"f{family}/{number}")).shard // 2 for number in range(2)]
-            assert sorted(placed) == [0, 1]
+            placed = await asyncio.gather(*(coordinator.place(f"f{family}/{number}") for number in range(2)))
+            assert sorted(each.shard // 2 for each in placed) == [0, 1]
+            placed.append(await coordinator.place(f"f{family}/2"))
+            placed.append(await coordinator.place(f"f{family}/3"))
+            assert sorted(each.shard for each in placed) == [0, 1, 2, 3]
 
     run(check)
 

@@ -28,6 +28,11 @@ class EtcdServer:
         self.peer = peer
         self.cluster = f"{name}=http://127.0.0.1:{peer}"
         self._options = options
+        self.scheme = "http"
+        self.server_files: tuple[str, ...] = ()
+        self.client_files: tuple[str, ...] = ()
+        self.login = ""
+        """``USER:PASSWORD`` of etcdctl."""
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -35,18 +40,24 @@ class EtcdServer:
         """``HOST:PORT`` for clients."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process is not None
+
     def start(self) -> None:
         """Also again, with the data that it has; `EtcdCluster.ready` waits until it answers."""
         assert self._process is None, f"{self.name} runs already"
         self.directory.mkdir(parents=True, exist_ok=True)
-        url, peer = f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.peer}"
+        url, peer = f"{self.scheme}://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.peer}"
         with open(self.directory / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [PROGRAM, "--name", self.name, "--data-dir", str(self.directory / "data")]
                 + ["--listen-client-urls", url, "--advertise-client-urls", url]
                 + ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
                 + ["--initial-cluster", self.cluster, "--unsafe-no-fsync", "--logger", "zap"]
-                + ["--heartbeat-interval", "50", "--election-timeout", "500", *self._options],
+                + ["--heartbeat-interval", "50", "--election-timeout", "500"]
+                + [*self._options, *self.server_files],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -78,9 +89,10 @@ class EtcdServer:
         return subprocess.run(
             [
                 CONTROL,
-                f"--endpoints={self.endpoint}",
-                "--command-timeout=2s",
-                "--dial-timeout=1s",
+                f"--endpoints={self.scheme}://{self.endpoint}",
+                *("--command-timeout=2s", "--dial-timeout=1s"),
+                *self.client_files,
+                *((f"--user={self.login}",) if self.login else ()),
                 *arguments,
             ],
             env={"ETCDCTL_API": "3"},
@@ -88,6 +100,13 @@ class EtcdServer:
             text=True,
             timeout=20,
         )
+
+    def compact(self) -> None:
+        """Has the cluster forget all history up to now."""
+        answer = self.control("get", "nothing", "--write-out=fields").stdout
+        revision = next(line.split(" : ")[1] for line in answer.splitlines() if line.startswith('"Revision"'))
+        done = self.control("compact", revision)
+        assert done.returncode == 0, done.stderr
 
 
 class EtcdCluster:
@@ -107,9 +126,21 @@ class EtcdCluster:
     def endpoints(self) -> tuple[str, ...]:
         return tuple(server.endpoint for server in self.servers)
 
-    def start(self) -> None:
+    def secure(self, ca: str, certificate: str, key: str, client_certificate: str, client_key: str) -> None:
+        """TLS for clients, which must have a certificate; before it is started."""
         for server in self.servers:
-            server.start()
+            server.scheme = "https"
+            server.server_files = (
+                *("--client-cert-auth", f"--trusted-ca-file={ca}"),
+                *(f"--cert-file={certificate}", f"--key-file={key}"),
+            )
+            server.client_files = (f"--cacert={ca}", f"--cert={client_certificate}", f"--key={client_key}")
+
+    def start(self) -> None:
+        """Those that don't run; waits until all answer."""
+        for server in self.servers:
+            if not server.runs:
+                server.start()
         self.ready()
 
     def ready(self) -> None:
@@ -129,12 +160,6 @@ class EtcdCluster:
             return None
 
         return wait.until(found, "a leader")  # type: ignore[return-value]
-
-    def compact(self) -> None:
-        """Forgets all history up to now."""
-        answer = self.servers[0].control("get", "nothing", "--write-out=fields").stdout
-        revision = next(line.split(" : ")[1] for line in answer.splitlines() if line.startswith('"Revision"'))
-        assert self.servers[0].control("compact", revision).returncode == 0
 
     def close(self) -> None:
         """Kills everybody."""

@@ -33,6 +33,15 @@ def test_the_choice_is_part_of_the_format() -> None:
     assert [choose(f"q{number}", dict.fromkeys(range(8), 0)) for number in range(8)] == CHOSEN
 
 
+@given(st.text(max_size=20), LOADS, st.data())
+def test_among_the_least_loaded_those_with_the_fewest_siblings_near_them_are_chosen(
+    queue: str, loads: dict[int, int], data: st.DataObject
+) -> None:
+    near = {shard: data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) for shard in loads}
+    chosen = choose(queue, loads, near)
+    assert (loads[chosen], near[chosen]) == min((load, near[shard]) for shard, load in loads.items())
+
+
 def test_no_shard() -> None:
     with pytest.raises(ValueError, match="at least one shard"):
         choose("q", {})

@@ -1,0 +1,362 @@
+"""EtcdCoordinator: the key space of a cluster in etcd, below ``/lightrail/CLUSTER/``.
+
+Imported only where etcd is used: the etcd3 package, gRPC and protobuf cost memory. Never fork after it was
+opened.
+
+One thread lists and watches (etcd_client.py) and hands what it hears to the loop, where the view is
+(etcd_view.py): `news`, `entry` and `entries` are answered from it, also while etcd is away. Writes run in a
+few threads, and end when the view has seen them. A task keeps the lease of this process's registrations.
+"""
+
+import asyncio
+import base64
+import heapq
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, News, Write
+from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost
+from lightrail.cluster.etcd_client import EtcdClient, WatchEnded
+from lightrail.cluster.etcd_view import Change, View
+from lightrail.cluster.keyed import KeyedCoordinator
+from lightrail.model import limits
+
+__all__ = ["EtcdCoordinator", "EtcdSettings", "EtcdTimes"]
+
+log = logging.getLogger("lightrail.cluster.etcd")
+IDENTITY: Final = "identity"
+_ANOTHER: Final = "holds another cluster"
+Answer = TypeVar("Answer")
+
+
+class EtcdCoordinator(KeyedCoordinator):
+    """See the port for what its methods promise. Make one by ``await EtcdCoordinator.open(settings)``."""
+
+    def __init__(self, settings: EtcdSettings, loop: asyncio.AbstractEventLoop, times: EtcdTimes) -> None:
+        super().__init__()
+        self._settings = settings
+        self._times = times
+        self._loop = loop
+        self._client = EtcdClient(settings, times)
+        self._threads = ThreadPoolExecutor(limits.ETCD_THREADS, thread_name_prefix="etcd-write")
+        # Of its own: a registration must not wait behind writes.
+        self._lease_thread = ThreadPoolExecutor(1, thread_name_prefix="etcd-lease")
+        self._identity: tuple[str, bytes] = ("", b"")
+        self._waiting = 0
+
+        self._view = View()
+        self._listed = asyncio.Event()
+        self._problem = ""
+        self._behind: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._behind_count = 0
+        self._stale: list[tuple[str, int, asyncio.Future[None]]] = []
+
+        self._ended = threading.Event()
+        self._following = EtcdClient(settings, times)
+        self._follower = threading.Thread(target=self._follow, name="etcd-watch", daemon=True)
+
+        self._lease = 0
+        self._unregistered = False
+        """The lease was lost, and not all that hung on it is registered again."""
+        self._registering = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        settings: EtcdSettings,
+        loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        wait_s: float = 10.0,
+        times: EtcdTimes | None = None,
+    ) -> "EtcdCoordinator":
+        """Reads everything; the first process makes the identity of the cluster.
+
+        Raises:
+            CoordinatorError: etcd did not answer within `wait_s` seconds, or it refused.
+        """
+        coordinator = cls(settings, loop or asyncio.get_running_loop(), times or EtcdTimes())
+        try:
+            until = time.monotonic() + wait_s
+            coordinator._identity = await coordinator._call(lambda: coordinator._identify(until))
+            coordinator._follower.start()
+            try:
+                async with asyncio.timeout(max(0.1, until - time.monotonic())):
+                    await coordinator._listed.wait()
+            except TimeoutError:
+                where = ", ".join(settings.endpoints)
+                raise CoordinatorError(f"etcd at {where} can't be read: {coordinator._problem}") from None
+        except BaseException:
+            await coordinator.close()
+            raise
+        return coordinator
+
+    async def close(self) -> None:
+        """Takes the registrations away where etcd answers; else their lease runs out."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        lease, self._lease = self._lease, 0
+        self._registered.clear()
+        if lease:
+            try:
+                until = time.monotonic() + self._times.attempt
+                await self._loop.run_in_executor(
+                    self._lease_thread, lambda: self._client.revoke(lease, until)
+                )
+            except CoordinatorError as error:
+                log.info("the lease of this process runs out by itself: %s", error)
+        self._ended.set()
+        self._client.close()
+        self._following.close()
+        await self._loop.run_in_executor(None, self._stop_threads)
+
+    def _stop_threads(self) -> None:
+        self._threads.shutdown()
+        self._lease_thread.shutdown()
+        if self._follower.ident is not None:
+            self._follower.join()
+
+    # --- identity -----------------------------------------------------------------------------------------
+
+    async def cluster_id(self) -> str:
+        return self._identity[0]
+
+    async def secret(self) -> bytes:
+        return self._identity[1]
+
+    def _identify(self, until: float) -> tuple[str, bytes]:
+        found = self._client.get(IDENTITY, until)
+        if found is None:
+            secret = base64.b64encode(secrets.token_bytes(32)).decode()
+            made = json.dumps({"cluster": secrets.token_hex(16), "secret": secret}, separators=(",", ":"))
+            try:
+                self._client.transact([Write(IDENTITY, made, 0)], until)
+            except Conflict:
+                log.debug("another process was faster to make the identity of the cluster")
+            found = self._client.get(IDENTITY, until)
+        try:
+            fields = json.loads(found.value or "" if found is not None else "")
+            return str(fields["cluster"]), base64.b64decode(fields["secret"], validate=True)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CoordinatorError(
+                f"the entry {self._settings.prefix}{IDENTITY} in etcd can't be read: {error!r}"
+            ) from None
+
+    # --- the key space ------------------------------------------------------------------------------------
+
+    async def _commit(self, writes: Sequence[Write]) -> int:
+        return await self._transact(writes, 0)
+
+    async def _transact(self, writes: Sequence[Write], lease: int) -> int:
+        until = time.monotonic() + self._times.call
+        try:
+            revision, changed = await self._call(lambda: self._client.transact(writes, until, lease))
+        except Conflict as conflict:
+            # Who looks again shall see what it conflicted with.
+            guard = next(each.guard for each in writes if each.key == conflict.key)
+            await self._seen_another(conflict.key, guard or 0)
+            raise
+        if changed:
+            await self._seen(revision)
+        return revision
+
+    async def _call(self, work: Callable[[], Answer]) -> Answer:
+        if self._waiting >= limits.ETCD_CALLS_WAITING:
+            raise CoordinatorError(f"{self._waiting} writes wait for etcd already: nothing was written")
+        self._waiting += 1
+        try:
+            return await self._loop.run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1
+
+    async def entry(self, key: str) -> Entry | None:
+        return self._view.entries.get(key)
+
+    async def entries(self, prefix: str) -> list[Entry]:
+        return sorted(entry for key, entry in self._view.entries.items() if key.startswith(prefix))
+
+    def _changes(self, since: int) -> News | None:
+        return self._view.news(since)
+
+    # --- the view, on the loop ----------------------------------------------------------------------------
+
+    def _list(self, entries: list[Entry], revision: int) -> None:
+        self._took(self._view.take_list([each for each in entries if each.key != IDENTITY], revision))
+        self._listed.set()
+
+    def _change(self, changes: list[Change], revision: int) -> None:
+        self._took(self._view.take_changes([each for each in changes if each[0] != IDENTITY], revision))
+
+    def _took(self, changed: list[Entry]) -> None:
+        for entry in changed if self._registered else ():
+            self._look_for_another(entry)
+        while self._behind and self._behind[0][0] <= self._view.revision:
+            _, _, future = heapq.heappop(self._behind)
+            if not future.done():
+                future.set_result(None)
+        for key, guard, future in self._stale:
+            if self._revision_of(key) != guard and not future.done():
+                future.set_result(None)
+        if changed:
+            self._tell_news()
+
+    def _revision_of(self, key: str) -> int:
+        found = self._view.entries.get(key)
+        return found.revision if found is not None else 0
+
+    async def _seen(self, revision: int) -> None:
+        """Until the view has reached a revision; not for ever."""
+        if self._view.revision >= revision:
+            return
+        future = self._loop.create_future()
+        self._behind_count += 1
+        heapq.heappush(self._behind, (revision, self._behind_count, future))
+        await self._wait_for_view(future)
+
+    async def _seen_another(self, key: str, guard: int) -> None:
+        """Until the view has another revision of a key than the one that was taken for the newest."""
+        if self._revision_of(key) != guard:
+            return
+        waiting = (key, guard, self._loop.create_future())
+        self._stale.append(waiting)
+        try:
+            await self._wait_for_view(waiting[2])
+        finally:
+            self._stale.remove(waiting)
+
+    async def _wait_for_view(self, future: "asyncio.Future[None]") -> None:
+        try:
+            async with asyncio.timeout(self._times.behind):
+                await future
+        except TimeoutError:
+            log.warning("what was written to etcd is not seen here yet: %s", self._problem or "etcd is slow")
+
+    # --- in the thread that follows -----------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        pause = self._times.pause
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                self._following.follow(self._hand_list, self._hand_changes, self._ended)
+                problem = "etcd ended the watch"
+            except (WatchEnded, CoordinatorError) as error:
+                problem = str(error)
+            if self._ended.is_set():
+                return
+            if not self._problem or (_ANOTHER in problem and _ANOTHER not in self._problem):
+                log.warning("etcd is not followed now, what is known goes on: %s", problem)
+            self._problem = problem
+            if time.monotonic() - began > self._times.pause_max:
+                pause = self._times.pause
+            self._ended.wait(pause)
+            pause = min(2 * pause, self._times.pause_max)
+
+    def _hand_list(self, entries: list[Entry], revision: int) -> None:
+        identity = next((each.value for each in entries if each.key == IDENTITY), None)
+        if identity is None or json.loads(identity).get("cluster") != self._identity[0]:
+            # Its entries would say that all our queues are gone.
+            raise CoordinatorError(
+                f"etcd {_ANOTHER} below {self._settings.prefix} than {self._identity[0]}, which "
+                "was there when this process started: bring that one back, or start all processes anew"
+            )
+        if self._problem:
+            log.info("etcd is followed again, from revision %d", revision)
+        self._problem = ""
+        self._hand(lambda: self._list(entries, revision))
+
+    def _hand_changes(self, changes: list[Change], revision: int) -> None:
+        self._hand(lambda: self._change(changes, revision))
+
+    def _hand(self, call: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            # The loop was closed without `close`: nobody listens any more.
+            self._ended.set()
+
+    # --- registrations ------------------------------------------------------------------------------------
+
+    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
+        async with self._registering:
+            await super().register(key, value, displaced)
+        if self._keeper is None:
+            self._keeper = self._loop.create_task(self._keep())
+
+    async def _write_registration(self, key: str, value: str) -> int:
+        if not self._lease:
+            self._lease = await self._grant()
+        try:
+            return await self._transact([Write(key, value)], self._lease)
+        except LeaseLost:
+            # What else hangs on it is registered again at the next refresh.
+            self._unregistered = True
+            self._lease = await self._grant()
+            return await self._transact([Write(key, value)], self._lease)
+
+    async def unregister(self, key: str) -> None:
+        async with self._registering:
+            await super().unregister(key)
+
+    async def _grant(self) -> int:
+        until = time.monotonic() + self._times.call
+        return await self._loop.run_in_executor(
+            self._lease_thread, lambda: self._client.grant(self._times.lease, until)
+        )
+
+    async def _refresh(self, within_s: float) -> bool:
+        lease, until = self._lease, time.monotonic() + within_s
+        return await self._loop.run_in_executor(
+            self._lease_thread, lambda: self._client.refresh(lease, until)
+        )
+
+    async def _keep(self) -> None:
+        """Refreshes the lease; makes a new one, and registers again, when it is lost."""
+        third = self._times.lease / 3
+        reached = True
+        while True:
+            await asyncio.sleep(third if reached else min(third, self._times.pause_max))
+            try:
+                if not await self._refresh(third):
+                    log.warning("the lease of this process was lost; it registers again")
+                    self._unregistered = True
+                    async with self._registering:
+                        self._lease = await self._grant()
+                if self._unregistered:
+                    async with self._registering:
+                        await self._register_again()
+            except CoordinatorError as error:
+                if reached:
+                    log.warning("the registration of this process can't be kept: %s", error)
+                reached = False
+            else:
+                if not reached:
+                    log.info("etcd answers again; this process is registered")
+                reached = True
+
+    async def _register_again(self) -> None:
+        for key, registration in list(self._registered.items()):
+            there = await self._ask(key)
+            if self._registered.get(key) is not registration:
+                continue
+            if there is not None and there.value != registration.value:
+                self._look_for_another(
+                    there._replace(revision=max(there.revision, registration.revision + 1))
+                )
+                continue
+            guard = there.revision if there is not None else 0
+            revision = await self._transact([Write(key, registration.value, guard)], self._lease)
+            self._registered[key] = registration._replace(revision=revision)
+        self._unregistered = False
+
+    async def _ask(self, key: str) -> Entry | None:
+        """As etcd has it now, whatever the view has seen."""
+        until = time.monotonic() + self._times.call
+        return await self._call(lambda: self._client.get(key, until))

@@ -1,0 +1,235 @@
+"""EtcdChannels: one channel at a time to one of etcd's endpoints; after a failure, one to the next.
+
+The only module that imports the etcd3 package (0.12.0) and gRPC. Of the package we use the protocol, the
+channel with its certificates, and the login. Not its watcher, which starts a thread per attempt without pause
+once etcd is away, and delivers nothing afterwards (measured: 11,700 threads in 5 s). Nor one channel to
+several addresses: so each server is checked against its own name in its certificate.
+"""
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.model import limits
+
+# The code that etcd3 brings was generated for an older protobuf and works with its Python implementation
+# only, which is chosen when protobuf is imported. Processes that this one starts need not know.
+_IMPLEMENTATION: Final = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
+_before = os.environ.get(_IMPLEMENTATION)
+os.environ[_IMPLEMENTATION] = "python"
+# What gRPC's core says by itself on the standard error output has no place in a log of lines.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import etcd3
+        import grpc
+        from etcd3 import etcdrpc as rpc
+finally:
+    if _before is None:
+        del os.environ[_IMPLEMENTATION]
+    else:
+        os.environ[_IMPLEMENTATION] = _before
+
+__all__ = [
+    "EtcdChannels",
+    "EtcdSettings",
+    "EtcdTimes",
+    "LeaseLost",
+    "channel_closed",
+    "grpc",
+    "not_sent",
+    "rpc",
+]
+
+Answer = TypeVar("Answer")
+_NOT_SENT: Final = ("failed to connect to all addresses", "connections to all backends failing")
+_ELSEWHERE: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        # A token that ran out, or that a server which was started again does not know: log in anew.
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""Failures after which another endpoint, or a new channel to the same one, may do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """Where etcd is, and who we are there. Files are paths."""
+
+    endpoints: tuple[str, ...]
+    """``HOST:PORT`` each."""
+    cluster: str = "lightrail"
+    """Keys are below ``/lightrail/CLUSTER/``."""
+    ca: str = ""
+    """Certificates that servers are checked against; without it TLS is not used."""
+    certificate: str = ""
+    key: str = ""
+    user: str = ""
+    password: str = ""
+
+    @property
+    def prefix(self) -> str:
+        return f"/lightrail/{self.cluster}/"
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdTimes:
+    """How long things take, in seconds; others than these are for tests."""
+
+    call: float = limits.ETCD_CALL_MS / 1000
+    attempt: float = limits.ETCD_ATTEMPT_MS / 1000
+    lease: float = limits.ETCD_LEASE_MS / 1000
+    behind: float = limits.ETCD_BEHIND_MS / 1000
+    pause: float = limits.ETCD_PAUSE_MS / 1000
+    pause_max: float = limits.ETCD_PAUSE_MS_MAX / 1000
+    ping: float = limits.ETCD_PING_MS / 1000
+    """Silence of the watch after which its server is asked for a sign of life."""
+    ping_answer: float = limits.ETCD_PING_ANSWER_MS / 1000
+
+
+class LeaseLost(CoordinatorError):
+    """The lease that an entry was to hang on is not there any more."""
+
+
+class EtcdChannels:
+    """Its methods block; safe to be used by several threads. A channel is etcd3's client."""
+
+    def __init__(self, settings: EtcdSettings, times: EtcdTimes) -> None:
+        self._settings = settings
+        self._times = times
+        self._lock = threading.Lock()
+        self._channel: Any = None
+        self._next = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Ends what is going on, with an error."""
+        with self._lock:
+            self._closed = True
+            if self._channel is not None:
+                self._channel.close()
+                self._channel = None
+
+    # --- channels -----------------------------------------------------------------------------------------
+
+    def connect(self) -> Any:
+        """The channel, with its login; a new one after a failure."""
+        with self._lock:
+            if self._closed:
+                raise CoordinatorError("the coordinator is closed")
+            if self._channel is None:
+                endpoint = self._settings.endpoints[self._next % len(self._settings.endpoints)]
+                self._channel = self._open(endpoint)
+            return self._channel
+
+    def _open(self, endpoint: str) -> Any:
+        host, _, port = endpoint.rpartition(":")
+        times, settings = self._times, self._settings
+        options = (
+            ("grpc.keepalive_time_ms", int(times.ping * 1000)),
+            ("grpc.keepalive_timeout_ms", int(times.ping_answer * 1000)),
+            ("grpc.http2.ping_timeout_ms", int(times.ping_answer * 1000)),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.initial_reconnect_backoff_ms", int(times.pause * 1000)),
+            ("grpc.min_reconnect_backoff_ms", int(times.attempt * 1000)),
+            ("grpc.max_reconnect_backoff_ms", int(times.pause_max * 1000)),
+            # A new channel is to try anew, and not to wait for what an older one has learned.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", limits.ETCD_ANSWER_BYTES),
+        )
+        try:
+            return etcd3.client(
+                host=host,
+                port=int(port),
+                ca_cert=settings.ca or None,
+                cert_key=settings.key or None,
+                cert_cert=settings.certificate or None,
+                user=settings.user or None,
+                password=settings.password or None,
+                timeout=times.attempt,
+                grpc_options=options,
+            )
+        except OSError as error:
+            raise CoordinatorError(f"a certificate for etcd can't be read: {error}") from None
+
+    def leave(self, channel: Any) -> None:
+        """After a failure: the next call goes to the next endpoint."""
+        with self._lock:
+            if channel is None or channel is self._channel:
+                self._next += 1
+                self._channel = None
+        if channel is not None:
+            channel.close()
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def read(self, ask: Callable[[Any, float], Answer], until: float) -> Answer:
+        """Asks until somebody answers, at most until a time of the monotonic clock."""
+        pause = self._times.pause
+        while True:
+            answer, problem = self.attempt(ask, until)
+            if answer is not None:
+                return answer
+            assert problem is not None
+            if time.monotonic() + pause >= until:
+                raise CoordinatorError(self.away(problem))
+            time.sleep(pause)
+            pause = min(2 * pause, self._times.pause_max)
+
+    def attempt(
+        self, ask: Callable[[Any, float], Answer], until: float
+    ) -> tuple[Answer | None, "grpc.RpcError | None"]:
+        """One call at one endpoint: its answer, or what went wrong there."""
+        timeout = min(self._times.attempt, until - time.monotonic())
+        channel = None
+        try:
+            channel = self.connect()
+            return ask(channel, max(timeout, 0.01)), None
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.NOT_FOUND:
+                raise LeaseLost(f"etcd refuses: {error.details()}") from None
+            if error.code() not in _ELSEWHERE and not _login_is_old(error):
+                raise CoordinatorError(f"etcd refuses: {error.details()}") from None
+            self.leave(channel)
+            return None, error
+        except ValueError as error:
+            if not channel_closed(error):
+                raise
+            return None, _Left()
+
+    def away(self, problem: Any) -> str:
+        where = ", ".join(self._settings.endpoints)
+        return f"etcd at {where} does not answer ({problem.details()}): look whether it runs"
+
+
+class _Left(grpc.RpcError):  # type: ignore[misc]
+    """Another thread has closed the channel before the call began."""
+
+    def details(self) -> str:
+        return _NOT_SENT[0]
+
+
+def _login_is_old(error: Any) -> bool:
+    """Whether users or rights were changed in etcd since we logged in, which it calls INVALID_ARGUMENT."""
+    return "revision of auth store is old" in str(error.details())
+
+
+def channel_closed(error: ValueError) -> bool:
+    """Whether another thread has left the channel; gRPC raises ValueError then."""
+    said = str(error).lower()
+    return "channel" in said and "closed" in said
+
+
+def not_sent(problem: Any) -> bool:
+    return str(problem.details()).startswith(_NOT_SENT)

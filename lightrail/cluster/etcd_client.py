@@ -1,0 +1,275 @@
+"""EtcdClient: the calls to etcd that the coordinator makes: transactions, leases, list and watch.
+
+Its methods block and belong into threads. Times are points of the monotonic clock, in seconds.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
+from lightrail.cluster.etcd_channels import (
+    EtcdChannels,
+    EtcdSettings,
+    EtcdTimes,
+    channel_closed,
+    grpc,
+    not_sent,
+    rpc,
+)
+from lightrail.cluster.etcd_view import Change
+
+_PAGE: Final = 1_000
+"""Entries in one answer to a list."""
+
+
+class WatchEnded(Exception):
+    """Nothing more is heard; the text says why. Begin again, after a pause, with a new list."""
+
+
+class EtcdClient:
+    """Calls under one prefix; safe to be used by several threads."""
+
+    def __init__(self, settings: EtcdSettings, times: EtcdTimes) -> None:
+        self._times = times
+        self._prefix = settings.prefix
+        self._channels = EtcdChannels(settings, times)
+
+    def close(self) -> None:
+        """Ends what is going on, with an error."""
+        self._channels.close()
+
+    # --- calls --------------------------------------------------------------------------------------------
+
+    def transact(self, writes: Sequence[Write], until: float, lease: int = 0) -> tuple[int, bool]:
+        """All writes or none, see `Coordinator.write`; with a lease the entries hang on it.
+
+        Returns:
+            The revision, and whether anything was changed.
+
+        Raises:
+            Conflict, CoordinatorError.
+        """
+        if time.monotonic() >= until:
+            raise CoordinatorError("etcd is too slow: nothing was written")
+        request = self._request(writes, lease)
+
+        def ask(channel: Any, timeout: float) -> Any:
+            return channel.kvstub.Txn(request, timeout, metadata=channel.metadata)
+
+        lost = False
+        pause = self._times.pause
+        while True:
+            answer, problem = self._channels.attempt(ask, until)
+            if answer is not None and answer.succeeded:
+                changed = any(
+                    each.WhichOneof("response") == "response_put" or each.response_delete_range.deleted
+                    for each in answer.responses
+                )
+                return int(answer.header.revision), changed
+            if answer is not None:
+                if lost and (found := self._found_out(writes, until)):
+                    return found, True
+                raise self._conflict(writes, answer)
+            assert problem is not None
+            try:
+                if not not_sent(problem):
+                    lost = True
+                    found = self._found_out(writes, until)
+                    if found:
+                        return found, True
+                # Not written so far. Should it be on its way still, only one of the two can go through.
+                if time.monotonic() + pause >= until:
+                    raise CoordinatorError(self._channels.away(problem))
+            except CoordinatorError as error:
+                said = "it is not known whether this was written" if lost else "nothing was written"
+                raise CoordinatorError(f"{error}; {said}") from None
+            time.sleep(pause)
+            pause = min(2 * pause, self._times.pause_max)
+
+    def _request(self, writes: Sequence[Write], lease: int) -> Any:
+        request = rpc.TxnRequest()
+        for key, value, guard in writes:
+            bytes_key = (self._prefix + key).encode()
+            if guard is not None:
+                request.compare.add(
+                    key=bytes_key, target=rpc.Compare.MOD, result=rpc.Compare.EQUAL, mod_revision=guard
+                )
+                request.failure.add().request_range.key = bytes_key
+            if value is None:
+                request.success.add().request_delete_range.key = bytes_key
+            else:
+                put = request.success.add().request_put
+                put.key, put.value, put.lease = bytes_key, value.encode(), lease
+        return request
+
+    def _conflict(self, writes: Sequence[Write], answer: Any) -> Conflict:
+        guarded = [each for each in writes if each.guard is not None]
+        for write, response in zip(guarded, answer.responses, strict=True):
+            found = response.response_range.kvs
+            if (found[0].mod_revision if found else 0) != write.guard:
+                return Conflict(write.key)
+        raise AssertionError("etcd refused a transaction whose guards hold")
+
+    def _found_out(self, writes: Sequence[Write], until: float) -> int:
+        """Whether a transaction without an answer went through: its revision, or 0.
+
+        It did when all its entries are there with one revision, newer than their guards, and nothing is left
+        of what it deleted. Entries that somebody has written since then hide it: the next attempt conflicts.
+        """
+        request = rpc.TxnRequest()
+        for each in writes:
+            request.success.add().request_range.key = (self._prefix + each.key).encode()
+        answer = self._channels.read(
+            lambda channel, timeout: channel.kvstub.Txn(request, timeout, metadata=channel.metadata), until
+        )
+        revisions: set[int] = set()
+        made: list[int] = []
+        for write, response in zip(writes, answer.responses, strict=True):
+            found = next(iter(response.response_range.kvs), None)
+            guard = write.guard or 0
+            if write.value is None:
+                if found is not None:
+                    made.append(found.create_revision)
+            elif found is None or found.value.decode() != write.value or found.mod_revision <= guard:
+                return 0
+            else:
+                revisions.add(found.mod_revision)
+        if not revisions:
+            # Who only deletes has what it wants when nothing is there.
+            return 0 if made else int(answer.header.revision)
+        if len(revisions) != 1:
+            return 0
+        (revision,) = revisions
+        return revision if all(each > revision for each in made) else 0
+
+    def get(self, key: str, until: float) -> Entry | None:
+        """The entry of a key, as it is now."""
+        request = rpc.RangeRequest(key=(self._prefix + key).encode())
+        answer = self._channels.read(
+            lambda channel, timeout: channel.kvstub.Range(request, timeout, metadata=channel.metadata), until
+        )
+        return self._entry(answer.kvs[0]) if answer.kvs else None
+
+    # --- leases -------------------------------------------------------------------------------------------
+
+    def grant(self, seconds: float, until: float) -> int:
+        """A new lease; its number."""
+        request = rpc.LeaseGrantRequest(TTL=max(1, round(seconds)), ID=0)
+        answer = self._channels.read(
+            lambda channel, timeout: channel.leasestub.LeaseGrant(
+                request, timeout, metadata=channel.metadata
+            ),
+            until,
+        )
+        return int(answer.ID)
+
+    def refresh(self, lease: int, until: float) -> bool:
+        """Keeps a lease alive; False when it is lost."""
+
+        def ask(channel: Any, timeout: float) -> Any:
+            request = rpc.LeaseKeepAliveRequest(ID=lease)
+            answers = channel.leasestub.LeaseKeepAlive(iter([request]), timeout, metadata=channel.metadata)
+            answer = next(answers, None)
+            if answer is None:
+                raise CoordinatorError("etcd ended the call without an answer")
+            return answer
+
+        # etcd says of a lease that it does not know that it has no time left, and raises nothing.
+        return bool(self._channels.read(ask, until).TTL > 0)
+
+    def revoke(self, lease: int, until: float) -> None:
+        """Ends a lease, and deletes what hangs on it."""
+        request = rpc.LeaseRevokeRequest(ID=lease)
+        self._channels.attempt(
+            lambda channel, timeout: channel.leasestub.LeaseRevoke(
+                request, timeout, metadata=channel.metadata
+            ),
+            until,
+        )
+
+    # --- following ----------------------------------------------------------------------------------------
+
+    def follow(
+        self,
+        listed: Callable[[list[Entry], int], None],
+        changed: Callable[[list[Change], int], None],
+        ended: threading.Event,
+    ) -> None:
+        """List all entries at a revision, then watch what changes after it, until `ended`.
+
+        Raises:
+            WatchEnded, CoordinatorError.
+        """
+        channel = None
+        try:
+            channel = self._channels.connect()
+            entries, revision = self._list(channel)
+            listed(entries, revision)
+            self._watch(channel, revision + 1, changed, ended)
+        except grpc.RpcError as error:
+            raise WatchEnded(f"{error.details()}") from None
+        except ValueError as error:
+            if not channel_closed(error):
+                raise
+            raise WatchEnded("the coordinator is closed") from None
+        finally:
+            self._channels.leave(channel)
+
+    def _list(self, channel: Any) -> tuple[list[Entry], int]:
+        """Page by page, all as they were when the first page was asked for."""
+        entries: list[Entry] = []
+        start = self._prefix.encode()
+        end = start[:-1] + bytes([start[-1] + 1])
+        revision = 0
+        while True:
+            request = rpc.RangeRequest(key=start, range_end=end, limit=_PAGE, revision=revision)
+            page = channel.kvstub.Range(request, self._times.call, metadata=channel.metadata)
+            revision = revision or int(page.header.revision)
+            entries.extend(self._entry(each) for each in page.kvs)
+            if not page.more:
+                return entries, revision
+            start = page.kvs[-1].key + b"\0"
+
+    def _entry(self, pair: Any) -> Entry:
+        return Entry(self._key(pair), pair.value.decode(), pair.create_revision, pair.mod_revision)
+
+    def _key(self, pair: Any) -> str:
+        return str(pair.key.decode()).removeprefix(self._prefix)
+
+    def _watch(
+        self, channel: Any, first: int, changed: Callable[[list[Change], int], None], ended: threading.Event
+    ) -> None:
+        over = threading.Event()
+        start = self._prefix.encode()
+        create = rpc.WatchCreateRequest(
+            key=start, range_end=start[:-1] + bytes([start[-1] + 1]), start_revision=first
+        )
+
+        def requests() -> Iterator[Any]:
+            yield rpc.WatchRequest(create_request=create)
+            # The stream is open for as long as this generator runs, in a thread of gRPC.
+            over.wait()
+
+        # A member that has lost the others would say nothing; so asked, it ends the stream.
+        metadata = (*(channel.metadata or ()), ("hasleader", "true"))
+        stub = rpc.WatchStub(channel.channel)
+        try:
+            for answer in stub.Watch(requests(), metadata=metadata):
+                if ended.is_set():
+                    return
+                if answer.compact_revision:
+                    raise WatchEnded("etcd has forgotten changes that were not seen here")
+                if answer.canceled:
+                    raise WatchEnded(f"etcd ended the watch: {answer.cancel_reason}")
+                if answer.events:
+                    changed([self._change(each) for each in answer.events], int(answer.header.revision))
+        finally:
+            over.set()
+
+    def _change(self, event: Any) -> Change:
+        pair = event.kv
+        deleted = event.type != 0
+        value = None if deleted else pair.value.decode()
+        return self._key(pair), value, pair.create_revision, pair.mod_revision

@@ -1,0 +1,415 @@
+"""The coordinator in etcd while real servers are killed, stopped, started again, and lose their memory."""
+
+import asyncio
+import logging
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, News, Write
+from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
+from tests.support.certificates import Authority
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.etcd import EtcdCluster, etcd
+from tests.support.wait import until
+
+TIMES = EtcdTimes(
+    call=2.0, attempt=0.5, lease=2.0, behind=1.0, pause=0.05, pause_max=0.3, ping=1.0, ping_answer=0.5
+)
+PINGS = "--grpc-keepalive-min-time=500ms"
+"""Servers of Debian's age take offence at pings more often than every 5 s."""
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with etcd(tmp_path, 1, PINGS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[EtcdCluster]:
+    with etcd(tmp_path, 3, PINGS) as cluster:
+        yield cluster
+
+
+async def opened(*endpoints: str, times: EtcdTimes = TIMES, **settings: str) -> EtcdCoordinator:
+    return await EtcdCoordinator.open(EtcdSettings(endpoints, **settings), times=times)
+
+
+async def eventually(condition: Callable[[], object], what: str) -> None:
+    await asyncio.to_thread(until, condition, what, 20)
+
+
+async def written(coordinator: EtcdCoordinator, key: str, value: str) -> None:
+    """Tries until it is there; who does not know whether it was written looks."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await coordinator.write([Write(key, value, 0)])
+                return
+            except Conflict:
+                found = await coordinator.entry(key)
+                assert found is not None
+                assert found.value == value
+                return
+            except CoordinatorError:
+                continue
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        revision = await coordinator.write([Write("names/a", "1")])
+        threads, cpu = threading.active_count(), time.process_time()
+        one.servers[0].kill()
+        began = time.monotonic()
+        with pytest.raises(CoordinatorError, match="does not answer"):
+            await coordinator.write([Write("names/b", "1")])
+        assert coordinator.news(revision) is None
+        with pytest.raises(CoordinatorError, match=r"does not answer .*nothing was written"):
+            await coordinator.write([Write("names/b", "1")])
+        assert time.monotonic() - began < 2 * TIMES.call + 1
+        assert threading.active_count() <= threads + 2
+        assert time.process_time() - cpu < 1.0
+        one.start()
+        await written(coordinator, "names/b", "2")
+        await eventually(lambda: coordinator.news(revision), "the change is seen")
+        assert [each.key for each in await coordinator.entries("names/")] == ["names/a", "names/b"]
+        assert threading.active_count() <= threads + 2
+        await coordinator.close()
+
+    before = threading.active_count()
+    run(check())
+    until(lambda: threading.active_count() <= before, "all threads have ended")
+
+
+def test_who_finds_no_server_says_where_it_looked(one: EtcdCluster) -> None:
+    async def check() -> None:
+        one.close()
+        with pytest.raises(CoordinatorError, match=f"etcd at {one.endpoints[0]} does not answer"):
+            await EtcdCoordinator.open(EtcdSettings(one.endpoints), wait_s=0.5)
+
+    run(check())
+
+
+def test_a_server_that_hangs_is_left_for_another_one(three: EtcdCluster) -> None:
+    async def check() -> None:
+        first, *others = three.servers
+        follower = await opened(first.endpoint, *(server.endpoint for server in others))
+        writer = await opened(*(server.endpoint for server in others))
+        await writer.write([Write("names/a", "1")])
+        await eventually(lambda: "names/a" in keys(follower), "the follower follows")
+        first.stop()
+        began = time.monotonic()
+        await written(writer, "names/b", "1")
+        await eventually(lambda: "names/b" in keys(follower), "it follows another server")
+        assert time.monotonic() - began < 8
+        await written(follower, "names/c", "1")
+        first.proceed()
+        await writer.close()
+        await follower.close()
+
+    run(check())
+
+
+def keys(coordinator: EtcdCoordinator) -> set[str]:
+    news = coordinator.news(0)
+    assert news is not None
+    return {entry.key for entry in news.entries}
+
+
+def test_writes_go_on_when_the_leader_is_killed(three: EtcdCluster) -> None:
+    async def check() -> None:
+        leader = three.leader()
+        coordinator = await opened(leader.endpoint, *three.endpoints)
+        await coordinator.set_shards(2)
+        leader.kill()
+        began = time.monotonic()
+        for number in range(10):
+            await coordinator.place(f"q{number}")
+        assert time.monotonic() - began < 5
+        assert len(await coordinator.placements()) == 10
+        await coordinator.close()
+
+    run(check())
+
+
+def test_what_was_compacted_while_a_process_was_away_is_listed_again(three: EtcdCluster) -> None:
+    async def check() -> None:
+        first, second, _ = three.servers
+        follower = await opened(first.endpoint)
+        writer = await opened(second.endpoint)
+        await writer.write([Write("names/a", "1"), Write("names/b", "1")])
+        await eventually(lambda: keys(follower) == {"names/a", "names/b"}, "it follows")
+        news = follower.news(0)
+        assert news is not None
+        first.kill()
+        await written(writer, "names/c", "1")
+        for number in range(20):
+            await writer.write([Write("names/a", None) if number == 19 else Write("names/c", str(number))])
+        second.compact()
+        first.start()
+        await eventually(lambda: follower.news(news.revision), "it listed again")
+        later = follower.news(news.revision)
+        assert later is not None
+        assert not later.whole
+        assert {(each.key, each.value) for each in later.entries} == {("names/a", None), ("names/c", "18")}
+        await writer.close()
+        await follower.close()
+
+    run(check())
+
+
+def test_a_lease_that_was_lost_is_made_again(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        displaced: list[str] = []
+        await coordinator.register("shards/0", '{"boot":1}', displaced.append)
+        server = one.servers[0]
+        (lease,) = server.control("lease", "list").stdout.split()[3:]
+        assert server.control("lease", "revoke", lease).returncode == 0
+        await eventually(lambda: "shards/0" not in keys(coordinator), "it is gone")
+        await eventually(lambda: "shards/0" in keys(coordinator), "it is there again")
+        await coordinator.register("shards/0", '{"boot":1,"http":"x"}', displaced.append)
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.value == '{"boot":1,"http":"x"}'
+        assert displaced == []
+        # It lives for longer than a lease that nobody refreshes.
+        revision = found.revision
+        await asyncio.sleep(TIMES.lease * 2.5)
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.revision == revision
+        await coordinator.close()
+        assert "shards/0" not in server.control("get", "--prefix", "/lightrail/").stdout
+
+    run(check())
+
+
+STANDSTILL = """
+import asyncio, sys, tests.contracts.test_etcd as t
+async def main():
+    coordinator = await t.opened(sys.argv[1])
+    displaced = asyncio.get_running_loop().create_future()
+    await coordinator.register("shards/0", "first", displaced.set_result)
+    print("displaced by", await displaced, flush=True)
+    await coordinator.close()
+asyncio.run(main())
+"""
+
+
+def test_who_stood_still_for_longer_than_its_lease_finds_its_successor(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", STANDSTILL, one.endpoints[0]), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            await eventually(lambda: "shards/0" in keys(coordinator), "it is registered")
+            process.send_signal(signal.SIGSTOP)
+            await eventually(lambda: "shards/0" not in keys(coordinator), "its lease has run out")
+            await coordinator.register("shards/0", "second", print)
+            process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(20):
+                assert (await process.communicate())[0] == b"displaced by second\n"
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        found = await coordinator.entry("shards/0")
+        assert found is not None
+        assert found.value == "second"
+        await coordinator.close()
+
+    run(check())
+
+
+def test_who_was_displaced_leaves_the_entry_to_the_other(one: EtcdCluster) -> None:
+    async def check() -> None:
+        first, second = await opened(*one.endpoints), await opened(*one.endpoints)
+        displaced: list[str] = []
+        await first.register("shards/0", "first", displaced.append)
+        await second.register("shards/0", "second", print)
+        await eventually(lambda: displaced, "the first one hears of it")
+        assert displaced == ["second"]
+        await first.close()
+        found = await second.entry("shards/0")
+        assert found is not None
+        assert found.value == "second"
+        await second.close()
+
+    run(check())
+
+
+@pytest.mark.parametrize("guard", [0, None])
+def test_an_answer_that_was_lost_is_found_out(one: EtcdCluster, guard: int | None) -> None:
+    async def check() -> None:
+        proxy = CuttingProxy(one.servers[0].port)
+        coordinator = await opened(f"127.0.0.1:{proxy.port}", one.endpoints[0])
+        await coordinator.write([Write("moves/q", "1")])
+        proxy.losing.set()
+        revision = await coordinator.write([Write("placement/q", "1", guard), Write("moves/q", None)])
+        assert proxy.lost.is_set()
+        # It was written once, and known to be.
+        found = await coordinator.entry("placement/q")
+        assert found is not None
+        assert (found.created, found.revision) == (revision, revision)
+        await coordinator.close()
+        proxy.close()
+
+    run(check())
+
+
+def test_a_write_without_any_answer_is_said_to_be_unknown(one: EtcdCluster) -> None:
+    async def check() -> None:
+        proxy = CuttingProxy(one.servers[0].port)
+        coordinator = await opened(f"127.0.0.1:{proxy.port}")
+        await coordinator.write([Write("names/a", "1")])
+        proxy.losing.set()
+        with pytest.raises(CoordinatorError, match="not known whether this was written"):
+            await coordinator.write([Write("names/a", "2")])
+        await coordinator.close()
+        proxy.close()
+
+    run(check())
+
+
+def test_nothing_is_missed_while_servers_come_and_go(three: EtcdCluster) -> None:
+    async def check() -> None:
+        writer = await opened(*three.endpoints)
+        follower = await opened(*reversed(three.endpoints))
+        known: dict[str, str] = {}
+        revision = 0
+
+        def look() -> None:
+            nonlocal revision
+            news: News | None = follower.news(revision)
+            if news is None:
+                return
+            if news.whole:
+                known.clear()
+            for entry in news.entries:
+                known.pop(entry.key, None)
+                if entry.value is not None:
+                    known[entry.key] = entry.value
+            revision = news.revision
+
+        follower.on_news(look)
+        done = False
+
+        async def faults() -> None:
+            while not done:
+                for server in three.servers:
+                    server.kill()
+                    await asyncio.sleep(0.4)
+                    server.start()
+                    await asyncio.to_thread(three.ready)
+
+        async def write() -> None:
+            for number in range(90):
+                await written(writer, f"names/{number}", str(number))
+                if number % 3 == 0:
+                    await deleted(writer, f"names/{number}")
+                await asyncio.sleep(0.02)
+
+        task = asyncio.create_task(faults())
+        await write()
+        done = True
+        await task
+        there = three.servers[0].control("get", "--prefix", "/lightrail/lightrail/names/").stdout.split()
+        expected = {key.removeprefix("/lightrail/lightrail/"): value for key, value in pairs(there)}
+        assert len(expected) == 60
+        await eventually(lambda: known == expected, "the follower knows what is there")
+        await writer.close()
+        await follower.close()
+
+    run(check())
+
+
+async def deleted(coordinator: EtcdCoordinator, key: str) -> None:
+    async with asyncio.timeout(20):
+        while await coordinator.entry(key) is not None:
+            try:
+                await coordinator.write([Write(key, None)])
+            except CoordinatorError:
+                continue
+
+
+def pairs(lines: list[str]) -> Iterator[tuple[str, str]]:
+    return zip(lines[::2], lines[1::2], strict=True)
+
+
+def test_another_cluster_in_its_place_is_not_believed(
+    one: EtcdCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        await coordinator.set_shards(1)
+        await coordinator.place("q")
+        one.servers[0].kill()
+        shutil.rmtree(one.servers[0].directory)
+        one.start()
+        with caplog.at_level(logging.WARNING):
+            await eventually(lambda: "holds another cluster" in caplog.text, "it says so")
+        assert set(await coordinator.placements()) == {"q"}
+        await coordinator.close()
+
+    run(check())
+
+
+def test_many_queues_are_placed_at_once(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        await coordinator.set_shards(4)
+        await asyncio.gather(*(coordinator.place(f"q{number}") for number in range(1_000)))
+        shards = [placement.shard for placement in (await coordinator.placements()).values()]
+        assert [shards.count(shard) for shard in range(4)] == [250] * 4
+        await coordinator.close()
+
+    run(check())
+
+
+def test_tls_with_certificates_and_a_user(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    server = authority.sign("server", "DNS:localhost", "IP:127.0.0.1")
+    # etcd takes the common name of a client's certificate for its user, unless it logs in with a password.
+    client = authority.sign("client")
+    secured = EtcdCluster(tmp_path, 1, PINGS, "--auth-token=simple")
+    secured.secure(authority.path, server.certificate, server.key, client.certificate, client.key)
+
+    async def check() -> None:
+        files = {"ca": authority.path, "certificate": client.certificate, "key": client.key}
+        coordinator = await opened(*secured.endpoints, **files, user="root", password="secret")
+        await coordinator.write([Write("names/a", "1")])
+        # The server forgets its tokens: it is logged in anew.
+        secured.servers[0].kill()
+        secured.start()
+        await written(coordinator, "names/b", "1")
+        await coordinator.close()
+        with pytest.raises(CoordinatorError, match="authentication failed"):
+            await opened(*secured.endpoints, **files, user="root", password="wrong")
+        with pytest.raises(CoordinatorError, match="certificate for etcd can't be read"):
+            await opened(*secured.endpoints, ca=str(tmp_path / "absent.pem"))
+
+    try:
+        secured.start()
+        for command in ("user add root:secret", "user grant-role root root", "auth enable"):
+            done = secured.servers[0].control(*command.split())
+            assert done.returncode == 0, done.stderr
+        for each in secured.servers:
+            each.login = "root:secret"
+        run(check())
+    finally:
+        secured.close()

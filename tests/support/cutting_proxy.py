@@ -1,0 +1,53 @@
+"""A TCP proxy that lets requests through and can lose the answers."""
+
+import contextlib
+import socket
+import threading
+
+
+class CuttingProxy:
+    """Between clients and one server; its port is ``port``."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.losing = threading.Event()
+        """While it is set, what the server says is lost."""
+        self.lost = threading.Event()
+        """Something was lost."""
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        for each in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in (self._listener, *self._sockets):
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            self._sockets += [client, server]
+            for source, sink, answers in ((client, server, False), (server, client, True)):
+                thread = threading.Thread(target=self._pass_on, args=(source, sink, answers))
+                self._threads.append(thread)
+                thread.start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if answers and self.losing.is_set():
+                    self.lost.set()
+                else:
+                    sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)

@@ -300,3 +300,12 @@ PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
 PLAN_SAMPLE_S_MAX: Final = 60
 """Seconds over which a plan may count messages."""
+HOME_RETRY_MS: Final = 10
+"""Before links are said again to a shard that did not have their queue; it doubles, to HOME_RETRY_MS_MAX."""
+HOME_RETRY_MS_MAX: Final = 500
+HOME_LATE_MS: Final = 2_000
+"""A shard that has lost a queue, by the placement, and has not said MOVED for so long is left without it."""
+HOME_LOST_MS: Final = 5_000
+"""Links that no shard has taken for so long end where the coordinator says that their queue is nowhere."""
+HOME_HELD_MAX: Final = 100_000
+"""Settlements and closes of one queue that wait to be said at the shard it moves to."""

@@ -68,7 +68,9 @@ class Fleet:
         self._was_ready = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._listeners: list[Callable[[], None]] = []
+        self._started = loop.time()
         self.map.listen(self._changed)
+        coordinator.on_news(self.refresh)
 
     @property
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
@@ -127,23 +129,21 @@ class Fleet:
     def not_ready(self) -> str | None:
         """Why messages can't be sent and received now, or None.
 
-        Once every shard has greeted us we stay ready: a process is not to be taken out of service because one
-        of many shards is down.
+        Once every shard has greeted us, or START_WAIT_S have passed, we stay ready: a process is not to be
+        taken out of service because one of many shards is down.
         """
         if self._was_ready:
             return None
         away = self.away()
-        if away or not self.peers:
+        if (away or not self.peers) and self._loop.time() - self._started < START_WAIT_S:
             return f"waiting for shard {', '.join(map(str, away))}" if away else "waiting for a shard"
         self._was_ready = True
         return None
 
-    async def until_ready(self, wait_s: float = START_WAIT_S) -> None:
-        """Waits until every shard has greeted us, or for so long; once in the life of a process."""
-        deadline = self._loop.time() + wait_s
-        while self.not_ready() and self._loop.time() < deadline:  # noqa: ASYNC110
+    async def until_ready(self) -> None:
+        """Waits until `not_ready` is None; asked again every few milliseconds, once in our life."""
+        while self.not_ready():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        self._was_ready = True
 
     # --- where queues are ------------------------------------------------------------------------------
 

@@ -162,6 +162,8 @@ TOKEN_SCOPES_MAX: Final = 64
 """Most prefixes that a token can be limited to: it travels in a header."""
 SWEEP_MS: Final = 1_000
 """How often a gateway deletes names and subscriptions whose time is over."""
+ORPHAN_MS: Final = 60_000
+"""How long a frontend has to be registered nowhere before the names that went with its connections go."""
 
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500

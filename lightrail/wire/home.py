@@ -3,8 +3,9 @@
 Links know their home, and the home knows the shard. When the queue moves, the shard says MOVED: the home
 leaves it and says everything where the placement says that the queue is, or, as long as that says nothing
 new, once more where it was. Nothing is lost meanwhile: batches without an answer are with their links, within
-their credit; settlements and closes that no shard is there for wait in the home. Those are kept, too, until a shard
-has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is harmless.
+their credit; settlements and closes that no shard is there for wait in the home. Those are kept, too, until a
+shard has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is
+harmless.
 
 A consumer that goes on elsewhere holds what it held (`resumes`). Only where its shard was started again,
 everything is back in the queue.

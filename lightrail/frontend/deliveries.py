@@ -169,8 +169,8 @@ class ConsumerLink(Consumer):
         if self._closed:
             return
         self._options.first = self._sent
-        self._options.resume = self._home.resumes
-        if not self._home.resumes:
+        resumes = self._options.resume = self._home.resumes(self.number)
+        if not resumes:
             self._base = self._sent
             self._settled(self._unsettled)
         self._home.post(

@@ -290,7 +290,7 @@ class QueueConsumer(Consumer):
     def say_all(self) -> None:
         """Opens this consumer under a new key: what was locked under the former one stays so there. Where its
         queue moved, it goes on under the key that it has."""
-        resumes = self._home.resumes and bool(self._key)
+        resumes = self._home.resumes(self.number) and bool(self._key)
         if not resumes:
             self._key = secrets.token_hex(16)
             self._next = self._handed_out = 0

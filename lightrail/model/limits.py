@@ -311,3 +311,5 @@ HOME_LOST_MS: Final = 5_000
 """Links that no shard has taken for so long end where the coordinator says that their queue is nowhere."""
 HOME_HELD_MAX: Final = 100_000
 """Settlements and closes of one queue that wait to be said at the shard it moves to."""
+HOME_LAST_MAX: Final = 10_000
+"""Of those without a link, that were said to the owner and may come back from it once."""

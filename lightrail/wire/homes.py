@@ -49,6 +49,7 @@ class Homes(Watch):
         """Homes that no shard has taken, or that should have been left; looked at by each tick."""
         self._peers_away: dict[ShardPeer, int] = {}
         """Since when, or when its lanes were given up last."""
+        self._said_last: dict[tuple[ShardPeer, bytes], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._change: asyncio.Future[None] | None = None
@@ -108,8 +109,7 @@ class Homes(Watch):
         """A shard is no part of the installation any more; what is at it without a queue ends."""
         self._peers_away.pop(peer, None)
         for home in self._at(peer):
-            home.leave()
-            home.look()
+            home.leave_for_good()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
         for producer in list(peer.producers.values()):
             producer.gone(refusal)
@@ -118,9 +118,8 @@ class Homes(Watch):
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_away[peer] = self.now_ms()
-        for home in self._at(peer):
-            home.lost()
-            home.replaced()
+        for home in list(self._homes.values()):
+            home.lost(peer)
         for number, producer in list(peer.producers.items()):
             if number not in self._of_link:
                 producer.away()
@@ -140,8 +139,8 @@ class Homes(Watch):
         if home is None:
             if (lane := peer.producers.get(link)) is not None:
                 lane.back()
-        elif home.peer is peer:
-            home.was_taken()
+        else:
+            home.was_taken(peer, link)
 
     def left(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
@@ -152,11 +151,14 @@ class Homes(Watch):
     def moved(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         home = self._of_link.get(link)
-        if home is not None and home.peer is peer:
-            home.moved()
+        if home is not None:
+            home.moved(peer, link)
 
     def bounced(self, peer: ShardPeer, queue: str, part: bytes) -> None:
         """See Watch."""
+        if (peer, part) in self._said_last:
+            del self._said_last[peer, part]
+            return
         home = self._homes.get(queue)
         if home is None:
             place = self.places.where(queue)
@@ -164,6 +166,12 @@ class Homes(Watch):
                 return
             home = self.at(queue, place)
         home.bounced(part, peer)
+
+    def said_last(self, peer: ShardPeer, part: bytes) -> None:
+        """See Registry; limits.HOME_LAST_MAX of them are remembered."""
+        self._said_last[peer, part] = None
+        if len(self._said_last) > limits.HOME_LAST_MAX:
+            del self._said_last[next(iter(self._said_last))]
 
     # --- from the map ----------------------------------------------------------------------------------
 

@@ -218,7 +218,8 @@ class ShardPeer:
         self._loop = loop
         self._context = context
         self._flush = flush
-        self._watch = watch or Watch()
+        # Homes have a length, and are empty at first: they would not count as true.
+        self._watch = Watch() if watch is None else watch
         self._socket = self._connected(address)
         self._timer: asyncio.TimerHandle | None = None
         self._beat()

@@ -58,7 +58,7 @@ class FakePeer:
         self.open: dict[int, _Open] = {}
         self.opened_ever = 0
         self.epoch = 1
-        self.resumes = False
+        self.resuming = False
         self.slice_max = 500
         self._loop = loop
 
@@ -92,6 +92,9 @@ class FakePeer:
             if each.options.queue == queue:
                 del self.open[number], self.consumers[number]
                 each.consumer.gone(Refusal(conditions.RESOURCE_DELETED, f"{queue} was deleted"))
+
+    def resumes(self, number: int) -> bool:
+        return self.resuming
 
     def post(self, part: bytes) -> None:
         kind, flags, _, _, link, count, number = HEADER.unpack_from(part)

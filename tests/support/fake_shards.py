@@ -16,7 +16,7 @@ class FakePeer:
     def __init__(self) -> None:
         self.shard = 0
         self.epoch = 1
-        self.resumes = False
+        self.resuming = False
         self.state = State.SERVING
         self.parts: list[bytes] = []
         self.producers: dict[int, Producer] = {}
@@ -25,6 +25,9 @@ class FakePeer:
     @property
     def is_there(self) -> bool:
         return self.state is State.SERVING
+
+    def resumes(self, number: int) -> bool:
+        return self.resuming
 
     def post(self, part: bytes) -> None:
         self.parts.append(part)

@@ -129,11 +129,14 @@ class FakeShard:
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard
         self.epoch = 3
-        self.resumes = False
+        self.resuming = False
         self.said: list[Said] = []
         self.opened: dict[int, Any] = {}
         self.closed: list[tuple[str, int]] = []
         self.serving = True
+
+    def resumes(self, number: int) -> bool:
+        return self.resuming
 
     def post(self, part: bytes) -> None:
         if self.serving:

@@ -140,7 +140,7 @@ class Source(Consumer):
 
     def say_all(self) -> None:
         """Opens the consumer; what was held is in the queue again, but where the queue has moved."""
-        resumes = self._options.resume = self._home.resumes and self.generation > 0
+        resumes = self._options.resume = self._home.resumes(self.number) and self.generation > 0
         self._options.first = self._next
         self._home.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())

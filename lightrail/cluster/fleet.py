@@ -14,9 +14,9 @@ import zmq
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
-from lightrail.wire.home import Place
 from lightrail.wire.homes import Homes
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State
 
 log = logging.getLogger("lightrail.cluster.fleet")

@@ -7,89 +7,26 @@ their credit; settlements and closes that no shard is there for wait in the home
 shard has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is
 harmless.
 
-Each link leaves a shard only behind the answer to what it said last there: a READY or MOVED that is on its way
-would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So links may
-be behind for a moment, at the shard that the home has left. A consumer that goes on elsewhere holds what it
-held (`resumes`). Only where its shard was started again, everything is back in the queue.
+Each link leaves a shard only behind the answer to what it said last there: a READY or MOVED that is on its
+way would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So links
+may be behind for a moment, at the shard that the home has left. A consumer that goes on elsewhere holds what
+it held (`resumes`). Only where its shard was started again, everything is back in the queue.
 """
 
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.places import Place, Registry
 from lightrail.wire.shards import Consumer, Producer, ShardAway, ShardPeer, ShardRefused, State
 
 log = logging.getLogger("lightrail.wire.home")
 
 KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
 """Kinds of frames that nobody would say again."""
-
-Place = tuple[int, int]
-"""A shard and an epoch."""
-
-
-class Places(Protocol):
-    """What homes ask about placements and shards; none of it waits, but for `lost`."""
-
-    def where(self, queue: str) -> Place | None:
-        """Where a queue is, as far as this process knows."""
-        ...
-
-    async def place(self, queue: str) -> Place:
-        """The same; a queue that is nowhere is placed. Raises CoordinatorError."""
-        ...
-
-    def peer(self, shard: int) -> ShardPeer | None:
-        """The link to a shard, or None as long as nobody knows where that is."""
-        ...
-
-    def refresh(self) -> None:
-        """Takes in what is new; changes are told to `Homes.changed` meanwhile."""
-        ...
-
-    async def lost(self, queue: str) -> Refusal | None:
-        """Why a queue is nowhere, by the coordinator's own word; None where it is not, or can't be asked."""
-        ...
-
-
-class Registry(Protocol):
-    """What a home needs of all homes."""
-
-    places: Places
-    now_ms: Callable[[], int]
-
-    def bind(self, home: "Home", link: int) -> None:
-        """A link is at a home from now on."""
-        ...
-
-    def unbind(self, link: int) -> None:
-        """It is no longer."""
-        ...
-
-    def drop(self, home: "Home") -> None:
-        """Nobody needs a home."""
-        ...
-
-    def wake(self, home: "Home") -> None:
-        """A home waits for something: it is to be ticked."""
-        ...
-
-    def said_last(self, peer: ShardPeer, part: bytes) -> None:
-        """The owner of a queue was told this: if it sends it back, it is of no use to anybody."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs what has to wait."""
-        ...
-
-    async def request(
-        self, queue: str, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = 0
-    ) -> Answer:
-        """See Homes."""
-        ...
 
 
 class Home:
@@ -285,8 +222,8 @@ class Home:
         """A shard that does not own the queue any more was told this; it is for the one that does."""
         peer = self.peer
         if peer is not None and self.taken:
-            # Its number, not its epoch, says which delivery it means. The owner itself sends back what is for a
-            # consumer that is gone.
+            # Its number, not its epoch, says which delivery it means. The owner itself sends back what is for
+            # a consumer that is gone.
             if peer is not by:
                 peer.post(part)
             return

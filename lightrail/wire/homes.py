@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits, names
-from lightrail.wire.home import Home, Place, Places
+from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.places import Place, Places
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
 
 log = logging.getLogger("lightrail.wire.homes")

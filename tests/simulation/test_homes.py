@@ -1,9 +1,9 @@
 """Queues that move between model shards under real links: each schedule is drawn from a seed.
 
-Frames wait as long as chance wants, in each direction and for each shard; queues are sealed, placed and opened in
-every order that the protocol allows, or won back by their shard; links come, settle, drain and go meanwhile, and
-in some runs shards die. In the end every message was stored once and in order; where no shard died, every message
-was delivered and settled once.
+Frames wait as long as chance wants, in each direction and for each shard; queues are sealed, placed and
+opened in every order that the protocol allows, or won back by their shard; links come, settle, drain and go
+meanwhile, and in some runs shards die. In the end every message was stored once and in order; where no shard
+died, every message was delivered and settled once.
 """
 
 import asyncio

@@ -184,7 +184,7 @@ class HomeScene:
                     self.down(number)
             for _ in range(4):
                 await asyncio.sleep(0)
-            if not busy:
+            if not busy and not any(peer._out for peer in self.peers):
                 return
         pytest.fail("it never ends")
 

@@ -1,7 +1,7 @@
-"""A shard as the wire describes it, small enough to be believed: queues in memory that move between two of them.
+"""A shard as the wire describes it, small enough to be believed: queues in memory that move between shards.
 
-It speaks frames and keeps to docs/formats/wire.md and docs/adr/0010: what a test finds wrong with links against
-it is wrong with the links, or with the protocol.
+It speaks frames and keeps to docs/formats/wire.md and docs/adr/0010: what a test finds wrong with links
+against it is wrong with the links, or with the protocol.
 """
 
 import json

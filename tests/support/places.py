@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from lightrail.wire.home import Place
 from lightrail.wire.homes import Homes
 from lightrail.wire.messages import Refusal
+from lightrail.wire.places import Place
 
 
 class FixedPlaces:
-    """See lightrail/wire/home.py. `soon` is what the next refresh finds."""
+    """See lightrail/wire/places.py. `soon` is what the next refresh finds."""
 
     def __init__(self) -> None:
         self.places: dict[str, Place] = {}

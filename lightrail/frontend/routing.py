@@ -206,7 +206,7 @@ class RouterLink(IncomingLink):
                 peer,
                 self._connection.frontend.next_link(),
                 label=self._label,
-                stored=self._stored,
+                stored=self._answered,
                 refused=self._refused,
                 displaced=self._displaced,
                 given_up=self._given_up,
@@ -337,6 +337,11 @@ class RouterLink(IncomingLink):
 
     # --- from the shards -------------------------------------------------------------------------------
 
+    def _answered(self, loads: list[Load]) -> None:
+        """Loads are where they have to be."""
+        self._pause_ms = limits.HOME_RETRY_MS
+        self._stored(loads)
+
     def _stored(self, loads: list[Load]) -> None:
         finished = []
         for load in loads:
@@ -346,7 +351,6 @@ class RouterLink(IncomingLink):
                 finished.append(batch)
         if finished:
             self._finish(finished)
-        self._pause_ms = limits.HOME_RETRY_MS
         if self._leaving and all(lane.is_idle for lane in self._leaving):
             self._leaving.clear()
             # Not within the answers of a lane.

@@ -8,9 +8,9 @@ shard has taken a link of the queue: one that is not the owner (yet) passes over
 harmless.
 
 Each link leaves a shard only behind the answer to what it said last there: a READY or MOVED that is on its
-way would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So links
-may be behind for a moment, at the shard that the home has left. A consumer that goes on elsewhere holds what
-it held (`resumes`). Only where its shard was started again, everything is back in the queue.
+way would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So
+links may be behind for a moment, at the shard that the home has left. A consumer that goes on elsewhere holds
+what it held (`resumes`). Only where its shard was started again, everything is back in the queue.
 """
 
 import logging

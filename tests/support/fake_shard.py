@@ -57,6 +57,8 @@ class FakePeer:
         self.consumers: dict[int, Consumer] = {}
         self.open: dict[int, _Open] = {}
         self.opened_ever = 0
+        self.epoch = 1
+        self.resuming = False
         self.slice_max = 500
         self._loop = loop
 
@@ -90,6 +92,9 @@ class FakePeer:
             if each.options.queue == queue:
                 del self.open[number], self.consumers[number]
                 each.consumer.gone(Refusal(conditions.RESOURCE_DELETED, f"{queue} was deleted"))
+
+    def resumes(self, number: int) -> bool:
+        return self.resuming
 
     def post(self, part: bytes) -> None:
         kind, flags, _, _, link, count, number = HEADER.unpack_from(part)
@@ -184,7 +189,7 @@ class FakeLinks:
         return self._link
 
     async def route(self, name: str) -> Any:
-        return self.peer, 1
+        return self.peer
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         queue = self.peer.queues.get(name)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from proton import Message
 
-from lightrail.amqp.events import ACCEPTED, Transfers
-from lightrail.amqp.performatives import Rejected
+from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
+from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.frontend.routing import RouterLink, Routers
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
@@ -28,7 +28,6 @@ class RouterFrontend(FakeFrontend):
         self.graph = graph
         self.shards = [FakeShard(0), FakeShard(1)]
         self.routers = Routers(graph.directory, self.later)
-        self.routes: dict[str, tuple[FakeShard, int]] = {}
         self.broken = False
 
     def now_ms(self) -> int:
@@ -37,17 +36,18 @@ class RouterFrontend(FakeFrontend):
     def poll(self) -> None:
         self.graph.directory.refresh()
 
-    def placed(self, queue: str) -> tuple[FakeShard, int] | None:
-        return self.routes.get(queue)
+    def placed(self, queue: str) -> FakeShard | None:
+        place = self.fleet.where(queue)
+        return None if place is None else self.shards[place[0]]
 
-    async def place(self, queue: str) -> tuple[FakeShard, int]:
+    async def find(self, queue: str) -> tuple[int, int]:
         await asyncio.sleep(0)
         if self.broken:
             raise OSError("no disk")
-        return self.routes.setdefault(queue, (self.shards[queue.startswith("far")], 1))
+        return self.fleet.places.setdefault(queue, (int(queue.startswith("far")), 1))
 
     def forget_route(self, queue: str) -> None:
-        self.routes.pop(queue, None)
+        self.fleet.places.pop(queue, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -105,11 +105,16 @@ class Rig:
         return found
 
     def answer(self, number: int, count: int = 1, shard: int = 0) -> None:
-        self.frontend.shards[shard].opened[5].answered(number, count)
+        self.lane(shard).answered(number, count)
 
     async def refuse(self, number: int, refusal: Refusal, shard: int = 0) -> None:
-        self.frontend.shards[shard].opened[5].refused(number, refusal)
+        self.lane(shard).refused(number, refusal)
         await self.settle()
+
+    def lane(self, shard: int = 0) -> Any:
+        """The only one to a shard."""
+        (lane,) = self.frontend.shards[shard].opened.values()
+        return lane
 
     def outcomes(self) -> list[str]:
         """Of each message: its condition, or accepted."""
@@ -389,6 +394,124 @@ def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
         rig.answer(1, shard=1)
         assert rig.link.settled == []
         for shard in rig.frontend.shards:
-            assert shard.closed == [("producer", 5)]
+            assert [kind for kind, _ in shard.closed] == ["producer"]
+
+    run(check)
+
+
+# --- queues that move ------------------------------------------------------------------------------------
+
+MOVED = Refusal(conditions.MOVED, "look again")
+
+
+def test_what_a_shard_gives_back_is_sent_where_the_queues_are_then_in_order() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "b")
+        await rig.send(b"1")
+        await rig.send(b"2", b"3")
+        assert rig.said() == [(["a", "b"], [b"1"]), (["a", "b"], [b"2", b"3"])]
+        rig.frontend.fleet.places["a"] = (1, 2)
+        rig.lane().refused(1, MOVED)
+        await rig.send(b"4")
+        assert rig.said() == []
+        await rig.refuse(2, MOVED)
+        assert rig.said() == [(["b"], [b"1"]), (["b"], [b"2", b"3"]), (["b"], [b"4"])]
+        assert rig.said(1) == [(["a"], [b"1"]), (["a"], [b"2", b"3"]), (["a"], [b"4"])]
+        rig.answer(3, 3)
+        assert rig.link.settled == []
+        rig.answer(1, 3, shard=1)
+        assert rig.outcomes() == ["accepted"] * 4
+
+    run(check)
+
+
+def test_messages_that_find_their_queue_nowhere_are_sent_as_often_as_it_takes() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        number = 1
+        for _ in range(5):
+            assert rig.said() == [(["a"], [b"1"])]
+            await rig.refuse(number, MOVED)
+            number += 1
+        assert rig.frontend.fleet.waits == [10, 20, 40, 80, 160]
+        assert rig.outcomes() == []
+        rig.answer(number)
+        assert rig.outcomes() == ["accepted"]
+
+    run(check)
+
+
+def test_what_is_stored_of_messages_that_are_given_back_is_not_sent_again() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1", b"2", b"3")
+        assert rig.said() == [(["a"], [b"1", b"2", b"3"])]
+        rig.frontend.fleet.places["a"] = (1, 2)
+        await rig.refuse(1, Refusal(conditions.MOVED, "look again", accepted=2))
+        assert rig.said(1) == [(["a"], [b"3"])]
+        rig.answer(1, shard=1)
+        assert rig.outcomes() == ["accepted"] * 3
+
+    run(check)
+
+
+def test_nothing_overtakes_what_is_on_its_way_to_the_shard_that_a_queue_has_left() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "b")
+        await rig.send(b"1")
+        assert rig.said() == [(["a", "b"], [b"1"])]
+        rig.frontend.fleet.places["a"] = (1, 2)
+        rig.frontend.fleet.moved += 1
+        await rig.send(b"2")
+        assert (rig.said(), rig.said(1)) == ([], [])
+        rig.answer(1)
+        await rig.settle()
+        assert (rig.said(), rig.said(1)) == ([(["b"], [b"2"])], [(["a"], [b"2"])])
+
+    run(check)
+
+
+def test_a_move_that_does_not_concern_what_is_on_its_way_holds_nothing_up() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "far")
+        await rig.send(b"1")
+        rig.said()
+        rig.frontend.fleet.moved += 1
+        await rig.send(b"2")
+        assert rig.said() == [(["a"], [b"2"])]
+
+    run(check)
+
+
+def test_the_lanes_of_a_link_have_numbers_of_their_own() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "far")
+        await rig.send(b"1")
+        numbers = [next(iter(shard.opened)) for shard in rig.frontend.shards]
+        assert len({*numbers, rig.router.number}) == 3
+
+    run(check)
+
+
+def test_messages_of_a_shard_that_is_away_for_too_long_are_given_back() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a")
+        await rig.send(b"1")
+        rig.lane().away()
+        rig.frontend.shards[0].serving = False
+        await rig.send(b"2")
+        rig.lane().give_up()
+        states = {first: state for first, _, state in rig.link.settled}
+        assert isinstance(states[0], Modified)
+        assert states[0].delivery_failed
+        assert states[1] is RELEASED
+        assert rig.link.credit == 0
+        rig.lane().back()
+        assert rig.link.credit > 0
+        rig.frontend.shards[0].serving = True
+        rig.said()
+        rig.lane().say_all()
+        assert Kind.ROUTE not in [said.kind for said in rig.frontend.shards[0].said]
 
     run(check)

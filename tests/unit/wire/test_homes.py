@@ -1,0 +1,464 @@
+"""Homes: links that follow their queue, what is said again, what waits, and what is given up."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
+from lightrail.amqp.performatives import Modified
+from lightrail.frontend.relays import RelayLink
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import DRAIN, Kind
+from lightrail.wire.messages import ConsumerOpen, Refusal
+from lightrail.wire.shards import ShardAway, ShardRefused
+from tests.support.frontend_fakes import FakeLink
+from tests.support.home_scene import HomeReceiver, HomeScene
+from tests.support.model_shard import ModelQueue
+
+Play = Callable[[Callable[[HomeScene], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def play(monkeypatch: pytest.MonkeyPatch) -> Play:
+    def run(check: Callable[[HomeScene], Awaitable[None]]) -> None:
+        async def main() -> None:
+            scene = HomeScene(monkeypatch, 2, shard_wait_ms=60_000)
+            await scene.settle()
+            await check(scene)
+            scene.homes.close()
+
+        asyncio.run(main())
+
+    return run
+
+
+def kinds(scene: HomeScene, shard: int) -> list[Kind]:
+    return [said.kind for said in scene.said(shard)]
+
+
+def move(scene: HomeScene, queue: ModelQueue, to: int) -> None:
+    """The whole of a move, but for what the frontend hears of it by the wire."""
+    scene.shards[1 - to].seal(queue.name)
+    scene.shards[to].open(queue, queue.epoch + 1)
+    scene.places.soon[queue.name] = (to, queue.epoch)
+
+
+def take(receiver: HomeReceiver, limit: int, drain: bool = False) -> None:
+    receiver.consumer.credit(Credit(receiver.link, limit, drain))  # type: ignore[arg-type]
+
+
+def settle(receiver: HomeReceiver, first: int, last: int, state: Any = ACCEPTED) -> None:
+    receiver.consumer.outcome(Outcome(receiver.link, first, last, state, True))  # type: ignore[arg-type]
+
+
+# --- following -----------------------------------------------------------------------------------------
+
+
+def test_everything_is_said_at_the_new_shard_in_the_new_epoch_and_nothing_at_the_former(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(3)
+        sender.send(2)
+        scene.up(0)
+        move(scene, queue, 1)
+        scene.said(0)
+        scene.down(0)
+        assert kinds(scene, 0) == []
+        said = scene.said(1)
+        assert [each.kind for each in said] == [
+            Kind.PRODUCER_OPEN,
+            Kind.ENQUEUE,
+            Kind.ENQUEUE,
+            Kind.CONSUMER_OPEN,
+            Kind.CREDIT,
+        ]
+        assert {each.epoch for each in said if "OPEN" in each.kind.name} == {2}
+        assert [each.number for each in said if each.kind == Kind.ENQUEUE] == [1, 2]
+        assert ConsumerOpen.decode(said[3].body).resume
+        await scene.settle()
+        assert sender.outcomes() == dict.fromkeys(range(5), ACCEPTED)
+        assert len(queue.stored) == 5
+        assert receiver.link.sent == []
+
+    play(check)
+
+
+def test_where_the_placement_is_what_it_was_links_are_said_again_more_and_more_slowly(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (0, 1)
+        scene.sender()
+        times = []
+        for _ in range(400):
+            await scene.settle()
+            times += [scene.now_ms for kind in kinds(scene, 0) if kind == Kind.PRODUCER_OPEN]
+            scene.tick(5)
+        waits = [after - before for before, after in pairwise(times)]
+        assert waits[:7] == [10, 20, 40, 80, 160, 320, 500]
+        # At once when it is known to be elsewhere.
+        scene.shards[1].open(ModelQueue("q"), 2)
+        scene.placed("q", 1, 2)
+        assert kinds(scene, 1) == [Kind.PRODUCER_OPEN]
+
+    play(check)
+
+
+def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (0, 1)
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        assert scene.connection.accepted == []
+        scene.shards[1].open(ModelQueue("q"), 2)
+        scene.placed("q", 1, 2)
+        await scene.settle()
+        assert scene.connection.accepted == [sender.link, receiver.link]
+
+    play(check)
+
+
+def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(4)
+        take(receiver, 4)
+        await scene.settle()
+        assert len(receiver.link.sent) == 4
+        move(scene, queue, 1)
+        await scene.settle()
+        assert receiver.consumer._unsettled == 4
+        settle(receiver, 0, 2)
+        settle(receiver, 3, 3, RELEASED)
+        take(receiver, 5)
+        await scene.settle()
+        assert sorted(queue.accepted.values()) == [1, 1, 1]
+        assert receiver.link.sent[3:] == [b"<1:000003>"] * 2
+
+    play(check)
+
+
+def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_links(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender = scene.sender()
+        stays, goes = scene.receiver(), scene.receiver()
+        await scene.settle()
+        sender.send(4)
+        await scene.settle()
+        take(stays, 2)
+        await scene.settle()
+        take(goes, 2)
+        await scene.settle()
+        assert (len(stays.link.sent), len(goes.link.sent)) == (2, 2)
+        scene.shards[0].seal("q")
+        await scene.settle()
+        settle(stays, 0, 0)
+        settle(goes, 0, 0)
+        goes.consumer.close()
+        scene.said(1)
+        scene.shards[1].open(queue, 2)
+        scene.placed("q", 1, 2)
+        said = scene.said(1)
+        assert [each.kind for each in said][-3:] == [Kind.SETTLE, Kind.SETTLE, Kind.CONSUMER_CLOSE]
+        await scene.settle()
+        assert sum(queue.accepted.values()) == 2
+        assert list(queue.consumers) == [stays.number]
+        assert len(queue.ready) == 1
+        assert kinds(scene, 1) == []
+
+    play(check)
+
+
+def test_what_comes_back_of_a_link_that_is_closed_goes_on_to_the_new_shard(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(2)
+        take(receiver, 2)
+        await scene.settle()
+        sender.producer.close()
+        await scene.settle()
+        move(scene, queue, 1)
+        settle(receiver, 0, 0)
+        receiver.consumer.close()
+        assert len(scene.homes) == 0
+        await scene.settle()
+        assert dict(queue.accepted) == {b"<1:000000>": 1}
+        assert list(queue.ready) == [b"<1:000001>"]
+        assert queue.consumers == {}
+        assert len(scene.homes) == 0
+
+    play(check)
+
+
+def test_a_drain_that_has_no_answer_is_asked_of_the_new_shard(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        receiver = scene.receiver()
+        await scene.settle()
+        take(receiver, 5, drain=True)
+        move(scene, queue, 1)
+        scene.down(0)
+        (credit,) = [each for each in scene.said(1) if each.kind == Kind.CREDIT]
+        assert (credit.number, credit.flags) == (5, DRAIN)
+        await scene.settle()
+        assert receiver.link.drains == 1
+
+    play(check)
+
+
+@pytest.mark.parametrize("options", [{"presettled": True}, {"browse": True}])
+def test_other_receivers_go_on_with_the_number_that_they_have(play: Play, options: dict[str, Any]) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver(**options)
+        await scene.settle()
+        sender.send(2)
+        take(receiver, 3)
+        await scene.settle()
+        move(scene, queue, 1)
+        scene.said(1)
+        scene.down(0)
+        (opened,) = [each for each in scene.said(1) if each.kind == Kind.CONSUMER_OPEN]
+        opening = ConsumerOpen.decode(opened.body)
+        assert (opening.resume, opening.first) == (True, 2)
+
+    play(check)
+
+
+def test_a_sender_that_is_gone_brings_its_batches_to_the_new_shard_and_abandons_them(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender = scene.sender()
+        await scene.settle()
+        scene.shards[0].seal("q")
+        await scene.settle()
+        sender.send(2, settled=True)
+        sender.producer.close()
+        scene.shards[1].open(queue, 2)
+        scene.said(1)
+        scene.placed("q", 1, 2)
+        assert kinds(scene, 1) == [Kind.PRODUCER_OPEN, Kind.ENQUEUE, Kind.PRODUCER_ABANDON]
+        await scene.settle()
+        assert len(queue.stored) == 2
+        assert kinds(scene, 1) == [Kind.PRODUCER_CLOSE]
+        assert len(scene.homes) == 0
+
+    play(check)
+
+
+def test_a_relay_releases_what_has_no_outcome(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        home = scene.home()
+        link = FakeLink()
+        relay = RelayLink(scene.connection, link, home, number=scene.next_link(), name="q")  # type: ignore[arg-type]
+        home.open_producer(relay)
+        await scene.settle()
+        relay._passing[1] = Passing = type("P", (), {})()  # noqa: N806 - what is under way
+        Passing.first_id, Passing.count, Passing.size, Passing.settled, Passing.open = 0, 1, 0, False, 1
+        move(scene, queue, 1)
+        await scene.settle()
+        assert link.settled == [(0, 0, RELEASED)]
+
+    play(check)
+
+
+def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> None:
+    """The answer to its first opening would be taken for that to its second."""
+
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (0, 1)
+        scene.sender()
+        scene.up(0)
+        scene.receiver()
+        scene.down(0)
+        scene.tick(10)
+        # Only the one that was answered.
+        assert kinds(scene, 0) == [Kind.PRODUCER_OPEN, Kind.CONSUMER_OPEN, Kind.CREDIT, Kind.PRODUCER_OPEN]
+        scene.shards[0].open(ModelQueue("q"), 1)
+        await scene.settle()
+        assert len(scene.connection.accepted) == 2
+        assert scene.home().taken
+
+    play(check)
+
+
+# --- shards that come and go -----------------------------------------------------------------------------
+
+
+def test_where_the_shard_died_before_it_said_so_consumers_begin_anew(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(1)
+        take(receiver, 1)
+        await scene.settle()
+        moved = scene.shards[0].seal("q")
+        scene.shards[0].out.clear()
+        scene.lose(0)
+        scene.shards[1].open(moved, 2)
+        scene.said(1)
+        scene.placed("q", 1, 2)
+        (opened,) = [each for each in scene.said(1) if each.kind == Kind.CONSUMER_OPEN]
+        assert not ConsumerOpen.decode(opened.body).resume
+        await scene.settle()
+        assert receiver.consumer._unsettled == 0
+        assert len(queue.ready) == 1
+
+    play(check)
+
+
+def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender = scene.sender()
+        await scene.settle()
+        scene.shards[0].seal("q")
+        scene.shards[1].open(queue, 2)
+        scene.shards[0].up = False
+        sender.send(1)
+        scene.placed("q", 1, 2)
+        scene.tick(limits.HOME_LATE_MS - 1)
+        assert kinds(scene, 1) == []
+        scene.tick(1)
+        assert kinds(scene, 1) == [Kind.PRODUCER_OPEN, Kind.ENQUEUE]
+        await scene.settle()
+        assert sender.outcomes() == {0: ACCEPTED}
+        scene.shards[0].up = True
+        await scene.settle()
+        assert scene.home().shard == 1
+
+    play(check)
+
+
+def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (2, 1)
+        sender = scene.sender()
+        scene.tick(1_000)
+        scene.shards.append(type(scene.shards[0])(2))
+        scene.shards[2].open(ModelQueue("q"), 1)
+        scene.add_peer(2)
+        await scene.settle()
+        assert scene.connection.accepted == [sender.link]
+
+    play(check)
+
+
+def test_links_end_when_their_queue_is_nowhere_by_the_coordinators_word(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (0, 1)
+        sender, receiver = scene.sender(), scene.receiver()
+        for _ in range(2 * limits.HOME_LOST_MS // 50):
+            await scene.settle()
+            scene.tick(50)
+        assert scene.connection.refused == []
+        scene.places.gone = Refusal(conditions.RESOURCE_DELETED, "gone")
+        for _ in range(limits.HOME_LOST_MS // 50 + 20):
+            await scene.settle()
+            scene.tick(50)
+        assert [link for link, _, _ in scene.connection.refused] == [sender.link, receiver.link]
+        assert len(scene.homes) == 0
+
+    play(check)
+
+
+# --- senders that wait -----------------------------------------------------------------------------------
+
+
+def test_senders_get_their_messages_back_when_their_shard_is_away_for_too_long(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender = scene.sender()
+        await scene.settle()
+        sender.send(2)
+        sender.send(1, settled=True)
+        scene.lose(0)
+        sender.send(3)
+        scene.tick(59_999)
+        assert sender.outcomes() == {}
+        assert sender.link.credit
+        scene.tick(1)
+        outcomes = sender.outcomes()
+        assert [outcomes[number] for number in (3, 4, 5)] == [RELEASED] * 3
+        for number in (0, 1):
+            # It may be in the journal of the shard.
+            assert isinstance(outcomes[number], Modified)
+            assert outcomes[number].delivery_failed
+        assert 2 not in outcomes
+        assert sender.link.credit == 0
+        assert scene.connection.refused == []
+        scene.said(0)
+        scene.revive(0)
+        await scene.settle()
+        # What was sent settled was told nothing, and still goes; the rest is never said again.
+        assert queue.stored == [b"<1:000002>"]
+        assert sender.link.credit > 0
+        sender.send(1)
+        await scene.settle()
+        assert sender.outcomes()[6] is ACCEPTED
+
+    play(check)
+
+
+def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        scene = HomeScene(monkeypatch, 1)
+        await scene.settle()
+        scene.queue("q")
+        sender = scene.sender()
+        await scene.settle()
+        scene.lose(0)
+        sender.send(3)
+        for _ in range(10):
+            scene.tick(600_000)
+        assert sender.outcomes() == {}
+        scene.revive(0)
+        await scene.settle()
+        assert sender.outcomes() == dict.fromkeys(range(3), ACCEPTED)
+        scene.homes.close()
+
+    asyncio.run(main())
+
+
+# --- requests --------------------------------------------------------------------------------------------
+
+
+def test_a_request_follows_the_queue(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        scene.shards[0].seal("q")
+        asked = asyncio.ensure_future(scene.homes.request("q", "queue", {}))
+        await scene.settle()
+        assert not asked.done()
+        scene.shards[1].open(queue, 2)
+        scene.placed("q", 1, 2)
+        await scene.settle()
+        assert (await asked).fields == {"ready": 0}
+
+    play(check)
+
+
+def test_a_request_does_not_follow_for_ever(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.places.places["q"] = (0, 1)
+        asked = asyncio.ensure_future(scene.homes.request("q", "queue", {}, wait_ms=50))
+        while not asked.done():
+            await scene.settle()
+        with pytest.raises(ShardAway, match="moving"):
+            await asked
+        other = asyncio.ensure_future(scene.peers[0].request("queue", {"queue": "q"}))
+        await scene.settle()
+        with pytest.raises(ShardRefused, match="moved"):
+            await other
+
+    play(check)

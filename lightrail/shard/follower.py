@@ -16,7 +16,7 @@ from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
-from lightrail.shard.declarations import LAST_CONSUMER, created_of, encode_declared
+from lightrail.shard.declarations import LAST_CONSUMER, declared_of, encode_declared
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
@@ -84,13 +84,17 @@ class Follower:
         unknown: list[Queue] = []
         for each in found:
             self._queues.remember(each.queue)
+            if declared_of(each.policy).copy:
+                # Whoever moves queues here says whether it is complete.
+                self._house.memory.update(self._queues.restore_copy(each, now_ms))
+                continue
             named = self._queues.names.get(each.name)
-            created = created_of(each.policy)
+            created = declared_of(each.policy).created
             if named.role is Role.QUEUE and (created is None or named.created <= created):
                 # A revision before the one that the journal has: the directory was set back to a copy of
                 # former times, and nobody dropped the queue.
                 queue = self._queues.restore(each, now_ms)
-                if each.policy != encode_declared(named):
+                if each.policy != encode_declared(named, queue.epoch):
                     self._change(queue, named)
                 self._performer.touched[queue] = None
                 if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):

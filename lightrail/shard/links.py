@@ -1,7 +1,7 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions, limits
@@ -18,6 +18,26 @@ EVERYTHING: Final = 1 << 62
 """Beyond every delivery number."""
 
 
+class Origin(NamedTuple):
+    """Where a consumer came from that came with its queue, and whom no link has taken over yet."""
+
+    boot: int
+    """Of the frontend."""
+    link: int
+    opened: ConsumerOpen
+
+
+class Known(NamedTuple):
+    """What is known of producers: their last batches."""
+
+    numbers: dict[int, int]
+    """By producer (boot << 32 | link)."""
+    parts: dict[int, int]
+    """Of those whose last batch was taken in part: how many of its messages."""
+    sequences: dict[int, dict[int, int]]
+    """Of those that asked for sequences: first sequence by batch."""
+
+
 class Links:
     """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
 
@@ -29,6 +49,7 @@ class Links:
         "_performer",
         "_queues",
         "_sequences",
+        "adopted",
         "consumer_left",
     )
 
@@ -50,6 +71,8 @@ class Links:
         self._sequences: dict[int, dict[int, int]] = {}
         """What those of them knew that asked for sequences."""
         self._next_consumer = 1
+        self.adopted: dict[int, Origin] = {}
+        """Consumers of machines that came with their queues, until a link takes them over or they go."""
         self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
         """Told of each consumer that goes, and whether only its frontend lost its way."""
 
@@ -107,26 +130,12 @@ class Links:
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
         try:
-            selects = None if body.filter is None else selector(body.filter)
+            options = options_of(body)
         except FilterError as error:
             _gone(peer, link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
             return
-        id = self._next_consumer
-        self._next_consumer += 1
-        consumer = Consumer(peer, link, queue, id, body.label, now_ms)
-        options = commands.ConsumerOptions(
-            browse=body.browse,
-            presettled=body.presettled,
-            exclusive=body.exclusive,
-            priority=body.priority,
-            default_outcome=outcome_of(
-                body.default_outcome, SettleDetail(delivery_failed=body.default_failed)
-            ),
-            first=body.first,
-            selects=selects,
-            lock_ms=body.lock_ms,
-            lock_key=body.lock_key,
-        )
+        id = self.next_consumer()
+        consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
@@ -172,6 +181,49 @@ class Links:
         peer.producers.clear()
         peer.routers.clear()
         peer.acking.clear()
+        self._forget_silent()
+
+    # --- queues that move --------------------------------------------------------------------------------
+
+    def next_consumer(self) -> int:
+        """A number for a consumer, never used before."""
+        number = self._next_consumer
+        self._next_consumer += 1
+        return number
+
+    def numbers_of(self, queue: Queue) -> Known:
+        """What a shard has to know that goes on with this queue: of its producers, and of those that left.
+
+        Of those that left nobody knows which queue they sent to.
+        """
+        numbers = dict(self._numbers)
+        parts = dict(self._parts)
+        sequences = dict(self._sequences)
+        for producer in queue.producers:
+            if producer.last_number:
+                numbers[producer.id] = producer.last_number
+                if producer.part:
+                    parts[producer.id] = producer.part
+                if producer.stored:
+                    sequences[producer.id] = producer.stored
+        return Known(numbers, parts, sequences)
+
+    def learn(self, found: Known) -> None:
+        """The numbers of producers that sent to a queue elsewhere: what they say again is known."""
+        for id, number in found.numbers.items():
+            if number >= self._numbers.get(id, 0):
+                self._numbers.pop(id, None)
+                self._numbers[id] = number
+                self._parts.pop(id, None)
+                if id in found.parts:
+                    self._parts[id] = found.parts[id]
+                if id in found.sequences:
+                    self._sequences[id] = found.sequences[id]
+        while len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+            del self._sequences[next(iter(self._sequences))]
+        self._forget_silent()
+
+    def _forget_silent(self) -> None:
         numbers = self._numbers
         while len(numbers) > limits.PRODUCERS_MAX:
             silent = next(iter(numbers))
@@ -194,6 +246,21 @@ class Links:
             self._numbers[producer.id] = producer.last_number
         if producer.part:
             self._parts[producer.id] = producer.part
+
+
+def options_of(body: ConsumerOpen) -> commands.ConsumerOptions:
+    """What a link asks of its queue, for the machine. Raises FilterError."""
+    return commands.ConsumerOptions(
+        browse=body.browse,
+        presettled=body.presettled,
+        exclusive=body.exclusive,
+        priority=body.priority,
+        default_outcome=outcome_of(body.default_outcome, SettleDetail(delivery_failed=body.default_failed)),
+        first=body.first,
+        selects=None if body.filter is None else selector(body.filter),
+        lock_ms=body.lock_ms,
+        lock_key=body.lock_key,
+    )
 
 
 def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:

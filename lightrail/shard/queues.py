@@ -11,7 +11,7 @@ from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
-from lightrail.shard.declarations import Names, encode_declared, shard_policy
+from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
@@ -19,12 +19,13 @@ from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
-from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
 from lightrail.telemetry.families import QueueFigures
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
+    from lightrail.shard.moving.exporting import Exporting
     from lightrail.shard.peers import Producer
 
 log = logging.getLogger("lightrail.shard.queues")
@@ -56,6 +57,7 @@ class Queue:
     __slots__ = (
         "due_ms",
         "epoch",
+        "exporting",
         "id",
         "machine",
         "name",
@@ -74,6 +76,8 @@ class Queue:
         """What the directory said of the name when it was last asked."""
         self.machine = machine
         self.epoch = 1
+        self.exporting: Exporting | None = None
+        """While another shard copies it."""
         self.resident = 0
         self.parked: deque[Parked] | None = None
         """What waits for room, in the order it came; None for nothing."""
@@ -165,7 +169,7 @@ class Deadlines:
 class Queues:
     """Every queue of the shard, by name; its numbers are those of the journal."""
 
-    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "deadlines", "names")
+    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "copies", "deadlines", "names")
 
     def __init__(self, store: Store, names: Names, max_delivery_count: int) -> None:
         self._store = store
@@ -173,6 +177,8 @@ class Queues:
         self._max_delivery_count = max_delivery_count
         self._by_name: dict[str, Queue] = {}
         self._next = 1
+        self.copies: dict[str, Queue] = {}
+        """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
 
     def __iter__(self) -> Iterator[Queue]:
@@ -180,6 +186,15 @@ class Queues:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def stored(self) -> Iterator[Queue]:
+        """All that has messages in the store."""
+        yield from self._by_name.values()
+        yield from self.copies.values()
+
+    def has(self, queue: Queue) -> bool:
+        """Whether this very queue, or copy, is still here."""
+        return self._by_name.get(queue.name) is queue or self.copies.get(queue.name) is queue
 
     def find(self, name: str) -> Queue | None:
         """The queue of this name, if it is there; it may be one that is not served."""
@@ -237,8 +252,48 @@ class Queues:
         """
         named = self.names.get(found.name)
         queue = self._make(found.queue, named) if known else self._new(found.queue, named)
+        queue.epoch = declared_of(found.policy).epoch
         queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
         return queue
+
+    # --- copies of queues of other shards ----------------------------------------------------------------
+
+    def begin_copy(self, found: Name, epoch: int, now_ms: int) -> Queue:
+        """An empty copy, written down as one. Raises StoreError."""
+        number = self._next
+        text = encode_declared(found, epoch, copy=True)
+        self._store.append(record.Queue(QueueEvent.DECLARED, number, found.name, text), now_ms)
+        self.remember(number)
+        return self._copy(number, found, epoch)
+
+    def restore_copy(self, found: RecoveredQueue, now_ms: int) -> Queue:
+        """A copy as recovery found it; `queue.epoch` is the one that it was made for."""
+        self.remember(found.queue)
+        epoch = declared_of(found.policy).epoch
+        queue = self._copy(found.queue, self.names.get(found.name), epoch)
+        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
+        return queue
+
+    def _copy(self, number: int, found: Name, epoch: int) -> Queue:
+        plain = Policy(max_delivery_count=0, dead_letter=False)
+        queue = Queue(number, found, Machine(found.name, plain, merge_annotations, look))
+        queue.epoch = epoch
+        queue.served = False
+        self.copies[found.name] = queue
+        return queue
+
+    def open_copy(self, queue: Queue, found: Name, epoch: int) -> Policy:
+        """The copy is the queue of that name from now on; returns the policy that its machine has to get."""
+        del self.copies[queue.name]
+        self._by_name[queue.name] = queue
+        queue.record = found
+        queue.epoch = epoch
+        queue.served = True
+        return self.policy_of(found)
+
+    def policy_of(self, found: Name) -> Policy:
+        """What the policy of a name is for a queue machine."""
+        return shard_policy(found, self._max_delivery_count)
 
     def remember(self, number: int) -> None:
         """A number that the journal knows is not given again, not even after its queue has gone."""
@@ -252,12 +307,13 @@ class Queues:
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """The name has another policy; the journal is told, too. What the machine wants done is returned."""
         queue.record = found
-        policy = shard_policy(found, self._max_delivery_count)
+        policy = self.policy_of(found)
         changed: list[Effect] = []
         if policy != queue.machine.policy:
             changed = queue.machine.apply(commands.Change(policy), now_ms)
         try:
-            noted = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
+            text = encode_declared(found, queue.epoch)
+            noted = record.Queue(QueueEvent.POLICY, queue.id, queue.name, text)
             self._store.append(noted, now_ms)
         except StoreError as error:
             # It is read from the directory again after a restart.
@@ -274,8 +330,7 @@ class Queues:
         return queue
 
     def _new(self, number: int, found: Name) -> Queue:
-        policy = shard_policy(found, self._max_delivery_count)
-        return Queue(number, found, Machine(found.name, policy, merge_annotations, look))
+        return Queue(number, found, Machine(found.name, self.policy_of(found), merge_annotations, look))
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -38,7 +38,14 @@ class Importing:
     """The copy, in `queues.copies`; the queue itself, in `queues`, once it is open."""
 
     def __init__(
-        self, queues: Queues, performer: Performer, store: Store, memory: Memory, links: Links, name: str, epoch: int
+        self,
+        queues: Queues,
+        performer: Performer,
+        store: Store,
+        memory: Memory,
+        links: Links,
+        name: str,
+        epoch: int,
     ) -> None:
         """`epoch` is the one that the queue will have here."""
         raise NotImplementedError

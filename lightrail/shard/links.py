@@ -160,6 +160,7 @@ class Links:
             _gone(producer.peer, producer.link, refusal)
         queue.producers.clear()
         for id in list(queue.machine.consumers.by_id):
+            self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)

@@ -271,7 +271,8 @@ class Queues:
         self.remember(found.queue)
         epoch = declared_of(found.policy).epoch
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
-        queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
+        restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False)
+        queue.machine.apply(restore, now_ms)
         return queue
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:

@@ -123,8 +123,8 @@ class Numbers:
     queue: int
     next_sequence: int
     producers: Sequence[tuple[int, int, int]] = ()
-    """(producer, number of its last batch, how many of its messages were taken; 0 for all); what is known here
-    and newer stays."""
+    """(producer, number of its last batch, how many of its messages were taken; 0 for all); what is known
+    here and newer stays."""
     flags: int = 0
 
 

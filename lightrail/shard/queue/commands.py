@@ -176,6 +176,8 @@ class Open(NamedTuple):
     past: Past = Past()
     seen_to: int = 0
     """Sequences below were delivered at least once."""
+    ids: Sequence[tuple[int, bytes]] = ()
+    """As in Restore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,8 @@ class Restore(NamedTuple):
     next_sequence: int
     ids: Sequence[tuple[int, bytes]] = ()
     """Message-ids inside the window of duplicates: until when, and their digests one after another."""
+    joins: bool = True
+    """Whether neighbours may share the earliest time of arrival: not where delays count from each one's own."""
 
 
 Command = (

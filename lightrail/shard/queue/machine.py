@@ -11,6 +11,7 @@ outcomes.py; where messages lie, and their sums, in contents.py. Costs are per r
 message, except where messages have to be rewritten (annotations).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import heapify, heappush
 from typing import Final
@@ -290,7 +291,7 @@ class Machine(Outcomes):
             for run in command.runs
         ]
         special = self.special
-        if special is None or not special.singles:
+        if command.joins and (special is None or not special.singles):
             # Joined messages share the earliest time of arrival: delays count from each one's own.
             runs = join_neighbours(runs)
         for run in merge_evicted(runs, {}):
@@ -302,10 +303,13 @@ class Machine(Outcomes):
             special.build(now_ms)
         if self.deliveries.order is not None:
             self.deliveries.order.enqueued(command.next_sequence)
-        if command.ids:
+        self._know(command.ids)
+
+    def _know(self, ids: Sequence[tuple[int, bytes]]) -> None:
+        if ids:
             # Whether they are needed is for the policy to say, which may come later.
             self.duplicates = self.duplicates or Duplicates(self._look)
-            self.duplicates.restore(command.ids)
+            self.duplicates.restore(ids)
 
     def _open(self, command: Open, now_ms: int) -> None:
         active: Consumer | None = None
@@ -322,6 +326,7 @@ class Machine(Outcomes):
         self.locks.heap = list(command.locks)
         heapify(self.locks.heap)
         deliveries.seen_to = command.seen_to
+        self._know(command.ids)
         self._known_to = self._joined_to = self.next_sequence
         self.change(command.policy, now_ms, command.past)
         if active is not None:

@@ -260,8 +260,9 @@ class Special:
                             self._values.note(key, newest.get(piece.sequence, piece.sequence))
         if self._values is not None:
             for sequence, above in newest.items():
-                if (piece := self._waiting_at(sequence)) is not None:
-                    self._values.note(self._key_of(piece), above)
+                waiting = self._waiting_at(sequence)
+                if waiting is not None:
+                    self._values.note(self._key_of(waiting), above)
         for run in self.ready.clear():
             self._take_in(run, now_ms)
 
@@ -275,8 +276,9 @@ class Special:
                     if owners.get(piece.sequence) in self._consumers.by_id:
                         order.assign(piece, owners[piece.sequence])
         for sequence, owner in owners.items():
-            if owner in self._consumers.by_id and (piece := self._waiting_at(sequence)) is not None:
-                order.assign(piece, owner)
+            waiting = self._waiting_at(sequence)
+            if owner in self._consumers.by_id and waiting is not None:
+                order.assign(waiting, owner)
 
     def _waiting_at(self, sequence: int) -> Run | None:
         """One message of the line, before it is built."""

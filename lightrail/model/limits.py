@@ -300,3 +300,16 @@ PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
 PLAN_SAMPLE_S_MAX: Final = 60
 """Seconds over which a plan may count messages."""
+MOVE_AGAIN_MS: Final = 100
+"""Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""
+MOVE_AGAIN_MS_MAX: Final = 2_000
+"""Longest such pause; also between two attempts of a sealed source to win its queue back."""
+MOVES_SHOWN_MS: Final = 600_000
+"""How long a move that ended is still shown."""
+MOVES_SHOWN_MAX: Final = 1_000
+"""Moves that ended and are still shown; the oldest go first."""
+MOVED_LINKS_MAX: Final = 65_536
+"""Consumers of one frontend that a shard sent away and remembers, so that what they settle comes back."""
+MOVE_HELD_FRAMES_MAX: Final = 10_000
+"""Settlements that a consumer said whose queue is about to be opened here; those beyond are passed over, and
+what they are about is delivered again."""

@@ -118,15 +118,16 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
 
 
 class Declared(NamedTuple):
-    """What the policy text of a Queue record says beside the policy."""
+    """What a Queue record in the journal says of a queue beside its policy."""
 
     created: int | None = None
-    """The revision that made the name; None where the text says nothing."""
+    """The revision that made it; None where the record says nothing."""
     epoch: int = 1
+    """In which this shard owns it, or will, where it is a copy."""
     copy: bool = False
-    """It is being copied from another shard, and not served."""
+    """It is on its way here, and not served."""
     sealed: bool = False
-    """It is moving to another shard, and nothing of it may change here in this epoch."""
+    """It is on its way to another shard: nothing of it changes any more in this epoch."""
 
 
 def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:

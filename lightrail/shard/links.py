@@ -1,12 +1,14 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
 from lightrail.shard.looking import selector
+from lightrail.shard.moving.awaited import AwaitedConsumers
+from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -43,6 +45,7 @@ class Links:
 
     __slots__ = (
         "_admission",
+        "_awaited",
         "_next_consumer",
         "_numbers",
         "_parts",
@@ -58,12 +61,14 @@ class Links:
         queues: Queues,
         performer: Performer,
         admission: Admission,
+        awaited: AwaitedConsumers,
         numbers: dict[int, int],
         parts: dict[int, int],
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._admission = admission
+        self._awaited = awaited
         self._parts = parts
         """Of those of them whose last batch was taken in part: how many of its messages."""
         self._numbers = numbers
@@ -73,14 +78,18 @@ class Links:
         self._next_consumer = 1
         self.adopted: dict[int, Origin] = {}
         """Consumers of machines that came with their queues, until a link takes them over or they go."""
+        awaited.gone = self._awaited_gone
         self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
         """Told of each consumer that goes, and whether only its frontend lost its way."""
 
-    def open_producer(self, peer: Peer, link: int, body: ProducerOpen, now_ms: int) -> None:
+    def open_producer(self, peer: Peer, link: int, epoch: int, body: ProducerOpen, now_ms: int) -> None:
         """A frontend's link wants to enqueue."""
-        queue = self._queues.open(body.queue, now_ms)
+        queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
-            _gone(peer, link, queue)
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=False)
+            else:
+                _gone(peer, link, queue)
             return
         earlier = peer.producers.get(link)
         if earlier is not None:
@@ -120,15 +129,28 @@ class Links:
         if producer is not None:
             self._admission.abandon(producer)
 
-    def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
+    def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
-        queue = self._queues.open(body.queue, now_ms)
+        queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
-            _gone(peer, link, queue)
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=True)
+            else:
+                _gone(peer, link, queue)
             return
+        peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
+        awaited = self._awaited.take(peer, link)
+        if awaited is not None:
+            attached = awaited.queue.machine.consumers.by_id.get(awaited.id)
+            if body.resume and awaited.queue is queue and attached and attached.next == body.first:
+                self.adopted.pop(awaited.id, None)
+                self._awaited.adopt(awaited, peer, link, body, now_ms)
+                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+                return
+            self._awaited.release(awaited, now_ms)
         try:
             options = options_of(body)
         except FilterError as error:
@@ -152,8 +174,57 @@ class Links:
             self._performer.touched[queue] = None
             self.consumer_left(queue, lost)
 
+    def send_away(self, queue: Queue) -> None:
+        """All links of a queue are told to look elsewhere.
+
+        It is still known here who they were, and the machine keeps its consumers as they are, until
+        `forget_sent_away`.
+        """
+        for producer in queue.producers:
+            peer, link = producer.peer, producer.link
+            self._admission.drop(producer)
+            self._keep(producer)
+            peer.producers.pop(link, None)
+            peer.send_away(link, queue.name, queue.epoch, consumer=False)
+        for id in queue.machine.consumers.by_id:
+            consumer = self._performer.consumers.get(id)
+            if consumer is not None:
+                consumer.peer.consumers.pop(consumer.link, None)
+                consumer.peer.send_away(consumer.link, queue.name, queue.epoch, consumer=True)
+
+    def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
+        """Boot of the frontend and number of the link of each consumer of a queue."""
+        for id in queue.machine.consumers.by_id:
+            consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
+            if consumer is not None:
+                yield consumer.peer.boot, consumer.link
+            elif origin is not None:
+                yield origin.boot, origin.link
+
+    def _awaited_gone(self, id: int) -> None:
+        self.adopted.pop(id, None)
+
+    def await_sent_away(self, queue: Queue) -> None:
+        """The queue comes back: links may take their consumers over again."""
+        queue.producers.clear()
+        for id in queue.machine.consumers.by_id:
+            consumer = self._performer.consumers.pop(id, None)
+            if consumer is not None and consumer.opened is not None:
+                self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
+
+    def forget_sent_away(self, queue: Queue) -> None:
+        """The queue has gone, with its consumers."""
+        queue.producers.clear()
+        for id in queue.machine.consumers.by_id:
+            self._performer.consumers.pop(id, None)
+            self.adopted.pop(id, None)
+
     def end(self, queue: Queue, refusal: Refusal) -> None:
-        """The queue is deleted: its links are told, and what they hold goes with it."""
+        """The queue is deleted, or at another shard: its links are told, and what they hold goes with it."""
+        if refusal.condition == conditions.MOVED:
+            self.send_away(queue)
+            self.forget_sent_away(queue)
+            return
         for producer in list(queue.producers):
             self._admission.drop(producer)
             del producer.peer.producers[producer.link]
@@ -235,6 +306,10 @@ class Links:
         """It has left its queue, and may come back after a greeting."""
         producer.queue.producers.pop(producer, None)
         self._admission.drop(producer)
+        self._keep(producer)
+
+    def _keep(self, producer: Producer) -> None:
+        """What it must know when it comes back."""
         self._keep_number(producer)
         if producer.stored:
             self._sequences[producer.id] = producer.stored
@@ -261,18 +336,6 @@ def options_of(body: ConsumerOpen) -> commands.ConsumerOptions:
         selects=None if body.filter is None else selector(body.filter),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
-    )
-
-
-def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
-    """What the wire says of an outcome, for the machine."""
-    return commands.Outcome(
-        commands.OutcomeKind(code),
-        detail.condition,
-        detail.description,
-        detail.delivery_failed,
-        detail.undeliverable_here,
-        bytes.fromhex(detail.annotations) if detail.annotations else None,
     )
 
 

@@ -133,6 +133,7 @@ class Peer:
         "heard_ms",
         "identity",
         "listeners",
+        "moved",
         "out",
         "producers",
         "routers",
@@ -150,8 +151,19 @@ class Peer:
         self.senders: dict[int, Sender] = {}
         self.listeners: dict[int, Listener] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.moved: dict[int, tuple[str, int]] = {}
+        """Consumers that were sent away: queue and epoch by link; what they settle comes back to them."""
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []
+
+    def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:
+        """A link is told to look again where its queue is."""
+        self.out.append(frame(Kind.MOVED, epoch=epoch, link=link))
+        if consumer:
+            self.moved.pop(link, None)
+            self.moved[link] = (queue, epoch)
+            if len(self.moved) > limits.MOVED_LINKS_MAX:
+                del self.moved[next(iter(self.moved))]
 
     def take(self) -> list[bytes]:
         """What has to be sent now, in order."""

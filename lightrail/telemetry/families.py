@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
+    PAUSE_SECONDS,
     SYNC_SECONDS,
     AnyFamily,
     Family,
@@ -272,8 +273,16 @@ class ShardCounts:
         "memory_bytes",
         "memory_mark_bytes",
         "messages_per_sync",
+        "move_bytes",
+        "move_pause_last",
+        "move_pause_seconds",
+        "moves_failed",
+        "moves_in",
+        "moves_out",
         "queues",
+        "queues_copying",
         "queues_deleted",
+        "queues_sealed",
         "retired",
         "store_failures",
         "store_usage",
@@ -294,6 +303,16 @@ class ShardCounts:
         self.memory_mark_bytes = memory_mark_bytes
         self.queues: Callable[[], Iterable[tuple[str, QueueFigures]]] = tuple
         """(name, figures) of every queue of this shard."""
+        self.move_bytes = 0
+        """Of messages that came with queues from other shards."""
+        self.move_pause_last = 0.0
+        """Seconds from the last seal to its queue being served here."""
+        self.move_pause_seconds = Histogram(PAUSE_SECONDS)
+        self.moves_failed = 0
+        self.moves_in = 0
+        self.moves_out = 0
+        self.queues_copying = 0
+        self.queues_sealed = 0
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
         self.store_failures = 0
@@ -363,6 +382,29 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     HistogramFamily(
         "lightrail_journal_sync_seconds", "Time to write and sync one commit.", lambda c: c.sync_seconds
     ),
+    counters(
+        "lightrail_shard_moves_completed",
+        "Queues that came from another shard, or went to one.",
+        "direction",
+        {"in": "moves_in", "out": "moves_out"},
+    ),
+    counter(
+        "lightrail_shard_moves_failed",
+        "Copies of queues that were dropped before they were complete, by whatever cause.",
+        "moves_failed",
+    ),
+    counter("lightrail_shard_move_bytes", "Bytes of messages copied from other shards.", "move_bytes"),
+    HistogramFamily(
+        "lightrail_shard_move_pause_seconds",
+        "Time from a queue's seal at its former shard to its being served by this one.",
+        lambda c: c.move_pause_seconds,
+    ),
+    gauge(
+        "lightrail_shard_queues_sealed",
+        "Queues that this shard has stopped serving for another one, which has not taken them yet.",
+        "queues_sealed",
+    ),
+    gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed.", "store_failures"),
     Family(
         "gauge",

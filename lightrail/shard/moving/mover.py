@@ -173,13 +173,17 @@ class Mover:
                 found.append(waiting.shown(now_ms))
         return found + [each.shown(now_ms) for each in self._ended]
 
-    async def close(self) -> None:
-        """This process ends; what was copied so far is copied again by the next one."""
+    def stop(self) -> list[asyncio.Task[None]]:
+        """This process ends; what was copied so far is copied again by the next one. Returns what ends."""
         self._closing = True
         tasks = [*self._tasks.values(), *self._giving_up.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
+
+    async def close(self) -> None:
+        """See `stop`; waits for the end."""
+        await asyncio.gather(*self.stop(), return_exceptions=True)
 
     # --- one move --------------------------------------------------------------------------------------
 
@@ -376,10 +380,11 @@ class Mover:
             states.append((str(each["queue"]), each["state"], bytes(blob[start:stop])))
             arrivals.expect(arrival, [(int(boot), int(link)) for boot, link in each["links"]])
             start = stop
-        for name, _, _ in states:
+        for name, state, _ in states:
             while await self._piece(source, move.epoch, arrival, name, progress):
                 pass
-            await self._rewritten(source, move.epoch, arrival, name, progress)
+            if state["notes"]:
+                await self._rewritten(source, move.epoch, arrival, name, progress)
         self._present(arrival)
         arrivals.finish(arrival, states, self._now_ms())
         await self._synced()

@@ -15,10 +15,11 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.mover import Mover
+from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, frame
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 from tests.support.fake_files import FakeFiles
-from tests.support.shard_scene import Peer, Scene
+from tests.support.shard_scene import Peer, Scene, batch
 
 ROUNDS = 2_000
 """Turns of the loop after which something that should have happened never will."""
@@ -228,3 +229,157 @@ class Cluster:
         for shard in self.shards:
             if shard.alive:
                 shard.die()
+
+
+class Frontend:
+    """One sending and one receiving link to a queue, wherever that is: says everything again where it has to."""
+
+    SENDS = 1
+    TAKES = 2
+
+    def __init__(self, cluster: Cluster, queue: str, boot: int = 7) -> None:
+        self.cluster = cluster
+        self.queue = queue
+        self.boot = boot
+        self.map = Map(cluster.coordinator)
+        self.peers: dict[int, tuple[int, Peer]] = {}
+        """By shard: in which life of it, and the way there."""
+        self.open: dict[int, tuple[int, int, int]] = {}
+        """By link: shard, its life, and the epoch."""
+        self.resumes = False
+        """What is held is known to the shard that the receiving link goes to next."""
+        self.number = 0
+        self.unanswered: dict[int, bytes] = {}
+        self.accepted: list[bytes] = []
+        self.sent: list[bytes] = []
+        self.next = 0
+        """The next delivery number."""
+        self.credit = 0
+        self.held: dict[int, bytes] = {}
+        self.taken: list[bytes] = []
+        """What was delivered, in that order."""
+        self.settled: list[bytes] = []
+        self.unsaid: list[bytes] = []
+        """Settlements that came back."""
+
+    # --- what the client does --------------------------------------------------------------------------
+
+    def send(self, *messages: bytes) -> None:
+        self.number += 1
+        self.sent += messages
+        self.unanswered[self.number] = part = batch(
+            self.SENDS, self.number, messages, afresh=not self.unanswered
+        )
+        self._say(self.SENDS, part)
+        self.turn()
+
+    def grant(self, credit: int) -> None:
+        self.credit = self.next + credit
+        self._say(self.TAKES, frame(Kind.CREDIT, link=self.TAKES, number=self.credit))
+        self.turn()
+
+    def settle(self, count: int) -> None:
+        """Accepts the first messages that it holds."""
+        for number in sorted(self.held)[:count]:
+            self.settled.append(self.held.pop(number))
+            part = frame(Kind.SETTLE, link=self.TAKES, count=1, number=number)
+            if not self._say(self.TAKES, part):
+                self.unsaid.append(part)
+        self.turn()
+
+    # --- where the queue is ----------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        """Hears what there is, and goes where the queue is."""
+        self._hear()
+        self.map.refresh()
+        placed = self.map.placed(self.queue)
+        for link, (id, life, epoch) in list(self.open.items()):
+            shard = self.cluster.shards[id]
+            if shard.life != life or not shard.alive:
+                # It died: what was held of it is ready again.
+                del self.open[link]
+                if link == self.TAKES:
+                    self._lost()
+            elif placed is not None and (placed.shard, placed.epoch) != (id, epoch):
+                # Somebody else was quicker to say so than the shard itself.
+                del self.open[link]
+        if placed is None or not self.cluster.shards[placed.shard].alive:
+            return
+        for link in (self.SENDS, self.TAKES):
+            if link not in self.open:
+                self._open(link, placed)
+        self._hear()
+
+    def _open(self, link: int, placed: Placed) -> None:
+        shard = self.cluster.shards[placed.shard]
+        life, peer = self.peers.get(placed.shard, (0, None))
+        if peer is None or life != shard.life:
+            peer = Peer(shard.scene, "frontend-0", self.boot)
+            peer.greet()
+            self.peers[placed.shard] = (shard.life, peer)
+        self.open[link] = (placed.shard, shard.life, placed.epoch)
+        if link == self.SENDS:
+            peer.produce(link, self.queue, epoch=placed.epoch)
+            if self.unanswered:
+                peer.say(*self.unanswered.values())
+        else:
+            if not self.resumes:
+                self._lost()
+            peer.consume(link, self.queue, epoch=placed.epoch, first=self.next, resume=self.resumes)
+            self.resumes = True
+            unsaid, self.unsaid = self.unsaid, []
+            if unsaid:
+                peer.say(*unsaid)
+            peer.credit(link, self.credit)
+        shard.settle_down()
+
+    def _lost(self) -> None:
+        self.held.clear()
+        self.unsaid.clear()
+        self.resumes = False
+
+    def _say(self, link: int, part: bytes) -> bool:
+        there = self.open.get(link)
+        if there is None:
+            return False
+        shard = self.cluster.shards[there[0]]
+        if not shard.alive or shard.life != there[1]:
+            return False
+        self.peers[there[0]][1].say(part)
+        shard.settle_down()
+        return True
+
+    def _hear(self) -> None:
+        for id, (life, peer) in self.peers.items():
+            if life != self.cluster.shards[id].life:
+                continue
+            for each in peer.delivered.pop(self.TAKES, []):
+                assert each.number == self.next, "a delivery number came twice or not at all"
+                self.held[each.number] = each.message
+                self.taken.append(each.message)
+                self.next += 1
+            for answer in peer.take():
+                if answer.kind == Kind.ACCEPTED:
+                    for number in range(answer.number, answer.number + answer.count):
+                        self._answered(number)
+                elif answer.kind == Kind.MOVED and self.open.get(answer.link, (-1,))[0] == id:
+                    del self.open[answer.link]
+                else:
+                    assert answer.kind not in (Kind.GONE, Kind.REFUSED), (answer, peer.refusals)
+            for _, part in peer.bounced:
+                self.unsaid.append(part)
+            peer.bounced.clear()
+
+    def _answered(self, number: int) -> None:
+        part = self.unanswered.pop(number, None)
+        if part is not None:
+            self.accepted += enqueued(part)
+
+
+def enqueued(part: bytes) -> list[bytes]:
+    """The messages of an ENQUEUE frame."""
+    count = HEADER.unpack_from(part)[5]
+    base = ENQUEUE_ENDS + 4 * count
+    ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
+    return [part[base + start : base + end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]

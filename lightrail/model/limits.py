@@ -304,6 +304,8 @@ MOVE_AGAIN_MS: Final = 100
 """Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""
 MOVE_AGAIN_MS_MAX: Final = 2_000
 """Longest such pause; also between two attempts of a sealed source to win its queue back."""
+MOVE_SOURCE_IDLE_MS: Final = 5_000
+"""How long a way to another shard is kept that no move uses."""
 MOVES_SHOWN_MS: Final = 600_000
 """How long a move that ended is still shown."""
 MOVES_SHOWN_MAX: Final = 1_000

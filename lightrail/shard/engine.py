@@ -73,7 +73,6 @@ class Engine:
         names: Names | None = None,
         wish_dropped: Callable[[Name], None] = lambda _: None,
         places: Places | None = None,
-        wish_back: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.shard = shard
         self.boot = boot
@@ -101,13 +100,13 @@ class Engine:
         )
         self._requests = Requests(self._queues, self._performer, self.when_synced)
         self._relays = Relays(self._queues.names, tenancy)
-        self._sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts, wish_back)
+        self.sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts)
         self.arrivals = Arrivals(
             self._queues, self._performer, store, self._house.memory, self._links, self._awaited, counts
         )
         """Queues on their way here."""
         self.moves = MoveRequests(
-            self._queues, self._performer, self._links, self._sealing, self.when_synced, f"{boot:08x}"
+            self._queues, self._performer, self._links, self.sealing, self.when_synced, f"{boot:08x}"
         )
         self._requests.add(self.moves.operations)
         self._follower = Follower(
@@ -117,7 +116,7 @@ class Engine:
             self._house,
             self._links,
             self._relays,
-            self._sealing,
+            self.sealing,
             self.arrivals,
             self._awaited,
             wish_dropped,
@@ -273,7 +272,7 @@ class Engine:
         queue = self._queues.find(read.queue)
         if queue is None or queue.id != read.queue_id:
             return
-        if queue.sealed and self._sealing.read_ended(queue, read):
+        if queue.sealed and self.sealing.read_ended(queue, read):
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
@@ -297,7 +296,7 @@ class Engine:
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
             self._performer.touched[queue] = None
         self._awaited.tick(now_ms)
-        self._sealing.tick(now_ms)
+        self.sealing.tick(now_ms)
         self._follower.tick(now_ms)
         self._relays.tick(now_ms)
         if self._performer.unwritten:
@@ -430,7 +429,7 @@ class Engine:
     def _stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """What is said for a consumer that is not here: it is awaited, or it was sent away."""
         if not self._awaited.said(peer, part, now_ms):
-            self._sealing.bounce(peer, part)
+            self.sealing.bounce(peer, part)
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
         """Told when everything so far is on disk; at once where nothing has to be."""

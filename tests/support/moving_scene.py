@@ -15,7 +15,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.mover import Mover
-from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, frame
+from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 from tests.support.fake_files import FakeFiles
@@ -82,9 +82,6 @@ class Shard:
         if self.alive:
             self.scene.now_ms = self.cluster.now_ms
             self.scene.settle_down()
-            wished, self.scene.wishes_back[:] = list(self.scene.wishes_back), []
-            for queue in wished:
-                self.mover.wish_back(queue)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
@@ -232,7 +229,7 @@ class Cluster:
 
 
 class Frontend:
-    """One sending and one receiving link to a queue, wherever that is: says everything again where it has to."""
+    """One sending and one receiving link to a queue, wherever that is: says everything again where needed."""
 
     SENDS = 1
     TAKES = 2
@@ -259,6 +256,7 @@ class Frontend:
         self.taken: list[bytes] = []
         """What was delivered, in that order."""
         self.settled: list[bytes] = []
+        self.rejected: list[bytes] = []
         self.unsaid: list[bytes] = []
         """Settlements that came back."""
 
@@ -294,28 +292,27 @@ class Frontend:
         self._hear()
         self.map.refresh()
         placed = self.map.placed(self.queue)
-        for link, (id, life, epoch) in list(self.open.items()):
+        for link, (id, life, _) in list(self.open.items()):
             shard = self.cluster.shards[id]
             if shard.life != life or not shard.alive:
                 # It died: what was held of it is ready again.
                 del self.open[link]
                 if link == self.TAKES:
                     self._lost()
-            elif placed is not None and (placed.shard, placed.epoch) != (id, epoch):
-                # Somebody else was quicker to say so than the shard itself.
-                del self.open[link]
         if placed is None or not self.cluster.shards[placed.shard].alive:
             return
         for link in (self.SENDS, self.TAKES):
             if link not in self.open:
                 self._open(link, placed)
+        while self.unsaid and self._say(self.TAKES, self.unsaid[0]):
+            del self.unsaid[0]
         self._hear()
 
     def _open(self, link: int, placed: Placed) -> None:
         shard = self.cluster.shards[placed.shard]
         life, peer = self.peers.get(placed.shard, (0, None))
         if peer is None or life != shard.life:
-            peer = Peer(shard.scene, "frontend-0", self.boot)
+            peer = Peer(shard.scene, "frontend-of-the-test", self.boot)
             peer.greet()
             self.peers[placed.shard] = (shard.life, peer)
         self.open[link] = (placed.shard, shard.life, placed.epoch)
@@ -333,6 +330,15 @@ class Frontend:
                 peer.say(*unsaid)
             peer.credit(link, self.credit)
         shard.settle_down()
+
+    def reject(self) -> None:
+        """Rejects the first message that it holds: it goes to the dead-letter queue."""
+        for number in sorted(self.held)[:1]:
+            self.rejected.append(self.held.pop(number))
+            part = frame(Kind.SETTLE, flags=OutcomeCode.REJECTED, link=self.TAKES, count=1, number=number)
+            if not self._say(self.TAKES, part):
+                self.unsaid.append(part)
+        self.turn()
 
     def _lost(self) -> None:
         self.held.clear()

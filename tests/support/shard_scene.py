@@ -129,8 +129,8 @@ class Scene:
             names=self.names,
             wish_dropped=lambda record: self.wishes.append(record.name),
             places=places,
-            wish_back=self.wishes_back.append,
         )
+        self.engine.sealing.wish_back = self.wishes_back.append
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
         self.reading = True

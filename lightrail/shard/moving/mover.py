@@ -71,6 +71,7 @@ class Progress:
     queue: str
     source: int
     to: int
+    epoch: int
     began_ms: int
     phase: str = WAITING
     messages: int = 0
@@ -78,6 +79,7 @@ class Progress:
     pause_ms: int = 0
     error: str = ""
     """Of the last attempt; it is tried again."""
+    failures: int = 0
     result: str = ""
     """``done`` or ``cancelled`` when it has ended."""
     ended_ms: int = 0
@@ -136,16 +138,21 @@ class Mover:
         self._now_ms = now_ms
         self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._made: dict[str, int] = {}
+        """Epochs of moves that were made and that the map may still show, by queue."""
         self._giving_up: dict[str, asyncio.Task[None]] = {}
         self._progress: dict[str, Progress] = {}
         self._ended: deque[Progress] = deque(maxlen=limits.MOVES_SHOWN_MAX)
         self._closing = False
         engine.moves.shown = self.shown
+        engine.sealing.wish_back = self.wish_back
         places.listen(self._changed)
 
     # --- which moves -----------------------------------------------------------------------------------
 
     def _changed(self, changes: MapChanges) -> None:
+        for queue in changes.moves:
+            self._made.pop(queue, None)
         if changes.moves:
             self.look()
 
@@ -153,7 +160,11 @@ class Mover:
         """Begins what is to be begun."""
         if self._closing:
             return
-        mine = [move for move in self._places.moves.values() if move.to == self._shard]
+        mine = [
+            move
+            for move in self._places.moves.values()
+            if move.to == self._shard and self._made.get(move.queue) != move.epoch
+        ]
         for move in sorted(mine, key=lambda each: (each.asked_ms, each.order, each.queue)):
             if len(self._tasks) >= limits.MOVES_AT_ONCE:
                 break
@@ -168,8 +179,12 @@ class Mover:
             self._ended.popleft()
         found = [each.shown(now_ms) for each in self._progress.values()]
         for move in self._places.moves.values():
-            if move.to == self._shard and move.queue not in self._progress:
-                waiting = Progress(move.queue, move.source, move.to, move.asked_ms)
+            if (
+                move.to == self._shard
+                and move.queue not in self._progress
+                and self._made.get(move.queue) != move.epoch
+            ):
+                waiting = Progress(move.queue, move.source, move.to, move.epoch, move.asked_ms)
                 found.append(waiting.shown(now_ms))
         return found + [each.shown(now_ms) for each in self._ended]
 
@@ -189,7 +204,7 @@ class Mover:
 
     async def _run(self, move: Move) -> None:
         queue = move.queue
-        progress = self._progress[queue] = Progress(queue, move.source, move.to, self._now_ms())
+        progress = self._progress[queue] = Progress(queue, move.source, move.to, move.epoch, self._now_ms())
         try:
             await self._persist(queue, progress)
         except asyncio.CancelledError:
@@ -213,6 +228,7 @@ class Mover:
             try:
                 await self._attempt(queue, progress)
                 progress.result = "done"
+                self._look_again(queue, progress)
                 return
             except Over as over:
                 progress.error, progress.result = str(over), over.result
@@ -229,9 +245,19 @@ class Mover:
             self._engine.refresh(self._now_ms())
             self._turn()
 
+    def _look_again(self, queue: str, progress: Progress) -> None:
+        """The map shows what was made now, or in a moment."""
+        self._made[queue] = progress.epoch
+        self._engine.refresh(self._now_ms())
+        self._turn()
+        if queue not in self._places.moves:
+            self._made.pop(queue, None)
+
     def _failed(self, progress: Progress, error: Exception) -> None:
-        if str(error) != progress.error:
+        if progress.failures == 1:
+            # The first time it may be that a connection had yet to be made.
             log.warning("the move of %s to this shard waits: %s", progress.queue, error)
+        progress.failures += 1
         progress.error = str(error)
 
     def _drop(self, queue: str) -> None:
@@ -408,8 +434,8 @@ class Mover:
     async def _commit(self, move: Move, placed: Placed) -> None:
         """The queue is this shard's. Raises Over where it is somebody else's.
 
-        Once it was asked for, it may have gone through, whatever the answer was: it is repeated, or read, until
-        that is known.
+        Once it was asked for, it may have gone through, whatever the answer was: it is repeated, or read,
+        until that is known.
         """
         pause_ms = limits.MOVE_AGAIN_MS
         while True:

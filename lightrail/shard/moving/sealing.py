@@ -40,11 +40,7 @@ class Sealed:
 
 
 class Sealing:
-    """The queues of this shard that are sealed.
-
-    Args:
-        wish_back: asks for a queue to be given back, which nobody has taken for limits.MOVE_SEALED_MS.
-    """
+    """The queues of this shard that are sealed."""
 
     __slots__ = (
         "_awaited",
@@ -54,7 +50,7 @@ class Sealing:
         "_links",
         "_performer",
         "_queues",
-        "_wish_back",
+        "wish_back",
     )
 
     def __init__(
@@ -64,14 +60,14 @@ class Sealing:
         links: Links,
         awaited: AwaitedConsumers,
         counts: ShardCounts,
-        wish_back: Callable[[str], None],
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._links = links
         self._awaited = awaited
         self._counts = counts
-        self._wish_back = wish_back
+        self.wish_back: Callable[[str], None] = lambda _: None
+        """Asks for a queue to be given back, which nobody has taken for limits.MOVE_SEALED_MS."""
         self._by_queue: dict[Queue, Sealed] = {}
         self._away: dict[tuple[int, int], tuple[str, int]] = {}
         """Queue and epoch of consumers that nobody had taken over yet when they went on, by their link."""
@@ -167,7 +163,7 @@ class Sealing:
             if sealed.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
                 sealed.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
                 log.warning("queue %s is sealed and nobody has taken it: it is asked for back", queue.name)
-                self._wish_back(queue.name)
+                self.wish_back(queue.name)
 
     # --- the end ---------------------------------------------------------------------------------------
 

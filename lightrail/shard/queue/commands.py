@@ -208,7 +208,7 @@ class Restore(NamedTuple):
     ids: Sequence[tuple[int, bytes]] = ()
     """Message-ids inside the window of duplicates: until when, and their digests one after another."""
     joins: bool = True
-    """Whether neighbours may share the earliest time of arrival: not where delays count from each one's own."""
+    """Whether neighbours may share the earliest time of arrival: not where delays count from their own."""
 
 
 Command = (

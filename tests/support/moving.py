@@ -202,8 +202,9 @@ class Twins:
         self.count = 0
         self.receivers: dict[int, int] = {}
         """Next delivery number by link."""
-        self.locked: list[tuple[str, int]] = []
-        self.closed: list[tuple[int, dict[str, Any]]] = []
+        self.keys: dict[int, str] = {}
+        """Of receivers whose locks have names."""
+        self.locks: list[str] = []
         self.held: dict[int, set[int]] = {}
         self.spread = memory_mark >= 1 << 30
         """Whether several consumers may be there at once: which of them gets what depends on when it is read."""
@@ -235,6 +236,8 @@ class Twins:
             elif kind == "delivered" and link != FROM_DEAD:
                 self.receivers[link] = number + 1
                 self.held.setdefault(link, set()).add(number)
+                if link in self.keys:
+                    self.locks.append(f"{self.keys[link]}-{number}")
             elif kind == "GONE":
                 self.receivers.pop(link, None)
                 self.held.pop(link, None)
@@ -246,7 +249,7 @@ class Twins:
 
     def run(self, steps: int) -> None:
         acts = [self.send] * 4 + [self.credit] * 3 + [self.settle] * 4
-        acts += [self.attach] * 2 + [self.detach, self.wait, self.wait, self.settle_down, self.lock]
+        acts += [self.attach] * 2 + [self.detach, self.wait, self.wait, self.settle_down, self.lock, self.lock]
         for _ in range(steps):
             self.chance.choice(acts)()
 
@@ -309,10 +312,12 @@ class Twins:
         elif kind < 0.25:
             options["presettled"] = True
         elif kind < 0.55:
-            options |= {"lock_ms": 300, "lock_key": KEY % self.chance.randrange(3)}
-            options["first"] = 1_000 * (1 + self.count)
+            self.keys[link] = KEY % self.chance.randrange(3)
+            options |= {"lock_ms": 300, "lock_key": self.keys[link], "first": 1_000 * (1 + self.count)}
         elif kind < 0.65:
             options["exclusive"] = True
+        if "lock_key" not in options:
+            self.keys.pop(link, None)
         self.receivers[link] = options.get("first", 0)
         self.held[link] = set()
         self.do(lambda side: side.peer.consume(link, QUEUE, **options))
@@ -330,12 +335,10 @@ class Twins:
 
     def lock(self) -> None:
         """Somebody settles or renews by the name of a lock, whether its consumer is there or not."""
-        numbers = [number for held in self.held.values() for number in held if number >= 1_000]
-        if not numbers:
-            return
-        lock = KEY % self.chance.randrange(3) + f"-{self.chance.choice(numbers)}"
-        op = self.chance.choice(("renew", "settle"))
-        self.do(lambda side: side.peer.ask(op, queue=QUEUE, lock=lock))
+        if self.locks:
+            lock = self.chance.choice(self.locks[-12:])
+            op = self.chance.choice(("renew", "renew", "settle"))
+            self.do(lambda side: side.peer.ask(op, queue=QUEUE, lock=lock))
 
     # --- the move --------------------------------------------------------------------------------------
 
@@ -346,12 +349,13 @@ class Twins:
         target = scene_of(self.policy, files, memory_mark=self.memory_mark, now_ms=now_ms)
         copying = [Copying(self.source, target, QUEUE, self.chance)]
         for _ in range(between):
-            self.run(self.chance.randrange(4))
+            self.run(self.chance.randrange(8))
             target.now_ms = self.home.scene.now_ms
             copying[0].piece()
             self.settle_down()
             target.settle_down()
         self.settle_down()
+        self.send_unheard()
         # The seal: nobody says anything any more, and nobody has credit.
         for link, number in self.receivers.items():
             for side in self.sides:
@@ -368,16 +372,41 @@ class Twins:
         taken: dict[tuple[int, int], int] = {}
         for each in copying:
             taken |= each.open()
+        target.settle_down()
         self.away.move_to(target, taken)
         # Whoever sent says again what was not answered.
-        for link in SENDERS:
-            parts = list(self.unanswered[link].values())
-            self.do(lambda side, link=link: side.peer.produce(link, QUEUE, sequences=link == 2))
-            if parts:
-                self.do(lambda side, parts=parts: side.peer.say(*parts))
-        self.settle_down()
+        def say_again(side: Side) -> None:
+            for link, parts in unanswered.items():
+                side.peer.produce(link, QUEUE, sequences=link == 2)
+                if parts:
+                    side.peer.say(*parts)
+            side.scene.settle_down()
+
+        unanswered = {link: list(parts.values()) for link, parts in self.unanswered.items()}
+        self.do(say_again)
         self.check()
         return target
+
+    def send_unheard(self) -> None:
+        """What the last batches before the seal were answered gets lost: they are said again afterwards."""
+        for link in SENDERS:
+            number = self.numbers[link] = self.numbers[link] + 1
+            self.count += 1
+            part = batch(link, number, [message(self.chance, self.count)], afresh=not self.unanswered[link])
+            self.unanswered[link][number] = part
+            for side in self.sides:
+                side.peer.say(part)
+        home, away = (self._deaf(side) for side in self.sides)
+        assert home == away
+
+    def _deaf(self, side: Side) -> list[Any]:
+        side.scene.settle_down()
+        said = side.news()
+        for each in said:
+            if each[0] == "delivered":
+                self.receivers[each[1]] = max(self.receivers[each[1]], each[2] + 1)
+                self.held[each[1]].add(each[2])
+        return said
 
     def compare_journal(self, files: FakeFiles) -> None:
         """What is on the destination's disk is all of the queue that is durable."""

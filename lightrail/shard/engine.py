@@ -246,11 +246,22 @@ class Engine:
         While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
         credit, and nothing grows without bound.
         """
-        if not (self._unsynced or self._refusals) or self._failed is not None or self._house.stuck:
+        if not (self._unsynced or self._refusals) or self._failed is not None:
             return False
+        if self._house.stuck:
+            return self._tell_others()
         self.commit_begun()
         self.commit_ended(self._ticked_ms)
         return True
+
+    def _tell_others(self) -> bool:
+        """Who is no sender is not held back: requests, and other shards that copy a queue from here."""
+        others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
+        if others:
+            self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
+            for waiter, number in others:
+                waiter.accept(number)
+        return bool(others)
 
     def commit_failed(self, error: BaseException) -> None:
         """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""

@@ -69,7 +69,7 @@ def exporting_of(scene: Scene, name: str, identity: str) -> Exporting:
     engine = scene.engine
     queue = engine._queues.find(name)
     assert queue is not None
-    return Exporting(queue, engine._performer, engine._links, engine._when_synced, identity)
+    return Exporting(queue, engine._performer, engine._links, engine.when_synced, identity)
 
 
 def importing_of(scene: Scene, name: str, epoch: int = 2) -> Importing:

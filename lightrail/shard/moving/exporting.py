@@ -23,7 +23,7 @@ from lightrail.shard.reading import Read
 Done = Callable[[dict[str, Any], bytes], None]
 """Gets the answer: what goes into the JSON, and the blob."""
 WhenSynced = Callable[[Waiter, int], None]
-"""`Engine._when_synced`: the waiter's `accept` is called when everything so far is on disk."""
+"""`Engine.when_synced`: the waiter's `accept` is called when everything so far is on disk."""
 
 RUN_COLUMNS = {
     "sequence": "Q",

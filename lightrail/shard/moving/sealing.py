@@ -29,12 +29,13 @@ log = logging.getLogger("lightrail.shard.moving.sealing")
 class Sealed:
     """A queue that is sealed."""
 
-    __slots__ = ("again_ms", "queue", "reads")
+    __slots__ = ("again_ms", "asked", "queue", "reads")
 
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
         self.again_ms = now_ms + limits.MOVE_SEALED_MS
         """When this shard asks for it back (again)."""
+        self.asked = False
         self.reads: list[Read] = []
         """What came from disk since: it waits, for nothing changes."""
 
@@ -144,9 +145,10 @@ class Sealing:
     def bounce(self, peer: Peer, part: bytes) -> None:
         """A SETTLE or CONSUMER_CLOSE for a consumer that was sent away comes back; nobody would repeat it."""
         link = HEADER.unpack_from(part)[4]
-        away = peer.moved.get(link) or self._away.get((peer.boot, link))
-        if away is not None:
-            queue, epoch = away
+        known = (peer.moved.get(link), self._away.get((peer.boot, link)))
+        away = [each for each in known if each is not None]
+        if away:
+            queue, epoch = max(away, key=lambda each: each[1])
             body = encode_request({"queue": queue, "epoch": epoch}, part)
             peer.out.append(frame(Kind.BOUNCED, epoch=epoch, link=link, body=body))
 
@@ -161,8 +163,10 @@ class Sealing:
         """Time has passed: what nobody took for long is asked for back."""
         for queue, sealed in self._by_queue.items():
             if sealed.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
+                if not sealed.asked:
+                    log.warning("queue %s is sealed, and nobody took it: it is asked for back", queue.name)
+                sealed.asked = True
                 sealed.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
-                log.warning("queue %s is sealed and nobody has taken it: it is asked for back", queue.name)
                 self.wish_back(queue.name)
 
     # --- the end ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A frontend of a running installation that speaks in frames: `Frontend` of moving_scene.py over real sockets."""
+"""A frontend of a running installation that speaks in frames: `Frontend` of moving_scene.py over sockets."""
 
 import asyncio
 import time

@@ -16,7 +16,7 @@ LATE_MS = limits.MOVE_SEALED_MS
 
 
 class Story:
-    """A shard with q in epoch 3, a sender (link 1) and a receiver (link 2) that holds two of three messages."""
+    """A shard with q in epoch 3; its link 1 sends, and link 2 holds two messages of three."""
 
     def __init__(self, policy: dict[str, Any] | None = None) -> None:
         self.places = TestPlaces(q=(0, 3))

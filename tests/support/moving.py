@@ -22,6 +22,8 @@ from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 
+Answer = tuple[dict[str, Any], bytes]
+
 QUEUE = "q"
 DEAD = "q/$dlq"
 BOOT = 7
@@ -89,9 +91,9 @@ def recovered_of(scene: Scene, queue: Queue) -> Importing:
 
 def ask(
     source: Scene, exporting: Exporting, first: int, size: int, count: int, *, rewritten: bool = False
-) -> tuple[dict[str, Any], bytes]:
+) -> Answer:
     """One piece, when it has come."""
-    answers: list[tuple[dict[str, Any], bytes]] = []
+    answers: list[Answer] = []
     exporting.piece(
         first, size, count, lambda said, blob: answers.append((said, blob)), rewritten=rewritten
     )

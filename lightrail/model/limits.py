@@ -315,3 +315,5 @@ MOVED_LINKS_MAX: Final = 65_536
 MOVE_HELD_FRAMES_MAX: Final = 10_000
 """Settlements that a consumer said whose queue is about to be opened here; those beyond are passed over, and
 what they are about is delivered again."""
+MOVE_CHUNK_RUNS: Final = 2_000
+"""Runs of messages in the same that share nothing: each is a record of its own at the destination."""

@@ -9,12 +9,14 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
+from lightrail.model import limits
 from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import pack, table
 from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Past
 from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.contents import rejoined
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run, ends_of
 from lightrail.shard.queues import Queue
@@ -109,9 +111,9 @@ class Exporting:
             (self._noted(first), None) if rewritten else self._live(first, mark, bytes_max, messages_max)
         )
         runs: list[Run] = []
-        for run in found:
+        for run in rejoined(found):
             run = run.cut(max(first - run.sequence, 0), min(run.end, mark) - run.sequence)
-            if messages_max <= 0 or bytes_max <= 0:
+            if messages_max <= 0 or bytes_max <= 0 or len(runs) >= limits.MOVE_CHUNK_RUNS:
                 return Chosen(runs, run.sequence)
             count = min(run.count, messages_max)
             if run.size > bytes_max:
@@ -135,11 +137,13 @@ class Exporting:
         found: list[Run] = []
         stop: int | None = None
         for line in self._lines():
-            left, room = messages_max, bytes_max
+            left, room, batches = messages_max, bytes_max, limits.MOVE_CHUNK_RUNS
             for run in _from(line, first):
                 if run.sequence >= mark:
                     break
-                if left <= 0 or room <= 0:
+                if not found or run.batch is not found[-1].batch:
+                    batches -= 1
+                if left <= 0 or room <= 0 or batches < 0:
                     stop = run.sequence if stop is None else min(stop, run.sequence)
                     break
                 found.append(run)

@@ -274,6 +274,9 @@ class Queues:
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
+        if name in self.copies:
+            # Opened in a moment, with the queue that it belongs to: what is to go there waits until then.
+            return None
         if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
         queue = self._new(self._next, self.names.get(name), self.tenancy.epoch_of(name))

@@ -214,10 +214,11 @@ class Twins:
         """Next delivery number by link."""
         self.keys: dict[int, str] = {}
         """Of receivers whose locks have names."""
-        self.locks: list[str] = []
+        self.locks: list[tuple[str, int]] = []
+        """Names of locks, with the sequences of what they lock."""
         self.held: dict[int, set[int]] = {}
         self.spread = memory_mark >= 1 << 30
-        """Whether several consumers may be there at once: which of them gets what depends on when it is read."""
+        """Whether several consumers may be there: who gets what depends on when it is read."""
         for link in SENDERS:
             self.do(lambda side, link=link: side.peer.produce(link, QUEUE, sequences=link == 2))
 
@@ -238,7 +239,7 @@ class Twins:
             [each for each in home if each not in away][:5],
             [each for each in away if each not in home][:5],
         )
-        for kind, link, number, *_ in home:
+        for kind, link, number, *rest in home:
             if kind == "ACCEPTED" or kind == "stored":
                 self.unanswered.get(link, {}).pop(number, None)
             elif kind == "refused" and link in SENDERS:
@@ -247,7 +248,7 @@ class Twins:
                 self.receivers[link] = number + 1
                 self.held.setdefault(link, set()).add(number)
                 if link in self.keys:
-                    self.locks.append(f"{self.keys[link]}-{number}")
+                    self.locks.append((f"{self.keys[link]}-{number}", rest[0]))
             elif kind == "GONE":
                 self.receivers.pop(link, None)
                 self.held.pop(link, None)
@@ -259,7 +260,7 @@ class Twins:
 
     def run(self, steps: int) -> None:
         acts = [self.send] * 4 + [self.credit] * 3 + [self.settle] * 4
-        acts += [self.attach] * 2 + [self.detach, self.wait, self.wait, self.settle_down, self.lock, self.lock]
+        acts += [self.attach] * 2 + [self.detach, self.wait, self.wait, self.settle_down] + [self.lock] * 2
         for _ in range(steps):
             self.chance.choice(acts)()
 
@@ -346,9 +347,9 @@ class Twins:
     def lock(self) -> None:
         """Somebody settles or renews by the name of a lock, whether its consumer is there or not."""
         if self.locks:
-            lock = self.chance.choice(self.locks[-12:])
+            lock, sequence = self.chance.choice(self.locks[-12:])
             op = self.chance.choice(("renew", "renew", "settle"))
-            self.do(lambda side: side.peer.ask(op, queue=QUEUE, lock=lock))
+            self.do(lambda side: side.peer.ask(op, queue=QUEUE, lock=lock, sequence=sequence))
 
     # --- the move --------------------------------------------------------------------------------------
 

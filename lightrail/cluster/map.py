@@ -41,6 +41,15 @@ class Placed(NamedTuple):
         """The value of the entry ``placement/QUEUE``."""
         return json.dumps({"shard": shard, "epoch": epoch}, separators=(",", ":"))
 
+    @classmethod
+    def decode(cls, entry: Entry) -> "Placed":
+        """From such an entry, which is there. Raises CoordinatorError."""
+        try:
+            fields = json.loads(entry.value or "")
+            return cls(int(fields["shard"]), int(fields["epoch"]), entry.revision)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
+
 
 @dataclass(frozen=True, slots=True)
 class Move:

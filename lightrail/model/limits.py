@@ -338,3 +338,20 @@ HOME_HELD_MAX: Final = 100_000
 """Settlements and closes of one queue that wait to be said at the shard it moves to."""
 HOME_LAST_MAX: Final = 10_000
 """Of those without a link, that were said to the owner and may come back from it once."""
+MOVE_AGAIN_MS: Final = 100
+"""Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""
+MOVE_AGAIN_MS_MAX: Final = 2_000
+"""Longest such pause; also between two attempts of a sealed source to win its queue back."""
+MOVE_SOURCE_IDLE_MS: Final = 5_000
+"""How long a way to another shard is kept that no move uses."""
+MOVES_SHOWN_MS: Final = 600_000
+"""How long a move that ended is still shown."""
+MOVES_SHOWN_MAX: Final = 1_000
+"""Moves that ended and are still shown; the oldest go first."""
+MOVED_LINKS_MAX: Final = 65_536
+"""Consumers of one frontend that a shard sent away and remembers, so that what they settle comes back."""
+MOVE_HELD_FRAMES_MAX: Final = 10_000
+"""Settlements that a consumer said whose queue is about to be opened here; those beyond are passed over, and
+what they are about is delivered again."""
+MOVE_CHUNK_RUNS: Final = 2_000
+"""Runs of messages in the same that share nothing: each is a record of its own at the destination."""

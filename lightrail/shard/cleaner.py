@@ -80,7 +80,7 @@ class Cleaner:
     def _list(self, segment: int) -> list[tuple[int, int, Queue, int, int]]:
         """All that lives in a segment, from its end to its beginning."""
         found = []
-        for queue in self._queues:
+        for queue in self._queues.stored():
             for run in queue.machine.runs_in(segment):
                 place = run.batch.place
                 assert place is not None
@@ -105,7 +105,7 @@ class Cleaner:
         copies: dict[tuple[int, ...], list[_Copy]] = {}
         moved: list[Run] = []
         for queue, ranges in wanted.items():
-            if self._queues.find(queue.name) is not queue:
+            if not self._queues.has(queue):
                 continue  # It was deleted in the meantime.
             for run in queue.machine.runs_in(segment):
                 if not any(run.sequence < last and first < run.end for first, last in ranges):

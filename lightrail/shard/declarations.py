@@ -7,7 +7,7 @@ until it is told otherwise.
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
@@ -117,15 +117,46 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     return Policy(**{name: value for name, value in values.items() if name in _KNOWN})
 
 
-def encode_declared(record: Name) -> str:
+class Declared(NamedTuple):
+    """What a Queue record in the journal says of a queue beside its policy."""
+
+    created: int | None = None
+    """The revision that made it; None where the record says nothing."""
+    epoch: int = 1
+    """In which this shard owns it, or will, where it is a copy."""
+    copy: bool = False
+    """It is on its way here, and not served."""
+    sealed: bool = False
+    """It is on its way to another shard: nothing of it changes any more in this epoch."""
+
+
+def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:
     """The policy text of a Queue record in the journal."""
-    return json.dumps({"created": record.created, "policy": record.policy.to_json()}, separators=(",", ":"))
+    text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
+    if epoch != 1:
+        text["epoch"] = epoch
+    if copy:
+        text["copy"] = True
+    if sealed:
+        text["sealed"] = True
+    return json.dumps(text, separators=(",", ":"))
+
+
+def declared_of(text: str) -> Declared:
+    """What such a text says, of this version or an older one."""
+    try:
+        found = json.loads(text)
+        created, epoch = found.get("created"), found.get("epoch", 1)
+    except (ValueError, AttributeError):
+        return Declared()
+    return Declared(
+        created if isinstance(created, int) else None,
+        epoch if isinstance(epoch, int) else 1,
+        found.get("copy") is True,
+        found.get("sealed") is True,
+    )
 
 
 def created_of(text: str) -> int | None:
     """The revision that made a queue, of such a text; None where it says nothing."""
-    try:
-        created = json.loads(text).get("created")
-    except (ValueError, AttributeError):
-        return None
-    return created if isinstance(created, int) else None
+    return declared_of(text).created

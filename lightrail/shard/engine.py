@@ -17,7 +17,13 @@ from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
-from lightrail.shard.links import Links, outcome_of
+from lightrail.shard.links import Links
+from lightrail.shard.moving.answering import MoveRequests
+from lightrail.shard.moving.arrivals import Arrival, Arrivals
+from lightrail.shard.moving.awaited import AwaitedConsumers
+from lightrail.shard.moving.sealing import Sealing
+from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
+from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -41,7 +47,7 @@ from lightrail.wire.frames import (
     Kind,
     frame,
 )
-from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, SettleDetail, Targets, Welcome
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets, Welcome
 
 log = logging.getLogger("lightrail.shard.engine")
 
@@ -66,31 +72,54 @@ class Engine:
         now_ms: int,
         names: Names | None = None,
         wish_dropped: Callable[[Name], None] = lambda _: None,
+        places: Places | None = None,
     ) -> None:
         self.shard = shard
         self.boot = boot
         self._store = store
         self._counts = counts
-        self._queues = Queues(store, EveryName() if names is None else names, max_delivery_count)
+        names = EveryName() if names is None else names
+        tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
+        self._queues = Queues(store, names, tenancy, max_delivery_count)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._admission = Admission(
             store, self._performer, self._house.memory, counts, self._answer, self._refuse
         )
+        self._awaited = AwaitedConsumers(self._performer)
         self._links = Links(
             self._queues,
             self._performer,
             self._admission,
+            self._awaited,
             dict(recovered.producers),
             dict(recovered.parts),
         )
         self._routes = Routes(
             self._queues, self._performer, store, counts, self._house.memory, self._answer, self._refuse
         )
-        self._requests = Requests(self._queues, self._performer, self._when_synced)
-        self._relays = Relays(self._queues.names)
+        self._requests = Requests(self._queues, self._performer, self.when_synced)
+        self._relays = Relays(self._queues.names, tenancy)
+        self.sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts)
+        self.arrivals = Arrivals(
+            self._queues, self._performer, store, self._house.memory, self._links, self._awaited, counts
+        )
+        """Queues on their way here."""
+        self.moves = MoveRequests(
+            self._queues, self._performer, self._links, self.sealing, self.when_synced, f"{boot:08x}"
+        )
+        self._requests.add(self.moves.operations)
         self._follower = Follower(
-            self._queues, self._performer, store, self._house, self._links, self._relays, wish_dropped
+            self._queues,
+            self._performer,
+            store,
+            self._house,
+            self._links,
+            self._relays,
+            self.sealing,
+            self.arrivals,
+            self._awaited,
+            wish_dropped,
         )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
@@ -218,11 +247,22 @@ class Engine:
         While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
         credit, and nothing grows without bound.
         """
-        if not (self._unsynced or self._refusals) or self._failed is not None or self._house.stuck:
+        if not (self._unsynced or self._refusals) or self._failed is not None:
             return False
+        if self._house.stuck:
+            return self._tell_others()
         self.commit_begun()
         self.commit_ended(self._ticked_ms)
         return True
+
+    def _tell_others(self) -> bool:
+        """Who is no sender is not held back: requests, and other shards that copy a queue from here."""
+        others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
+        if others:
+            self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
+            for waiter, number in others:
+                waiter.accept(number)
+        return bool(others)
 
     def commit_failed(self, error: BaseException) -> None:
         """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""
@@ -243,6 +283,8 @@ class Engine:
             return
         queue = self._queues.find(read.queue)
         if queue is None or queue.id != read.queue_id:
+            return
+        if queue.sealed and self.sealing.read_ended(queue, read):
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
@@ -265,6 +307,8 @@ class Engine:
         for queue in self._queues.deadlines.due(now_ms):
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
             self._performer.touched[queue] = None
+        self._awaited.tick(now_ms)
+        self.sealing.tick(now_ms)
         self._follower.tick(now_ms)
         self._relays.tick(now_ms)
         if self._performer.unwritten:
@@ -290,6 +334,10 @@ class Engine:
     def refresh(self, now_ms: int) -> None:
         """Asks the directory what changed; a turn should follow."""
         self._follower.refresh(now_ms)
+
+    def open_arrival(self, arrival: Arrival, now_ms: int) -> None:
+        """The transaction has made a queue this shard's; a turn should follow."""
+        self._follower.committed(arrival, now_ms)
 
     def lost(self, identity: bytes) -> None:
         """ZeroMQ has no way to this frontend any more; its silence will end it, or its greeting renew it."""
@@ -339,25 +387,25 @@ class Engine:
         self._relays.forget(peer)
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        kind, _flags, _reserved, _epoch, link, _count, number = HEADER.unpack_from(part)
+        kind, _flags, _reserved, epoch, link, _count, number = HEADER.unpack_from(part)
         if kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
             self._follower.refresh(now_ms)
             opening = ProducerOpen.decode(part[HEADER_SIZE:])
             if opening.relay:
-                self._relays.open_sender(peer, link, opening.queue, now_ms)
+                self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
             elif opening.queue:
-                self._links.open_producer(peer, link, opening, now_ms)
+                self._links.open_producer(peer, link, epoch, opening, now_ms)
             else:
                 self._links.open_router(peer, link)
         elif kind == Kind.CONSUMER_OPEN:
             self._follower.refresh(now_ms)
             wanted = ConsumerOpen.decode(part[HEADER_SIZE:])
             if wanted.relay:
-                self._relays.open_listener(peer, link, wanted)
+                self._relays.open_listener(peer, link, epoch, wanted)
             else:
-                self._links.open_consumer(peer, link, wanted, now_ms)
+                self._links.open_consumer(peer, link, epoch, wanted, now_ms)
         elif kind == Kind.PRODUCER_CLOSE:
             self._links.close_producer(peer, link)
             self._relays.close_sender(peer, link)
@@ -371,6 +419,7 @@ class Engine:
                 self._links.close_consumer(consumer, now_ms)
             else:
                 self._relays.close_listener(peer, link)
+                self._stray(peer, part, now_ms)
         elif kind == Kind.ROUTE:
             if self._failed is None:
                 self._routes.route(peer, part, now_ms)
@@ -389,7 +438,12 @@ class Engine:
         else:
             log.error("a frame of kind %d from frontend %s is not known here", kind, peer.frontend)
 
-    def _when_synced(self, waiter: Waiter, number: int) -> None:
+    def _stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """What is said for a consumer that is not here: it is awaited, or it was sent away."""
+        if not self._awaited.said(peer, part, now_ms):
+            self.sealing.bounce(peer, part)
+
+    def when_synced(self, waiter: Waiter, number: int) -> None:
         """Told when everything so far is on disk; at once where nothing has to be."""
         self._unsynced.append((waiter, number))
 
@@ -483,13 +537,12 @@ class Engine:
         _kind, code, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
-            self._relays.settle(peer, part)
+            if link in peer.listeners:
+                self._relays.settle(peer, part)
+            else:
+                self._stray(peer, part, now_ms)
             return
-        if code == 0:
-            outcome = commands.ACCEPTED
-        else:
-            body = part[HEADER_SIZE:]
-            outcome = outcome_of(code, SettleDetail.decode(body) if body else SettleDetail())
+        outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
         queue = consumer.queue
         self._performer.perform(
             queue,

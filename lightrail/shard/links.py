@@ -1,12 +1,14 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
 from lightrail.shard.looking import selector
+from lightrail.shard.moving.awaited import AwaitedConsumers
+from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -18,17 +20,39 @@ EVERYTHING: Final = 1 << 62
 """Beyond every delivery number."""
 
 
+class Origin(NamedTuple):
+    """Where a consumer came from that came with its queue, and whom no link has taken over yet."""
+
+    boot: int
+    """Of the frontend."""
+    link: int
+    opened: ConsumerOpen
+
+
+class Known(NamedTuple):
+    """What is known of producers: their last batches."""
+
+    numbers: dict[int, int]
+    """By producer (boot << 32 | link)."""
+    parts: dict[int, int]
+    """Of those whose last batch was taken in part: how many of its messages."""
+    sequences: dict[int, dict[int, int]]
+    """Of those that asked for sequences: first sequence by batch."""
+
+
 class Links:
     """Opens and closes links at the queues; a producer that comes back goes on with its last number."""
 
     __slots__ = (
         "_admission",
+        "_awaited",
         "_next_consumer",
         "_numbers",
         "_parts",
         "_performer",
         "_queues",
         "_sequences",
+        "adopted",
         "consumer_left",
     )
 
@@ -37,12 +61,14 @@ class Links:
         queues: Queues,
         performer: Performer,
         admission: Admission,
+        awaited: AwaitedConsumers,
         numbers: dict[int, int],
         parts: dict[int, int],
     ) -> None:
         self._queues = queues
         self._performer = performer
         self._admission = admission
+        self._awaited = awaited
         self._parts = parts
         """Of those of them whose last batch was taken in part: how many of its messages."""
         self._numbers = numbers
@@ -50,14 +76,20 @@ class Links:
         self._sequences: dict[int, dict[int, int]] = {}
         """What those of them knew that asked for sequences."""
         self._next_consumer = 1
+        self.adopted: dict[int, Origin] = {}
+        """Consumers of machines that came with their queues, until a link takes them over or they go."""
+        awaited.gone = self._awaited_gone
         self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
         """Told of each consumer that goes, and whether only its frontend lost its way."""
 
-    def open_producer(self, peer: Peer, link: int, body: ProducerOpen, now_ms: int) -> None:
+    def open_producer(self, peer: Peer, link: int, epoch: int, body: ProducerOpen, now_ms: int) -> None:
         """A frontend's link wants to enqueue."""
-        queue = self._queues.open(body.queue, now_ms)
+        queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
-            _gone(peer, link, queue)
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=False)
+            else:
+                _gone(peer, link, queue)
             return
         earlier = peer.producers.get(link)
         if earlier is not None:
@@ -97,36 +129,35 @@ class Links:
         if producer is not None:
             self._admission.abandon(producer)
 
-    def open_consumer(self, peer: Peer, link: int, body: ConsumerOpen, now_ms: int) -> None:
+    def open_consumer(self, peer: Peer, link: int, epoch: int, body: ConsumerOpen, now_ms: int) -> None:
         """A frontend's link wants messages."""
-        queue = self._queues.open(body.queue, now_ms)
+        queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
-            _gone(peer, link, queue)
+            if queue.condition == conditions.MOVED:
+                peer.send_away(link, body.queue, epoch, consumer=True)
+            else:
+                _gone(peer, link, queue)
             return
+        peer.moved.pop(link, None)
         earlier = peer.consumers.get(link)
         if earlier is not None:
             self.close_consumer(earlier, now_ms)
+        awaited = self._awaited.take(peer, link)
+        if awaited is not None:
+            attached = awaited.queue.machine.consumers.by_id.get(awaited.id)
+            if body.resume and awaited.queue is queue and attached and attached.next == body.first:
+                self.adopted.pop(awaited.id, None)
+                self._awaited.adopt(awaited, peer, link, body, now_ms)
+                peer.out.append(frame(Kind.CONSUMER_READY, link=link))
+                return
+            self._awaited.release(awaited, now_ms)
         try:
-            selects = None if body.filter is None else selector(body.filter)
+            options = options_of(body)
         except FilterError as error:
             _gone(peer, link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
             return
-        id = self._next_consumer
-        self._next_consumer += 1
-        consumer = Consumer(peer, link, queue, id, body.label, now_ms)
-        options = commands.ConsumerOptions(
-            browse=body.browse,
-            presettled=body.presettled,
-            exclusive=body.exclusive,
-            priority=body.priority,
-            default_outcome=outcome_of(
-                body.default_outcome, SettleDetail(delivery_failed=body.default_failed)
-            ),
-            first=body.first,
-            selects=selects,
-            lock_ms=body.lock_ms,
-            lock_key=body.lock_key,
-        )
+        id = self.next_consumer()
+        consumer = Consumer(peer, link, queue, id, body.label, now_ms, body)
         peer.consumers[link] = consumer
         self._performer.consumers[id] = consumer
         self._performer.perform(queue, queue.machine.apply(commands.Attach(id, options), now_ms), now_ms)
@@ -143,14 +174,64 @@ class Links:
             self._performer.touched[queue] = None
             self.consumer_left(queue, lost)
 
+    def send_away(self, queue: Queue) -> None:
+        """All links of a queue are told to look elsewhere.
+
+        It is still known here who they were, and the machine keeps its consumers as they are, until
+        `forget_sent_away`.
+        """
+        for producer in queue.producers:
+            peer, link = producer.peer, producer.link
+            self._admission.drop(producer)
+            self._keep(producer)
+            peer.producers.pop(link, None)
+            peer.send_away(link, queue.name, queue.epoch, consumer=False)
+        for id in queue.machine.consumers.by_id:
+            consumer = self._performer.consumers.get(id)
+            if consumer is not None:
+                consumer.peer.consumers.pop(consumer.link, None)
+                consumer.peer.send_away(consumer.link, queue.name, queue.epoch, consumer=True)
+
+    def keys_of(self, queue: Queue) -> Iterator[tuple[int, int]]:
+        """Boot of the frontend and number of the link of each consumer of a queue."""
+        for id in queue.machine.consumers.by_id:
+            consumer, origin = self._performer.consumers.get(id), self.adopted.get(id)
+            if consumer is not None:
+                yield consumer.peer.boot, consumer.link
+            elif origin is not None:
+                yield origin.boot, origin.link
+
+    def _awaited_gone(self, id: int) -> None:
+        self.adopted.pop(id, None)
+
+    def await_sent_away(self, queue: Queue) -> None:
+        """The queue comes back: links may take their consumers over again."""
+        queue.producers.clear()
+        for id in queue.machine.consumers.by_id:
+            consumer = self._performer.consumers.pop(id, None)
+            if consumer is not None and consumer.opened is not None:
+                self.adopted[id] = Origin(consumer.peer.boot, consumer.link, consumer.opened)
+
+    def forget_sent_away(self, queue: Queue) -> None:
+        """The queue has gone, with its consumers."""
+        queue.producers.clear()
+        for id in queue.machine.consumers.by_id:
+            self._performer.consumers.pop(id, None)
+            self.adopted.pop(id, None)
+
     def end(self, queue: Queue, refusal: Refusal) -> None:
-        """The queue is deleted: its links are told, and what they hold goes with it."""
+        """The queue is deleted, or at another shard: its links are told, and what they hold goes with it."""
+        if refusal.condition == conditions.MOVED:
+            self.send_away(queue)
+            self.forget_sent_away(queue)
+            return
         for producer in list(queue.producers):
             self._admission.drop(producer)
             del producer.peer.producers[producer.link]
             _gone(producer.peer, producer.link, refusal)
         queue.producers.clear()
         for id in list(queue.machine.consumers.by_id):
+            self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
@@ -172,6 +253,49 @@ class Links:
         peer.producers.clear()
         peer.routers.clear()
         peer.acking.clear()
+        self._forget_silent()
+
+    # --- queues that move --------------------------------------------------------------------------------
+
+    def next_consumer(self) -> int:
+        """A number for a consumer, never used before."""
+        number = self._next_consumer
+        self._next_consumer += 1
+        return number
+
+    def numbers_of(self, queue: Queue) -> Known:
+        """What a shard has to know that goes on with this queue: of its producers, and of those that left.
+
+        Of those that left nobody knows which queue they sent to.
+        """
+        numbers = dict(self._numbers)
+        parts = dict(self._parts)
+        sequences = dict(self._sequences)
+        for producer in queue.producers:
+            if producer.last_number:
+                numbers[producer.id] = producer.last_number
+                if producer.part:
+                    parts[producer.id] = producer.part
+                if producer.stored:
+                    sequences[producer.id] = producer.stored
+        return Known(numbers, parts, sequences)
+
+    def learn(self, found: Known) -> None:
+        """The numbers of producers that sent to a queue elsewhere: what they say again is known."""
+        for id, number in found.numbers.items():
+            if number >= self._numbers.get(id, 0):
+                self._numbers.pop(id, None)
+                self._numbers[id] = number
+                self._parts.pop(id, None)
+                if id in found.parts:
+                    self._parts[id] = found.parts[id]
+                if id in found.sequences:
+                    self._sequences[id] = found.sequences[id]
+        while len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
+            del self._sequences[next(iter(self._sequences))]
+        self._forget_silent()
+
+    def _forget_silent(self) -> None:
         numbers = self._numbers
         while len(numbers) > limits.PRODUCERS_MAX:
             silent = next(iter(numbers))
@@ -182,6 +306,10 @@ class Links:
         """It has left its queue, and may come back after a greeting."""
         producer.queue.producers.pop(producer, None)
         self._admission.drop(producer)
+        self._keep(producer)
+
+    def _keep(self, producer: Producer) -> None:
+        """What it must know when it comes back."""
         self._keep_number(producer)
         if producer.stored:
             self._sequences[producer.id] = producer.stored
@@ -196,15 +324,18 @@ class Links:
             self._parts[producer.id] = producer.part
 
 
-def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
-    """What the wire says of an outcome, for the machine."""
-    return commands.Outcome(
-        commands.OutcomeKind(code),
-        detail.condition,
-        detail.description,
-        detail.delivery_failed,
-        detail.undeliverable_here,
-        bytes.fromhex(detail.annotations) if detail.annotations else None,
+def options_of(body: ConsumerOpen) -> commands.ConsumerOptions:
+    """What a link asks of its queue, for the machine. Raises FilterError."""
+    return commands.ConsumerOptions(
+        browse=body.browse,
+        presettled=body.presettled,
+        exclusive=body.exclusive,
+        priority=body.priority,
+        default_outcome=outcome_of(body.default_outcome, SettleDetail(delivery_failed=body.default_failed)),
+        first=body.first,
+        selects=None if body.filter is None else selector(body.filter),
+        lock_ms=body.lock_ms,
+        lock_key=body.lock_key,
     )
 
 

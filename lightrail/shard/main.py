@@ -8,8 +8,9 @@ import secrets
 import sys
 import time
 
-from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
+from lightrail.cluster.map import Map
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.namespace.directory import Directory
@@ -22,6 +23,8 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreError, StoreRefused
+from lightrail.shard.moving.mover import Mover
+from lightrail.shard.moving.sources import ShardSources
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -65,6 +68,8 @@ async def serve(process: Process) -> None:
     cluster = await coordinator.cluster_id()
     directory = Directory(coordinator)
     directory.refresh()
+    places = Map(coordinator)
+    places.refresh()
     service = Service(coordinator, directory)
     dropping: set[asyncio.Task[None]] = set()
 
@@ -95,6 +100,7 @@ async def serve(process: Process) -> None:
         now_ms=now_ms,
         names=directory,
         wish_dropped=wish_dropped,
+        places=places,
     )
     log.info(
         "recovered %d messages of %d queues in %.2f s",
@@ -107,6 +113,7 @@ async def serve(process: Process) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     server = Server(loop, engine, store, counts, process.shard_address(process.id))
+    mover, sources = moving(process, engine, server, coordinator, directory, places, counts)
     runner, port = await exposition.start(
         settings.metrics,
         0,
@@ -122,10 +129,50 @@ async def serve(process: Process) -> None:
     if not stop.done():
         raise CannotServe("the store can't be written; the shard starts again and recovers what is on disk")
     failed.cancel()
+    await mover.close()
+    sources.close()
     await server.close()
     await runner.cleanup()
     await asyncio.gather(*dropping)
     await coordinator.close()
+
+
+def moving(
+    process: Process,
+    engine: Engine,
+    server: Server,
+    coordinator: Coordinator,
+    directory: Directory,
+    places: Map,
+    counts: ShardCounts,
+) -> tuple[Mover, ShardSources]:
+    """What brings queues here; close the mover first."""
+    loop = asyncio.get_running_loop()
+
+    def address(shard: int) -> str | None:
+        # On one machine shards find each other by their sockets, registered or not.
+        member = places.shards.get(shard)
+        return process.shard_address(shard) if member is None or not member.address else member.address
+
+    def look() -> None:
+        # Not from within a write of ours.
+        loop.call_soon(server.look)
+
+    sources = ShardSources(loop, shard=process.id, boot=engine.boot, address=address, now_ms=server.now_ms)
+    mover = Mover(
+        shard=process.id,
+        engine=engine,
+        coordinator=coordinator,
+        places=places,
+        get_name=directory.get,
+        sources=sources,
+        counts=counts,
+        turn=server.turn,
+        now_ms=server.now_ms,
+    )
+    coordinator.on_news(look)
+    mover.look()
+    return mover, sources
 
 
 async def _drop(service: Service, record: Name) -> None:

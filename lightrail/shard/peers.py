@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
 from lightrail.wire.frames import SEQUENCE, UNKNOWN_SEQUENCE, Kind, frame
-from lightrail.wire.messages import Refusal
+from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
@@ -98,10 +98,17 @@ class RouteProducer(Numbered):
 class Consumer:
     """A receiving link of a frontend; `id` is its number in the queue machine, never used twice."""
 
-    __slots__ = ("id", "label", "link", "peer", "queue", "since_ms")
+    __slots__ = ("id", "label", "link", "opened", "peer", "queue", "since_ms")
 
     def __init__(
-        self, peer: "Peer", link: int, queue: "Queue", id: int, label: str = "", since_ms: int = 0
+        self,
+        peer: "Peer",
+        link: int,
+        queue: "Queue",
+        id: int,
+        label: str = "",
+        since_ms: int = 0,
+        opened: ConsumerOpen | None = None,
     ) -> None:
         self.peer = peer
         self.link = link
@@ -110,6 +117,8 @@ class Consumer:
         self.label = label
         """Who it is, for people."""
         self.since_ms = since_ms
+        self.opened = opened
+        """What it asked for, should its queue move."""
 
 
 class Peer:
@@ -124,6 +133,7 @@ class Peer:
         "heard_ms",
         "identity",
         "listeners",
+        "moved",
         "out",
         "producers",
         "routers",
@@ -141,8 +151,19 @@ class Peer:
         self.senders: dict[int, Sender] = {}
         self.listeners: dict[int, Listener] = {}
         self.consumers: dict[int, Consumer] = {}
+        self.moved: dict[int, tuple[str, int]] = {}
+        """Consumers that were sent away: queue and epoch by link; what they settle comes back to them."""
         self.out: list[bytes] = []
         self.acking: list[Numbered] = []
+
+    def send_away(self, link: int, queue: str, epoch: int, *, consumer: bool) -> None:
+        """A link is told to look again where its queue is."""
+        self.out.append(frame(Kind.MOVED, epoch=epoch, link=link))
+        if consumer:
+            self.moved.pop(link, None)
+            self.moved[link] = (queue, epoch)
+            if len(self.moved) > limits.MOVED_LINKS_MAX:
+                del self.moved[next(iter(self.moved))]
 
     def take(self) -> list[bytes]:
         """What has to be sent now, in order."""

@@ -194,6 +194,8 @@ class Performer:
     def _replaced(self, queue: Queue, effect: effects.Replaced, now_ms: int) -> None:
         run = effect.run
         batch = run.batch
+        if queue.exporting is not None:
+            queue.exporting.note(run)
         if not batch.durable:
             return
         try:

@@ -7,24 +7,26 @@ from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 from lightrail.model import conditions, limits
-from lightrail.model.names import is_dead_letter
+from lightrail.model.names import is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
-from lightrail.shard.declarations import Names, encode_declared, shard_policy
+from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal import record
 from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
+from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
-from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
 from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
+    from lightrail.shard.moving.exporting import Exporting
     from lightrail.shard.peers import Producer
 
 log = logging.getLogger("lightrail.shard.queues")
@@ -56,6 +58,7 @@ class Queue:
     __slots__ = (
         "due_ms",
         "epoch",
+        "exporting",
         "id",
         "machine",
         "name",
@@ -64,16 +67,22 @@ class Queue:
         "record",
         "removed",
         "resident",
+        "sealed",
         "served",
     )
 
-    def __init__(self, id: int, record: Name, machine: Machine) -> None:
+    def __init__(self, id: int, record: Name, machine: Machine, epoch: int = 1) -> None:
         self.id = id
         self.name = record.name
         self.record = record
         """What the directory said of the name when it was last asked."""
         self.machine = machine
-        self.epoch = 1
+        self.epoch = epoch
+        """In which this shard owns it; of a copy, in which it will."""
+        self.sealed = False
+        """It is on its way to another shard, or has gone there; then it stays sealed."""
+        self.exporting: Exporting | None = None
+        """While it is copied to another shard."""
         self.resident = 0
         self.parked: deque[Parked] | None = None
         """What waits for room, in the order it came; None for nothing."""
@@ -83,7 +92,13 @@ class Queue:
         self.due_ms: int | None = None
         """When it stands among the deadlines."""
         self.served = True
-        """False: its name is not a queue's (any more, or as far as the directory knows)."""
+        """False: its name is not a queue's (any more, or as far as the directory knows), or it is sealed,
+        or not known to be this shard's."""
+
+    @property
+    def declared(self) -> str:
+        """What a Queue record in the journal says of it."""
+        return encode_declared(self.record, self.epoch, sealed=self.sealed)
 
     def park(self, entry: Parked) -> None:
         """The batch waits behind those that came before."""
@@ -169,14 +184,27 @@ class Deadlines:
 class Queues:
     """Every queue of the shard, by name; its numbers are those of the journal."""
 
-    __slots__ = ("_by_name", "_max_delivery_count", "_next", "_store", "deadlines", "names", "retired")
+    __slots__ = (
+        "_by_name",
+        "_max_delivery_count",
+        "_next",
+        "_store",
+        "copies",
+        "deadlines",
+        "names",
+        "retired",
+        "tenancy",
+    )
 
-    def __init__(self, store: Store, names: Names, max_delivery_count: int) -> None:
+    def __init__(self, store: Store, names: Names, tenancy: Tenancy, max_delivery_count: int) -> None:
         self._store = store
         self.names = names
+        self.tenancy = tenancy
         self._max_delivery_count = max_delivery_count
         self._by_name: dict[str, Queue] = {}
         self._next = 1
+        self.copies: dict[str, Queue] = {}
+        """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
         self.retired: Callable[[QueueFigures], None] = lambda _: None
         """Is given the figures of each queue that goes."""
@@ -187,15 +215,31 @@ class Queues:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def stored(self) -> Iterator[Queue]:
+        """All that has messages in the store."""
+        yield from self._by_name.values()
+        yield from self.copies.values()
+
+    def has(self, queue: Queue) -> bool:
+        """Whether this very queue, or copy, is still here."""
+        return self._by_name.get(queue.name) is queue or self.copies.get(queue.name) is queue
+
     def find(self, name: str) -> Queue | None:
         """The queue of this name, if it is there; it may be one that is not served."""
         return self._by_name.get(name)
 
-    def open(self, name: str, now_ms: int) -> Queue | Refusal:
-        """The queue that a link or request asks for, made where the directory says that it is one."""
+    def open(self, name: str, now_ms: int, epoch: int = 0) -> Queue | Refusal:
+        """The queue that a link asks for, made where the directory says that it is one.
+
+        Args:
+            epoch: in which it expects the queue; 0 for any.
+        """
         queue = self._by_name.get(name)
-        if queue is not None and queue.served:
+        if queue is not None and queue.served and epoch in (0, queue.epoch):
             return queue
+        elsewhere = self._elsewhere(name, queue, epoch)
+        if elsewhere is not None:
+            return elsewhere
         found = self.names.get(name)
         if found.role is not Role.QUEUE:
             return _no_queue(found)
@@ -207,13 +251,26 @@ class Queues:
             )
         return queue
 
+    def _elsewhere(self, name: str, queue: Queue | None, epoch: int) -> Refusal | None:
+        """Why somebody has to look again where a queue is, or None where it may be opened here."""
+        if name in self.copies or (queue is not None and queue.sealed):
+            return moved(f"{name} is on its way between shards")
+        return self.tenancy.refusal(name, epoch)
+
+    def is_absent_dead_letter(self, name: str) -> bool:
+        """Whether this is the dead-letter queue of a queue that is here, and has not come into being."""
+        return is_dead_letter(name) and name not in self._by_name and owner(name) in self._by_name
+
     def look(self, name: str) -> Queue | Refusal:
         """The queue that somebody asks about; an empty one, kept nowhere, where it has yet to be made."""
         queue = self._by_name.get(name)
         if queue is not None and queue.served:
             return queue
+        elsewhere = self._elsewhere(name, queue, 0)
+        if elsewhere is not None:
+            return elsewhere
         found = self.names.get(name)
-        return self._new(0, found) if found.role is Role.QUEUE else _no_queue(found)
+        return self._new(0, found, 0) if found.role is Role.QUEUE else _no_queue(found)
 
     def get(self, name: str, now_ms: int) -> Queue | None:
         """The queue of this name; made, and written down, where it is not there yet.
@@ -224,27 +281,73 @@ class Queues:
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
+        if name in self.copies:
+            # Opened in a moment, with the queue that it belongs to: what is to go there waits until then.
+            return None
         if len(self._by_name) >= limits.QUEUES_MAX and not is_dead_letter(name):
             return None
-        number = self._next
-        found = self.names.get(name)
+        queue = self._new(self._next, self.names.get(name), self.tenancy.epoch_of(name))
         try:
-            declared = record.Queue(QueueEvent.DECLARED, number, name, encode_declared(found))
-            self._store.append(declared, now_ms)
+            self._store.append(record.Queue(QueueEvent.DECLARED, queue.id, name, queue.declared), now_ms)
         except StoreError as error:
             log.error("queue %s could not be written down: %s", name, error)
             return None
-        return self._make(number, found)
+        self._by_name[name] = queue
+        self.remember(queue.id)
+        return queue
 
-    def restore(self, found: RecoveredQueue, now_ms: int, *, known: bool = True) -> Queue:
+    def restore(self, found: RecoveredQueue, epoch: int, now_ms: int, *, known: bool = True) -> Queue:
         """A queue as recovery found it, with the policy that its name has now.
 
         One that is not `known` here is nobody's any more: it only says what it still holds.
         """
         named = self.names.get(found.name)
-        queue = self._make(found.queue, named) if known else self._new(found.queue, named)
+        queue = self._new(found.queue, named, epoch)
+        if known:
+            self._by_name[found.name] = queue
+            self.remember(found.queue)
         queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
         return queue
+
+    # --- copies of queues of other shards ----------------------------------------------------------------
+
+    def begin_copy(self, found: Name, epoch: int, now_ms: int) -> Queue:
+        """An empty copy, written down as one. Raises StoreError."""
+        number = self._next
+        text = encode_declared(found, epoch, copy=True)
+        self._store.append(record.Queue(QueueEvent.DECLARED, number, found.name, text), now_ms)
+        self.remember(number)
+        return self._copy(number, found, epoch)
+
+    def restore_copy(self, found: RecoveredQueue, now_ms: int) -> Queue:
+        """A copy as recovery found it; `queue.epoch` is the one that it was made for."""
+        self.remember(found.queue)
+        epoch = declared_of(found.policy).epoch
+        queue = self._copy(found.queue, self.names.get(found.name), epoch)
+        restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False)
+        queue.machine.apply(restore, now_ms)
+        return queue
+
+    def _copy(self, number: int, found: Name, epoch: int) -> Queue:
+        plain = Policy(max_delivery_count=0, dead_letter=False)
+        queue = Queue(number, found, Machine(found.name, plain, merge_annotations, look))
+        queue.epoch = epoch
+        queue.served = False
+        self.copies[found.name] = queue
+        return queue
+
+    def open_copy(self, queue: Queue, found: Name, epoch: int) -> Policy:
+        """The copy is the queue of that name from now on; returns the policy that its machine has to get."""
+        del self.copies[queue.name]
+        self._by_name[queue.name] = queue
+        queue.record = found
+        queue.epoch = epoch
+        queue.served = True
+        return self.policy_of(found)
+
+    def policy_of(self, found: Name) -> Policy:
+        """What the policy of a name is for a queue machine."""
+        return shard_policy(found, self._max_delivery_count)
 
     def remember(self, number: int) -> None:
         """A number that the journal knows is not given again, not even after its queue has gone."""
@@ -259,15 +362,14 @@ class Queues:
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """The name has another policy; the journal is told, too. What the machine wants done is returned."""
         queue.record = found
-        policy = shard_policy(found, self._max_delivery_count)
+        policy = self.policy_of(found)
         changed: list[Effect] = []
         if policy != queue.machine.policy:
             changed = queue.machine.apply(commands.Change(policy), now_ms)
         try:
-            noted = record.Queue(QueueEvent.POLICY, queue.id, queue.name, encode_declared(found))
-            self._store.append(noted, now_ms)
+            self.note(queue, now_ms)
         except StoreError as error:
-            # It is read from the directory again after a restart.
+            # It is read from the directory, and the map, again after a restart.
             log.error("the policy of queue %s could not be written down: %s", queue.name, error)
         return changed
 
@@ -275,14 +377,14 @@ class Queues:
         """(name, what reads its figures) of every queue whose name begins so, for a scrape."""
         return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
 
-    def _make(self, number: int, found: Name) -> Queue:
-        queue = self._by_name[found.name] = self._new(number, found)
-        self.remember(number)
-        return queue
+    def note(self, queue: Queue, now_ms: int) -> None:
+        """Writes down what a queue is now. Raises StoreError."""
+        self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, queue.declared), now_ms)
 
-    def _new(self, number: int, found: Name) -> Queue:
-        policy = shard_policy(found, self._max_delivery_count)
-        return Queue(number, found, Machine(found.name, policy, merge_annotations, look))
+
+    def _new(self, number: int, found: Name, epoch: int) -> Queue:
+        machine = Machine(found.name, self.policy_of(found), merge_annotations, look)
+        return Queue(number, found, machine, epoch)
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -11,7 +11,7 @@ from collections import deque
 from itertools import count
 from typing import Final
 
-from lightrail.model import limits
+from lightrail.model import conditions, limits
 from lightrail.shard.peers import Peer
 from lightrail.wire.frames import (
     ENQUEUE_COLUMNS,
@@ -237,13 +237,14 @@ class Relay:
         listener.settle(0, EVERYTHING, code, body)
 
     def end(self, refusal: Refusal) -> None:
-        """The name is no connection point any more: all its links end."""
-        body = refusal.encode()
+        """The name is no connection point any more, or at another shard: all its links end here."""
+        body = b"" if refusal.condition == conditions.MOVED else refusal.encode()
+        kind = Kind.GONE if body else Kind.MOVED
         for listener in list(self.listeners):
             self.leave(listener, OutcomeCode.RELEASED, b"")
             listener.peer.listeners.pop(listener.link, None)
-            listener.peer.out.append(frame(Kind.GONE, link=listener.link, body=body))
+            listener.peer.out.append(frame(kind, link=listener.link, body=body))
         for sender in self.senders:
             sender.peer.senders.pop(sender.link, None)
-            sender.peer.out.append(frame(Kind.GONE, link=sender.link, body=body))
+            sender.peer.out.append(frame(kind, link=sender.link, body=body))
         self.senders.clear()

@@ -1,8 +1,10 @@
 """The relays of a shard by name: their links come and go, speak, and are given credit once per step."""
 
+from lightrail.cluster.map import MapChanges
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
+from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.peers import Peer
 from lightrail.shard.relay import Listener, Relay, Sender
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
@@ -12,28 +14,30 @@ from lightrail.wire.messages import ConsumerOpen, Refusal
 class Relays:
     """Every connection point that has a link on this shard."""
 
-    __slots__ = ("_by_name", "_names", "_touched")
+    __slots__ = ("_by_name", "_names", "_tenancy", "_touched")
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, tenancy: Tenancy) -> None:
         self._names = names
+        self._tenancy = tenancy
+        tenancy.places.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
         self._touched: dict[Relay, None] = {}
 
     # --- links -----------------------------------------------------------------------------------------
 
-    def open_sender(self, peer: Peer, link: int, name: str, now_ms: int) -> None:
+    def open_sender(self, peer: Peer, link: int, epoch: int, name: str, now_ms: int) -> None:
         """A frontend's link wants to send; it waits for a GRANT."""
         self.close_sender(peer, link)
-        relay = self._open(peer, link, name)
+        relay = self._open(peer, link, epoch, name)
         if relay is not None:
             sender = peer.senders[link] = Sender(relay, peer, link, now_ms)
             relay.senders.append(sender)
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
-    def open_listener(self, peer: Peer, link: int, options: ConsumerOpen) -> None:
+    def open_listener(self, peer: Peer, link: int, epoch: int, options: ConsumerOpen) -> None:
         """A frontend's link wants to receive."""
         self.close_listener(peer, link)
-        relay = self._open(peer, link, options.queue)
+        relay = self._open(peer, link, epoch, options.queue)
         if relay is not None:
             listener = peer.listeners[link] = Listener(relay, peer, link, options)
             relay.listeners.append(listener)
@@ -72,7 +76,19 @@ class Relays:
             del self._by_name[name]
             self._touched.pop(relay, None)
 
-    def _open(self, peer: Peer, link: int, name: str) -> Relay | None:
+    def _placed(self, changes: MapChanges) -> None:
+        """Connection points that are elsewhere now: their links go there, nothing is taken along."""
+        for name in changes.placements & self._by_name.keys():
+            placed = self._tenancy.places.placed(name)
+            if placed is not None and placed.shard != self._tenancy.shard:
+                relay = self._by_name.pop(name)
+                relay.end(moved(f"{name} is at another shard"))
+                self._touched.pop(relay, None)
+
+    def _open(self, peer: Peer, link: int, epoch: int, name: str) -> Relay | None:
+        if self._tenancy.refusal(name, epoch) is not None:
+            peer.send_away(link, name, epoch, consumer=False)
+            return None
         found = self._names.get(name)
         if found.role is not Role.CONNECTION_POINT:
             refusal = Refusal(

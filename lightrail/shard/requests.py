@@ -5,7 +5,7 @@ holds it is on disk, as a producer is; what has to be read from disk first when 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from heapq import nsmallest
 from typing import Any, Final
@@ -23,6 +23,8 @@ from lightrail.wire.messages import Refusal, decode_request, encode_request
 log = logging.getLogger("lightrail.shard.requests")
 
 Fields = dict[str, Any]
+Operation = Callable[[Peer, int, Fields, int], Fields | None]
+"""(peer, number of the request, fields, now_ms): the answer, or None where it comes later. May raise Bad."""
 COLUMNS: Final = (
     "ready",
     "delayed",
@@ -75,7 +77,7 @@ class Requests:
         self._wait = wait
         self._peeks = 0
         """Peeks that wait for the disk."""
-        self._operations: dict[str, Callable[[Peer, int, Fields, int], Fields | None]] = {
+        self._operations: dict[str, Operation] = {
             "queue": self._queue,
             "queues": self._many,
             "peek": self._peek,
@@ -84,6 +86,10 @@ class Requests:
             "renew": self._renew,
             "settle": self._settle,
         }
+
+    def add(self, operations: Mapping[str, Operation]) -> None:
+        """Operations that others answer."""
+        self._operations.update(operations)
 
     def receive(self, peer: Peer, number: int, part: bytes, now_ms: int, failed: str | None) -> None:
         """One REQUEST; answered now, or later. With an error where the store has `failed`."""
@@ -162,7 +168,7 @@ class Requests:
         after = fields.get("after", "")
         if not isinstance(after, str):
             raise Bad(conditions.INVALID_FIELD, "after is expected to be the last name of the page before")
-        limit = _whole(fields, "limit", 1, limits.QUEUES_SHOWN_MAX, limits.QUEUES_SHOWN_MAX)
+        limit = whole(fields, "limit", 1, limits.QUEUES_SHOWN_MAX, limits.QUEUES_SHOWN_MAX)
         later = (queue for queue in self._queues if queue.served and queue.name > after)
         page = nsmallest(limit + 1, later, key=lambda queue: queue.name)
         return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
@@ -172,9 +178,9 @@ class Requests:
     def _peek(self, peer: Peer, number: int, fields: Fields, _now_ms: int) -> Fields | None:
         """Messages without locking them."""
         queue = self._named(fields)
-        start = _whole(fields, "from", 0, (1 << 63) - 1, 0)
-        count = _whole(fields, "count", 1, limits.PEEK_MESSAGES_MAX, 100)
-        size = _whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, limits.PEEK_BYTES_DEFAULT)
+        start = whole(fields, "from", 0, (1 << 63) - 1, 0)
+        count = whole(fields, "count", 1, limits.PEEK_MESSAGES_MAX, 100)
+        size = whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, limits.PEEK_BYTES_DEFAULT)
         if self._peeks >= limits.PEEKS_MAX:
             raise Bad(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -222,7 +228,7 @@ class Requests:
         queue = self._named(fields)
         outcome = _outcome(fields)
         command = commands.SettleLocked(
-            *_lock(fields), outcome, _whole(fields, "sequence", 0, (1 << 63) - 1, None)
+            *_lock(fields), outcome, whole(fields, "sequence", 0, (1 << 63) - 1, None)
         )
         answer = self._ask(queue, command, now_ms)
         self._wait(Reply(peer, number, {"found": answer.found}), 0)
@@ -230,7 +236,7 @@ class Requests:
     def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """A locked message is locked for as long again, from now on."""
         queue = self._named(fields)
-        command = commands.RenewLock(*_lock(fields), _whole(fields, "sequence", 0, (1 << 63) - 1, None))
+        command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, (1 << 63) - 1, None))
         answer = self._ask(queue, command, now_ms)
         return {"found": answer.found, "locked_until_ms": answer.until_ms}
 
@@ -288,7 +294,8 @@ def _outcome(fields: Fields) -> commands.Outcome:
     )
 
 
-def _whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
+def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
+    """A whole number of a request, within bounds; required where there is no default. Raises Bad."""
     found = fields.get(name, default)
     if type(found) is not int or not low <= found <= high:
         raise Bad(

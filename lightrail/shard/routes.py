@@ -14,6 +14,7 @@ from lightrail.shard.holding import Holding, Wait, wait_of
 from lightrail.shard.journal.record import CONTINUED, Append, Ids, Outcome, Record, Settle, Taken
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
+from lightrail.shard.moving.tenancy import moved
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
@@ -344,6 +345,8 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
+        if queue.sealed:
+            return moved(f"{queue.name} is on its way to another shard; find the targets anew")
         if not queue.served:
             return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets anew")
     return targets

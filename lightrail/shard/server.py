@@ -69,6 +69,17 @@ class Server:
     def _receive(self, parts: list[bytes]) -> None:
         self._engine.receive(parts[0], parts[1:], self.now_ms())
 
+    def turn(self) -> None:
+        """The engine did something that came by no socket."""
+        self._turn()
+
+    def look(self) -> None:
+        """There is news of the coordinator."""
+        if not self._closing:
+            self._engine.refresh(self.now_ms())
+            if self._engine.has_work:
+                self._turn()
+
     def _turn(self) -> None:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
         if self._closed:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from lightrail.model import limits
 from lightrail.telemetry.metrics import (
     BATCH_MESSAGES,
+    PAUSE_SECONDS,
     SYNC_SECONDS,
     WAIT_SECONDS,
     AnyFamily,
@@ -228,8 +229,16 @@ class ShardCounts:
         "memory_bytes",
         "memory_mark_bytes",
         "messages_per_sync",
+        "move_bytes",
+        "move_pause_last",
+        "move_pause_seconds",
+        "moves_failed",
+        "moves_in",
+        "moves_out",
         "queues",
+        "queues_copying",
         "queues_deleted",
+        "queues_sealed",
         "retired",
         "store_directory",
         "store_failures",
@@ -253,6 +262,16 @@ class ShardCounts:
         self.memory_mark_bytes = memory_mark_bytes
         self.queues: Callable[[str], Sequence[tuple[str, Callable[[], QueueFigures]]]] = lambda _: ()
         """(name, what reads its figures) of every queue of this shard whose name begins so."""
+        self.move_bytes = 0
+        """Of messages that came with queues from other shards."""
+        self.move_pause_last = 0.0
+        """Seconds from the last seal to its queue being served here."""
+        self.move_pause_seconds = Histogram(PAUSE_SECONDS)
+        self.moves_failed = 0
+        self.moves_in = 0
+        self.moves_out = 0
+        self.queues_copying = 0
+        self.queues_sealed = 0
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
         self.store_failures = 0
@@ -384,6 +403,29 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "Time that messages waited in a queue for their first delivery; one slice of eight is looked at.",
         lambda c: c.wait_seconds,
     ),
+    counters(
+        "lightrail_shard_moves_completed",
+        "Queues that came from another shard, or went to one.",
+        "direction",
+        {"in": "moves_in", "out": "moves_out"},
+    ),
+    counter(
+        "lightrail_shard_moves_failed",
+        "Copies of queues that were dropped before they were complete, by whatever cause.",
+        "moves_failed",
+    ),
+    counter("lightrail_shard_move_bytes", "Bytes of messages copied from other shards.", "move_bytes"),
+    HistogramFamily(
+        "lightrail_shard_move_pause_seconds",
+        "Time from a queue's seal at its former shard to its being served by this one.",
+        lambda c: c.move_pause_seconds,
+    ),
+    gauge(
+        "lightrail_shard_queues_sealed",
+        "Queues that this shard has stopped serving for another one, which has not taken them yet.",
+        "queues_sealed",
+    ),
+    gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed.", "store_failures"),
     Family(
         "gauge",

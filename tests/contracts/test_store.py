@@ -18,6 +18,7 @@ from lightrail.shard.journal.record import (
     Append,
     Epoch,
     Ids,
+    Numbers,
     Outcome,
     Queue,
     QueueEvent,
@@ -542,12 +543,33 @@ def test_a_batch_that_was_taken_in_part_is_remembered_until_the_next(make: Make,
     store.close()
 
 
+@DURABLE
+def test_numbers_of_producers_that_come_with_a_queue_count_where_they_are_newer(
+    make: Make, tmp_path: Path
+) -> None:
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    batch = batch_of(bodies(1), durable=True)
+    for producer in (7, 8):
+        store.append(Append([(1, producer)], producer, 4, batch, 0, 1), 1_000)
+    store.append(Numbers(1, 50, [(7, 3, 2), (8, 5, 1), (1 << 63, 9, 0), (10, 1, 6)]), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert recovered.producers == {7: 4, 8: 5, 1 << 63: 9, 10: 1}
+    assert recovered.parts == {8: 1, 10: 6}
+    assert recovered.queues[0].next_sequence == 50
+    store.append(Append([(1, 50)], 8, 6, batch, 0, 1), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert (recovered.producers[8], recovered.parts) == (6, {10: 6})
+    store.close()
+
+
 @STORES
 def test_every_store_takes_every_record(make: Make, tmp_path: Path) -> None:
     store, _ = opened(make, tmp_path)
     declare(store, 1)
     store.append(Ids(1, 5_000, b"a" * 16), 1_000)
     store.append(Taken(1, 1, 1), 1_000)
+    store.append(Numbers(1, 7, [(5, 1, 0)]), 1_000)
     commit(store)
     store.close()
 

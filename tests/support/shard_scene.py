@@ -13,6 +13,7 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record, Settle
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
+from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
@@ -105,6 +106,8 @@ class Scene:
         boot: int = 1,
         now_ms: int = 1_000_000,
         names: Names | None = None,
+        shard: int = 0,
+        places: Places | None = None,
     ) -> None:
         self.store: Store = store if store is not None else SmallStore()
         self.counts = ShardCounts(memory_mark)
@@ -112,8 +115,10 @@ class Scene:
         self.names: Names = EveryName() if names is None else names
         self.wishes: list[str] = []
         """Names that the shard would like to be dropped."""
+        self.wishes_back: list[str] = []
+        """Queues that the shard would like to have back."""
         self.engine = Engine(
-            shard=0,
+            shard=shard,
             boot=boot,
             store=self.store,
             recovered=recovered or Recovered(),
@@ -123,7 +128,9 @@ class Scene:
             now_ms=now_ms,
             names=self.names,
             wish_dropped=lambda record: self.wishes.append(record.name),
+            places=places,
         )
+        self.engine.sealing.wish_back = self.wishes_back.append
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
         self.reading = True
@@ -215,6 +222,8 @@ class Peer:
         self.outcomes: list[Outcome] = []
         self.stored: list[tuple[int, int, int]] = []
         """(link, number of the batch, first sequence)."""
+        self.bounced: list[tuple[dict[str, Any], bytes]] = []
+        """Queue and epoch, and the frame that came back."""
         self.requests = 0
         self.answers: dict[int, tuple[dict[str, Any], bytes]] = {}
         """(fields, blob) of each request that was answered."""
@@ -231,8 +240,9 @@ class Peer:
         self.attempt += 1
         self.say(frame(Kind.HELLO, body=Hello(VERSION, self.name, self.boot, self.attempt).encode()))
 
-    def produce(self, link: int, queue: str = "", **options: bool) -> None:
-        self.say(frame(Kind.PRODUCER_OPEN, link=link, body=ProducerOpen(queue, **options).encode()))
+    def produce(self, link: int, queue: str = "", *, epoch: int = 0, **options: bool) -> None:
+        body = ProducerOpen(queue, **options)
+        self.say(frame(Kind.PRODUCER_OPEN, epoch=epoch, link=link, body=body.encode()))
 
     def route(
         self, link: int, number: int, set_: int, messages: Sequence[bytes], **options: int | bool
@@ -245,9 +255,9 @@ class Peer:
     def send(self, link: int, number: int, messages: Sequence[bytes], **options: int | bool) -> None:
         self.say(batch(link, number, messages, **options))
 
-    def consume(self, link: int, queue: str, credit: int = 0, **options: Any) -> None:
+    def consume(self, link: int, queue: str, credit: int = 0, *, epoch: int = 0, **options: Any) -> None:
         body = ConsumerOpen(queue, **options)
-        self.say(frame(Kind.CONSUMER_OPEN, link=link, body=body.encode()))
+        self.say(frame(Kind.CONSUMER_OPEN, epoch=epoch, link=link, body=body.encode()))
         if credit:
             self.credit(link, credit)
 
@@ -294,6 +304,9 @@ class Peer:
             elif kind == Kind.RESPONSE:
                 fields, blob = decode_request(memoryview(part)[HEADER_SIZE:])
                 self.answers[number] = (fields, bytes(blob))
+            elif kind == Kind.BOUNCED:
+                fields, back = decode_request(memoryview(part)[HEADER_SIZE:])
+                self.bounced.append((fields, bytes(back)))
             elif kind == Kind.GRANT:
                 self.granted[link] = number
             elif kind == Kind.OUTCOME:

@@ -30,8 +30,8 @@ The load of a queue is 1 and its messages per second, in and out. Exit status: 0
 1 a move failed, or --verify found something; 2 wrong use; 3 nobody answers.
 """
 DRAIN: Final = """Its queues move to the other shards while their clients stay attached. When it is empty,
-stop its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to watch
-them.
+stop its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to
+watch them.
 """
 
 

@@ -41,6 +41,7 @@ from lightrail.shard.journal.record import (
     Close,
     Epoch,
     Ids,
+    Numbers,
     Queue,
     QueueEvent,
     Record,
@@ -200,7 +201,9 @@ class Journal:
             raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
         return None
 
-    def _append_other(self, record: Settle | Queue | Ids | Taken | Seal | Epoch, now_ms: int) -> None:
+    def _append_other(
+        self, record: Settle | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
+    ) -> None:
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
                 raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
@@ -219,6 +222,11 @@ class Journal:
         elif isinstance(record, Taken):
             self._small(record, now_ms)
             self._tables.take(record)
+        elif isinstance(record, Numbers):
+            if record.queue not in self._tables.queues:
+                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            self._small(record, now_ms)
+            self._tables.learn(record)
         else:
             self._small(record, now_ms)
 
@@ -283,7 +291,9 @@ class Journal:
         segment.live += share
         return Place(segment.number, offset, length)
 
-    def _small(self, record: Settle | Queue | Ids | Taken | Seal | Epoch | Close, now_ms: int) -> None:
+    def _small(
+        self, record: Settle | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
+    ) -> None:
         """Any record but Append; it may use the last of the space."""
         lsn = self._lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)

@@ -18,6 +18,7 @@ from lightrail.shard.journal.record import (
     Epoch,
     Gap,
     Ids,
+    Numbers,
     Queue,
     QueueEntry,
     Seal,
@@ -26,7 +27,7 @@ from lightrail.shard.journal.record import (
     Taken,
 )
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 SEGMENT_MAGIC: Final = b"LRSEGMNT"
 SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
 """magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
@@ -61,6 +62,7 @@ CLOSE: Final = 7
 GAP: Final = 8
 IDS: Final = 9
 TAKEN: Final = 10
+NUMBERS: Final = 11
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -84,6 +86,8 @@ IDS_FIXED: Final = Struct("<QQI")
 """queue, until_ms, bytes of the digests u32."""
 TAKEN_FIXED: Final = Struct("<QQI")
 """producer, number, messages taken u32."""
+NUMBERS_FIXED: Final = Struct("<QQI")
+"""queue, next sequence, number of producers u32."""
 DIGEST_BYTES: Final = 16
 U64: Final = Struct("<Q")
 
@@ -261,6 +265,31 @@ def decode_taken(data: Bytes, start: int, end: int, flags: int) -> Taken:
     return Taken(producer, number, taken, flags)
 
 
+def encode_numbers(record: Numbers) -> bytes:
+    """Body of a Numbers record."""
+    producers, numbers, parts = array("Q"), array("Q"), array("I")
+    for producer, number, part in record.producers:
+        producers.append(producer)
+        numbers.append(number)
+        parts.append(part)
+    fixed = NUMBERS_FIXED.pack(record.queue, record.next_sequence, len(producers))
+    return b"".join((fixed, producers.tobytes(), numbers.tobytes(), parts.tobytes()))
+
+
+def decode_numbers(data: Bytes, start: int, end: int, flags: int) -> Numbers:
+    """The Numbers record whose body is data[start:end]."""
+    queue, next_sequence, count = NUMBERS_FIXED.unpack_from(data, start)
+    position = start + NUMBERS_FIXED.size
+    if position + 20 * count != end:
+        raise LayoutError(f"a Numbers of {count} producers has {end - start} bytes")
+    producers, numbers, parts = array("Q"), array("Q"), array("I")
+    for column in (producers, numbers, parts):
+        size = column.itemsize * count
+        column.frombytes(data[position : position + size])
+        position += size
+    return Numbers(queue, next_sequence, list(zip(producers, numbers, parts, strict=True)), flags)
+
+
 def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
     """The rest of an Append record up to its ends: for any number of targets."""
     batch = record.batch
@@ -300,7 +329,7 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     return head, targets, column
 
 
-_Small = Settle | Queue | Snapshot | Ids | Taken | Seal | Epoch | Close | Gap
+_Small = Settle | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
@@ -308,6 +337,7 @@ _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Snapshot: (SNAPSHOT, encode_snapshot),
     Ids: (IDS, encode_ids),
     Taken: (TAKEN, encode_taken),
+    Numbers: (NUMBERS, encode_numbers),
     Seal: (SEAL, lambda record: U64.pack(record.epoch)),
     Epoch: (EPOCH, lambda record: U64.pack(record.epoch)),
     Close: (CLOSE, lambda record: U64.pack(0)),
@@ -340,6 +370,8 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
             return decode_ids(data, body, end, flags)
         if code == TAKEN:
             return decode_taken(data, body, end, flags)
+        if code == NUMBERS:
+            return decode_numbers(data, body, end, flags)
         (number,) = U64.unpack_from(data, body)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise LayoutError(f"a record of type {code} with {length} bytes: {error}") from error

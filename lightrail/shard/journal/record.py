@@ -117,6 +117,18 @@ class Taken:
 
 
 @dataclass(slots=True)
+class Numbers:
+    """A queue came from another shard: what it knew of producers, and how far sequences were given there."""
+
+    queue: int
+    next_sequence: int
+    producers: Sequence[tuple[int, int, int]] = ()
+    """(producer, number of its last batch, how many of its messages were taken; 0 for all); what is known
+    here and newer stays."""
+    flags: int = 0
+
+
+@dataclass(slots=True)
 class Seal:
     """This journal was given up in that epoch: another owner goes on with its queues."""
 
@@ -170,5 +182,5 @@ class Gap:
     flags: int = 0
 
 
-Record = Append | Settle | Queue | Ids | Taken | Seal | Epoch
+Record = Append | Settle | Queue | Ids | Taken | Numbers | Seal | Epoch
 """What the engine may append."""

@@ -42,6 +42,7 @@ from lightrail.shard.journal.record import (
     Epoch,
     Gap,
     Ids,
+    Numbers,
     Queue,
     QueueEntry,
     QueueEvent,
@@ -285,6 +286,9 @@ class _Replayer:
                 replay.tables.remember(record, segment.number, 0)
         elif isinstance(record, Taken):
             replay.tables.take(record)
+        elif isinstance(record, Numbers):
+            if record.queue in replay.tables.queues:
+                replay.tables.learn(record)
         elif isinstance(record, Snapshot):
             replay.tables.restore(record)
             live_queues = replay.live

@@ -19,6 +19,7 @@ from lightrail.shard.journal.layout import (
     HEADER_SIZE,
     IDS,
     MARK,
+    NUMBERS,
     QUEUE,
     RECORD_SIZE_MIN,
     REST,
@@ -36,7 +37,7 @@ from lightrail.shard.journal.layout import (
     encode_segment_header,
     finished,
 )
-from lightrail.shard.journal.record import Gap, Ids, Queue, Settle, Taken
+from lightrail.shard.journal.record import Gap, Ids, Numbers, Queue, Settle, Taken
 from lightrail.shard.journal.scan import Found, Scan, next_whole
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import StoreRefused
@@ -52,6 +53,7 @@ _NAMES = {
     GAP: "Gap",
     IDS: "Ids",
     TAKEN: "Taken",
+    NUMBERS: "Numbers",
 }
 
 
@@ -302,6 +304,8 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
         return f" of {len(record.digests) // DIGEST_BYTES} message-ids of queue {record.queue}"
     if isinstance(record, Taken):
         return f": {record.taken} messages of batch {record.number} of producer {record.producer}"
+    if isinstance(record, Numbers):
+        return f" of {len(record.producers)} producers, with queue {record.queue}"
     return ""
 
 

@@ -28,6 +28,7 @@ from lightrail.shard.journal.record import (
     Append,
     Epoch,
     Ids,
+    Numbers,
     Queue,
     QueueEvent,
     Record,
@@ -278,6 +279,11 @@ class SqliteStore:
             self._jobs.append(("ids", record.queue, record.until_ms, record.digests, gone))
         elif isinstance(record, Taken):
             self._jobs.append(("part", record.producer, record.number, record.taken))
+        elif isinstance(record, Numbers):
+            if record.queue not in self._tables.queues:
+                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            newer = self._tables.learn(record)
+            self._jobs.append(("numbers", record.queue, record.next_sequence, newer, lsn))
         elif isinstance(record, Epoch | Seal):
             self._tables.epoch = record.epoch
             self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))

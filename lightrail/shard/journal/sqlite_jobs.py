@@ -54,6 +54,13 @@ def perform(connection: sqlite3.Connection, job: Job) -> None:
                 "INSERT OR REPLACE INTO part SELECT id, ? FROM producer WHERE id = ? AND number = ?",
                 (taken, signed(producer), number),
             )
+        case ("numbers", queue, next_sequence, newer, lsn):
+            run("UPDATE queue SET next_sequence = max(next_sequence, ?) WHERE id = ?", (next_sequence, queue))
+            for producer, number, part in newer:
+                run("INSERT OR REPLACE INTO producer VALUES (?,?,?)", (signed(producer), number, lsn))
+                run("DELETE FROM part WHERE id = ?", (signed(producer),))
+                if part:
+                    run("INSERT INTO part VALUES (?,?)", (signed(producer), part))
         case ("ids", queue, until_ms, digests, gone):
             run(
                 "INSERT INTO ids (queue, until_ms, digests) SELECT id, ?, ? FROM queue WHERE id = ?",

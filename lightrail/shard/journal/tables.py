@@ -4,7 +4,7 @@ from collections import deque
 
 from lightrail.model import limits
 from lightrail.shard.journal.layout import DIGEST_BYTES
-from lightrail.shard.journal.record import Ids, Queue, QueueEntry, QueueEvent, Snapshot, Taken
+from lightrail.shard.journal.record import Ids, Numbers, Queue, QueueEntry, QueueEvent, Snapshot, Taken
 
 
 class Group:
@@ -95,6 +95,21 @@ class Tables:
         """The producer's last batch was not taken whole."""
         if self.producers.get(record.producer) == record.number:
             self.parts[record.producer] = record.taken
+
+    def learn(self, record: Numbers) -> list[tuple[int, int, int]]:
+        """A queue came from elsewhere; returns what is newer of it than what is known here.
+
+        Raises:
+            KeyError: the queue is not there.
+        """
+        entry = self.queues[record.queue]
+        entry.next_sequence = max(entry.next_sequence, record.next_sequence)
+        newer = [each for each in record.producers if each[1] >= self.producers.get(each[0], 0)]
+        for producer, number, part in newer:
+            self.produced(producer, number)
+            if part and producer in self.producers:
+                self.parts[producer] = part
+        return newer
 
     def remember(self, record: Ids, segment: int, now_ms: int) -> list[Group]:
         """Message-ids came to a queue; returns the older ones that are forgotten now."""

@@ -3,8 +3,8 @@
 Ranges of delivery numbers and sequences are half-open: `last` is the first one that no longer belongs.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
@@ -128,10 +128,56 @@ class Cancel(NamedTuple):
     sequence: int
 
 
+class Past(NamedTuple):
+    """What a special queue knew elsewhere that its messages don't say."""
+
+    owners: Mapping[int, int] | None = None
+    """Of a queue of groups: by the sequence of one message of each group that has an owner, the consumer."""
+    newest: Mapping[int, int] | None = None
+    """Of one of last values: by the sequence of what is held back, the newest sequence of its key."""
+
+
 class Change(NamedTuple):
     """Gives the queue another policy, which has been checked; what is in flight stays where it is."""
 
     policy: Policy
+    past: Past = Past()
+
+
+@dataclass(slots=True)
+class Holder:
+    """A consumer that comes with a queue from another shard, and what it holds."""
+
+    consumer: int
+    options: ConsumerOptions
+    next: int
+    """Its next delivery number."""
+    deliveries: Sequence[tuple[int, int, int]] = ()
+    """(delivery number, sequence, how many follow each other in both), by number."""
+    lock_ms: int = 0
+    lock_ms_before: int = 0
+    renewed: dict[int, int] = field(default_factory=dict)
+    """Until when deliveries are locked that were locked anew, by number."""
+    cursor: int = 0
+    """Of a browser: it has seen what is below."""
+    departed: bool = False
+    active: bool = False
+    """The single active one."""
+
+
+class Open(NamedTuple):
+    """A copy of a queue becomes the queue; whatever is held is in memory. A dispatch should follow."""
+
+    policy: Policy
+    holders: Sequence[Holder] = ()
+    """In the order they came."""
+    locks: Sequence[tuple[int, int, int, int]] = ()
+    """(milliseconds since the epoch, consumer, first and last delivery number)."""
+    past: Past = Past()
+    seen_to: int = 0
+    """Sequences below were delivered at least once."""
+    ids: Sequence[tuple[int, bytes]] = ()
+    """As in Restore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +207,8 @@ class Restore(NamedTuple):
     next_sequence: int
     ids: Sequence[tuple[int, bytes]] = ()
     """Message-ids inside the window of duplicates: until when, and their digests one after another."""
+    joins: bool = True
+    """Whether neighbours may share the earliest time of arrival: not where delays count from their own."""
 
 
 Command = (
@@ -175,6 +223,7 @@ Command = (
     | Purge
     | Cancel
     | Change
+    | Open
     | Peek
     | Fetched
     | Restore

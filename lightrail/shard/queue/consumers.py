@@ -137,6 +137,29 @@ class Consumers:
         self.by_id[identity] = consumer
         return None
 
+    def adopt(self, consumer: Consumer) -> None:
+        """Takes in a consumer that comes with what it holds, and without credit; it was let in elsewhere."""
+        if consumer.departed:
+            self.departed[consumer.id] = consumer
+            return
+        self.by_id[consumer.id] = consumer
+        if consumer.options.browse:
+            self.browsers.append(consumer)
+            return
+        consumer.ring = self._ring(consumer.options.priority)
+        consumer.ring.members += 1
+        self.competing += 1
+        self.exclusive = consumer.options.exclusive
+
+    def activate(self, chosen: Consumer) -> None:
+        """Of a queue where one is active: it is this one."""
+        if not self.single_active:
+            return
+        for consumer in self.by_id.values():
+            if consumer.ring is not None:
+                consumer.standby = consumer is not chosen
+                self._place(consumer)
+
     def _refusal(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Why a consumer that competes may not come, or None."""
         found = ""

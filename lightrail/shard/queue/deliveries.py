@@ -24,11 +24,11 @@ class Deliveries:
         "_eviction",
         "_locks",
         "_now_ms",
-        "_seen_to",
         "bytes",
         "count",
         "order",
         "ready",
+        "seen_to",
     )
 
     def __init__(
@@ -42,7 +42,7 @@ class Deliveries:
         self._now_ms = 0
         self.order: Order | None = None
         """Who gets what where it is not simply the head that is next."""
-        self._seen_to = 0
+        self.seen_to = 0
         """Sequences below were delivered at least once: delivering them again is a redelivery."""
         self.count = 0
         """Messages in flight."""
@@ -154,10 +154,10 @@ class Deliveries:
         counters = self._counters
         counters.delivered += count
         self._eviction.unseen_bytes += size
-        if run.sequence < self._seen_to:
-            counters.redelivered += min(end, self._seen_to) - run.sequence
-        if end > self._seen_to:
-            self._seen_to = end
+        if run.sequence < self.seen_to:
+            counters.redelivered += min(end, self.seen_to) - run.sequence
+        if end > self.seen_to:
+            self.seen_to = end
         plain = consumer.plain
         if not plain and consumer.options.presettled:
             counters.accepted += count

@@ -9,7 +9,7 @@ without a group-id are offered to everybody, each for itself.
 What left the queue without being delivered (expired, purged) is noticed when it gets to the top.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 
 from lightrail.model import limits
@@ -112,6 +112,27 @@ class Groups(Order):
             group.in_flight += 1
         else:
             group.foreign += 1
+
+    def assign(self, run: Run, consumer: int) -> None:
+        """The group of this message, which is here, is a consumer's."""
+        key = self._group_of(run)
+        if key is not None and (group := self._group(key)).owner is None:
+            self._own(group, consumer)
+
+    def owners(self, consumers: Iterable[Consumer]) -> dict[int, int]:
+        """By the sequence of one message of each group that has an owner: the owner."""
+        found: dict[Group, int] = {}
+        for consumer in consumers:
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                for sequence in range(run.sequence, run.end):
+                    group = self._of.get(sequence)
+                    if group is not None and group.owner == consumer.id:
+                        found[group] = sequence
+        for owned in self._owned.values():
+            for group in owned:
+                if group not in found:
+                    found.update((group, each) for each in group.ready if self._line.has(each))
+        return {sequence: group.owner for group, sequence in found.items() if group.owner is not None}
 
     def removed(self, run: Run) -> None:
         for sequence in range(run.sequence, run.end):

@@ -30,6 +30,10 @@ class LastValues:
         self._newest[key] = sequence
         return newest if newest != sequence else -1
 
+    def newest(self, key: Key) -> int:
+        """The highest sequence of a key, -1 for one that is not known."""
+        return self._newest.get(key, -1)
+
     @property
     def many(self) -> bool:
         """Whether there are so many keys that `thin` pays."""

@@ -11,8 +11,9 @@ outcomes.py; where messages lie, and their sums, in contents.py. Costs are per r
 message, except where messages have to be rewritten (annotations).
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from heapq import heappush
+from heapq import heapify, heappush
 from typing import Final
 
 from lightrail.shard.queue.commands import (
@@ -24,6 +25,8 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    Open,
+    Past,
     Peek,
     Purge,
     RenewLock,
@@ -34,6 +37,7 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import rejoined
+from lightrail.shard.queue.copying import holders_of
 from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import (
     Effect,
@@ -136,7 +140,11 @@ class Machine(Outcomes):
                     self.counters.cancelled += called_off.count
                     effects.append(removed(called_off, Reason.CANCELLED))
             case Change():
-                self.change(command.policy, now_ms)
+                self.change(command.policy, now_ms, command.past)
+                if self.policy.guarded:
+                    self._trim(effects)
+            case Open():
+                self._open(command, now_ms)
                 if self.policy.guarded:
                     self._trim(effects)
         return effects
@@ -283,7 +291,7 @@ class Machine(Outcomes):
             for run in command.runs
         ]
         special = self.special
-        if special is None or not special.singles:
+        if command.joins and (special is None or not special.singles):
             # Joined messages share the earliest time of arrival: delays count from each one's own.
             runs = join_neighbours(runs)
         for run in merge_evicted(runs, {}):
@@ -295,14 +303,39 @@ class Machine(Outcomes):
             special.build(now_ms)
         if self.deliveries.order is not None:
             self.deliveries.order.enqueued(command.next_sequence)
-        if command.ids:
+        self._know(command.ids)
+
+    def _know(self, ids: Sequence[tuple[int, bytes]]) -> None:
+        if ids:
             # Whether they are needed is for the policy to say, which may come later.
             self.duplicates = self.duplicates or Duplicates(self._look)
-            self.duplicates.restore(command.ids)
+            self.duplicates.restore(ids)
+
+    def _open(self, command: Open, now_ms: int) -> None:
+        active: Consumer | None = None
+        deliveries = self.deliveries
+        for holder, consumer in holders_of(command.holders, self.ready):
+            self.consumers.adopt(consumer)
+            self._selecting += consumer.options.selects is not None and not consumer.departed
+            if consumer.options.lock_key:
+                self.locks.by_key[consumer.options.lock_key] = consumer
+            if holder.active:
+                active = consumer
+            deliveries.count += sum(run.count for run in consumer.in_flight.runs)
+            deliveries.bytes += sum(run.size for run in consumer.in_flight.runs)
+        self.locks.heap = list(command.locks)
+        heapify(self.locks.heap)
+        deliveries.seen_to = command.seen_to
+        self._know(command.ids)
+        self._known_to = self._joined_to = self.next_sequence
+        self.change(command.policy, now_ms, command.past)
+        if active is not None:
+            self.consumers.activate(active)
+        self.deadlines.thin(self.waiting())
 
     # --- policy and selection -------------------------------------------------------------------------
 
-    def change(self, policy: Policy, now_ms: int) -> None:
+    def change(self, policy: Policy, now_ms: int, past: Past | None = None) -> None:
         """Follows another policy from now on: what is waiting is arranged as it says.
 
         What is in flight stays with its consumers. A dispatch should follow. Raises ValueError for a policy
@@ -333,6 +366,7 @@ class Machine(Outcomes):
             self.special = Special(
                 policy, self._look, sparse, self.consumers, self.eviction, self.deliveries, self.counters
             )
+            self.special.past = past or Past()
             self.special.build(now_ms)
             self.deliveries.order = self.special.order
             self.special.order.enqueued(self.next_sequence)

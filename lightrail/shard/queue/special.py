@@ -5,10 +5,11 @@ messages replace older ones, and builds all of this anew after a restart or a ch
 message that has to be looked into is in memory, nobody gets any.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final
 
 from lightrail.model import limits, orders
+from lightrail.shard.queue.commands import Past
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.delays import Delays
@@ -44,6 +45,7 @@ class Special:
         "delays",
         "loading",
         "order",
+        "past",
         "ready",
         "singles",
     )
@@ -75,6 +77,8 @@ class Special:
             self._key = look(policy.order_key)
         elif policy.groups:
             self._key = look(GROUP_PATH)
+        self.past = Past()
+        """What was known elsewhere, and has yet to be built in."""
         self._values = LastValues() if policy.order == orders.LAST_VALUE else None
         self.order: Order
         if policy.groups:
@@ -170,11 +174,15 @@ class Special:
 
     def _thin(self, values: LastValues) -> None:
         """Forgets keys that are not needed, when many: between steps, when every message is somewhere."""
+        pieces = [piece for run in self._held_back() for piece in self._pieces(run)]
+        values.thin({self._key_of(piece) for piece in pieces}, len(pieces), self.ready.has)
+
+    def _held_back(self) -> list[Run]:
+        """What is in flight or delayed: it may come back to a newer one of its key."""
         runs = [run for each in self._consumers for run in each.in_flight.runs[each.in_flight.head :]]
         if self.delays is not None:
             runs += self.delays.line.waiting()
-        pieces = [piece for run in runs for piece in self._pieces(run)]
-        values.thin({self._key_of(piece) for piece in pieces}, len(pieces), self.ready.has)
+        return runs
 
     # --- ways out -------------------------------------------------------------------------------------
 
@@ -237,16 +245,66 @@ class Special:
         self.loading = self.order.loading = self.singles and self.ready.evicted_runs > 0
         if self.loading:
             return
+        past, self.past = self.past, Past()
+        if isinstance(self.order, Groups):
+            self._own(self.order, past.owners)
+        newest = past.newest or {}
         if isinstance(self.order, Groups) or self._values is not None:
             for consumer in self._consumers:
                 for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                     for piece in self._pieces(run):
                         if isinstance(self.order, Groups):
-                            self.order.held(consumer, piece, consumer.id in self._consumers.by_id)
+                            stays = consumer.id in self._consumers.by_id and past.owners is None
+                            self.order.held(consumer, piece, stays)
                         elif self._values is not None and (key := self._key_of(piece)) != MISSING:
-                            self._values.note(key, piece.sequence)
+                            self._values.note(key, newest.get(piece.sequence, piece.sequence))
+        if self._values is not None:
+            for sequence, above in newest.items():
+                waiting = self._waiting_at(sequence)
+                if waiting is not None:
+                    self._values.note(self._key_of(waiting), above)
         for run in self.ready.clear():
             self._take_in(run, now_ms)
+
+    def _own(self, order: Groups, owners: Mapping[int, int] | None) -> None:
+        """Groups have the owners that they had elsewhere, as far as those are still here."""
+        if not owners:
+            return
+        for consumer in self._consumers:
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                for piece in self._pieces(run):
+                    if owners.get(piece.sequence) in self._consumers.by_id:
+                        order.assign(piece, owners[piece.sequence])
+        for sequence, owner in owners.items():
+            waiting = self._waiting_at(sequence)
+            if owner in self._consumers.by_id and waiting is not None:
+                order.assign(waiting, owner)
+
+    def _waiting_at(self, sequence: int) -> Run | None:
+        """One message of the line, before it is built."""
+        index = self.ready.find(sequence, sequence + 1)
+        if index < 0:
+            return None
+        run = self.ready.runs[index]
+        return run.cut(sequence - run.sequence, sequence - run.sequence + 1)
+
+    def known(self) -> Past:
+        """What the messages themselves don't say: for the same queue elsewhere."""
+        order, values = self.order, self._values
+        owners = order.owners(self._consumers) if isinstance(order, Groups) else None
+        newest: dict[int, int] | None = None
+        if values is not None:
+            newest = {}
+            for run in self._held_back():
+                for piece in self._pieces(run):
+                    above = values.newest(self._key_of(piece))
+                    if above > piece.sequence:
+                        newest[piece.sequence] = above
+        if self.loading:
+            # Nothing of this is built in yet.
+            owners = None if owners is None else {**(self.past.owners or {})}
+            newest = None if newest is None else {**(self.past.newest or {})}
+        return Past(owners, newest)
 
     @property
     def _may_ask(self) -> bool:

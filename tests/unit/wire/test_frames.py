@@ -37,7 +37,7 @@ from lightrail.wire.messages import (
     encode_request,
 )
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v2.txt"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v3.txt"
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -213,6 +213,16 @@ def examples() -> dict[str, bytes]:
         "RESPONSE": frame(Kind.RESPONSE, number=3, body=encode_request({"count": 1}, b"blob")),
         "STORED": frame(Kind.STORED, link=5, count=1, number=9, body=SEQUENCE.pack(77)),
         "GRANT": frame(Kind.GRANT, link=5, number=100),
+        "MOVED": frame(Kind.MOVED, link=6, epoch=3),
+        "BOUNCED": frame(
+            Kind.BOUNCED,
+            link=6,
+            epoch=3,
+            body=encode_request(
+                {"queue": "q", "epoch": 3},
+                frame(Kind.SETTLE, flags=OutcomeCode.ACCEPTED, link=6, epoch=3, count=3, number=7),
+            ),
+        ),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 

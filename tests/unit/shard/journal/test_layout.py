@@ -25,6 +25,7 @@ from lightrail.shard.journal.record import (
     Epoch,
     Gap,
     Ids,
+    Numbers,
     Outcome,
     Queue,
     QueueEntry,
@@ -39,8 +40,8 @@ from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v2.bin"
-OLDER = GOLDEN.with_name("segment-v1.bin")
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v3.bin"
+OLDER = [GOLDEN.with_name("segment-v1.bin"), GOLDEN.with_name("segment-v2.bin")]
 
 
 def written() -> bytes:
@@ -68,6 +69,7 @@ def written() -> bytes:
     journal.append(Append([(2, 3)], 6, 8, orders, 0, 1, 0, CONTINUED), 1_007)
     journal.append(Ids(1, 61_007, bytes(range(32)), CONTINUED), 1_007)
     journal.append(Taken(6, 8, 1), 1_007)
+    journal.append(Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -83,12 +85,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (2, 1, 1, 0x03020100)
+    assert header == (3, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 20))
+    assert [record.lsn for record in found] == list(range(1, 21))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(12)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(13)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -103,6 +105,7 @@ def test_the_golden_file_is_read() -> None:
         Settle(1, [(1, 2)], 5, "rejected"),
         Ids(1, 61_007, bytes(range(32)), CONTINUED),
         Taken(6, 8, 1),
+        Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
@@ -119,20 +122,23 @@ def test_the_golden_file_is_read() -> None:
     assert targets == [(1, 3), (2, 0)]
 
 
-def test_a_segment_of_the_first_version_is_read_and_gone_on_with() -> None:
+@pytest.mark.parametrize("older", OLDER)
+def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> None:
     """Nothing of it reads differently; what is written from then on is of the version of today."""
     files = FakeFiles()
-    files.create(name_of(1)).write(0, [OLDER.read_bytes()])
+    files.create(name_of(1)).write(0, [older.read_bytes()])
     journal = Journal(files, "cluster", 2, segment_bytes=16_384)
     recovered = journal.recover(1 << 20, 2_000)
     (queue,) = recovered.queues
-    assert (queue.name, queue.next_sequence, queue.ids) == ("orders", 4, [])
+    assert (queue.name, queue.next_sequence) == ("orders", 4)
     assert [message for run in queue.runs for message in run.messages()] == [b"x" * 1_500]
-    assert recovered.producers == {0xFFFF_FFFF_FFFF_FFFE: 17, 5: 1}
-    assert (recovered.parts, recovered.sealed, recovered.epoch) == ({}, True, 5)
+    second = older is OLDER[1]
+    assert queue.ids == ([(61_007, bytes(range(32)))] if second else [])
+    assert recovered.producers == {0xFFFF_FFFF_FFFF_FFFE: 17, 5: 1, **({6: 8} if second else {})}
+    assert (recovered.parts, recovered.sealed, recovered.epoch) == ({6: 1} if second else {}, True, 5)
     header = decode_segment_header(files.inodes[name_of(2)].live[:40])
     assert header is not None
-    assert header.version == 2
+    assert header.version == 3
     journal.close(2_001)
 
 
@@ -150,6 +156,8 @@ def test_a_segment_of_the_first_version_is_read_and_gone_on_with() -> None:
         Snapshot(1, [], {1: 2}, {1: 7}),
         Ids(1 << 40, 1 << 41, bytes(range(160)), CONTINUED),
         Taken(1 << 63, 1 << 40, 9),
+        Numbers(1 << 40, 1 << 50, [(1 << 63, 1 << 62, 0), (1, 2, 3)], CONTINUED),
+        Numbers(1, 0, []),
         Seal(3),
         Epoch(1 << 40),
         Close(),
@@ -157,14 +165,14 @@ def test_a_segment_of_the_first_version_is_read_and_gone_on_with() -> None:
     ],
 )
 def test_records_come_back_as_they_went(
-    record: Settle | Queue | Snapshot | Ids | Taken | Seal | Epoch | Close | Gap,
+    record: Settle | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap,
 ) -> None:
     data = finished(encode_small(record, 5, 1, 1_000), 3)
     assert len(data) >= 40
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 11, 255])
+@pytest.mark.parametrize("code", [0, 12, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):
@@ -173,7 +181,7 @@ def test_unknown_types_are_named(code: int) -> None:
 
 @pytest.mark.parametrize("length", range(40, 110))
 def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
-    for code in (1, 2, 3, 4, 9, 10):
+    for code in (1, 2, 3, 4, 9, 10, 11):
         for fill in (0, 1, 255):
             rest = REST.pack(code, 0, MARK, 0, 1, 0)
             data = finished(rest + bytes([fill]) * (length - 32), 0)

@@ -1,0 +1,153 @@
+"""Arrivals: queues that come to this shard, each with its dead-letter queue; copies until they are opened."""
+
+import logging
+from typing import Any
+
+from lightrail.model import names as rules
+from lightrail.shard.journal.store import Store
+from lightrail.shard.links import Links
+from lightrail.shard.memory import Memory
+from lightrail.shard.moving.awaited import AwaitedConsumers, Key
+from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.performer import Performer
+from lightrail.shard.queues import Queue, Queues
+from lightrail.telemetry.families import ShardCounts
+
+log = logging.getLogger("lightrail.shard.moving.arrivals")
+
+
+class Arrival:
+    """One queue on its way here."""
+
+    __slots__ = ("complete", "epoch", "keys", "name", "parts")
+
+    def __init__(self, name: str, epoch: int) -> None:
+        self.name = name
+        self.epoch = epoch
+        """In which this shard will own it."""
+        self.parts: dict[str, Importing] = {}
+        """The copies: of the queue, and of its dead-letter queue where there is one."""
+        self.keys: list[Key] = []
+        """Links whose consumers come with it."""
+        self.complete = False
+        """Everything that the source has at its seal is here."""
+
+    @property
+    def next(self) -> dict[str, int]:
+        """The sequence to ask `export` from, by queue."""
+        return {name: part.next for name, part in self.parts.items()}
+
+
+class Arrivals:
+    """All of them, by name of the queue."""
+
+    __slots__ = ("_awaited", "_by_name", "_counts", "_links", "_memory", "_performer", "_queues", "_store")
+
+    def __init__(
+        self,
+        queues: Queues,
+        performer: Performer,
+        store: Store,
+        memory: Memory,
+        links: Links,
+        awaited: AwaitedConsumers,
+        counts: ShardCounts,
+    ) -> None:
+        self._queues = queues
+        self._performer = performer
+        self._store = store
+        self._memory = memory
+        self._links = links
+        self._awaited = awaited
+        self._counts = counts
+        self._by_name: dict[str, Arrival] = {}
+
+    def find(self, name: str) -> Arrival | None:
+        """The one of this name, or None: it was dropped, is open, or never began."""
+        return self._by_name.get(name)
+
+    # --- copying ---------------------------------------------------------------------------------------
+
+    def begin(self, name: str, epoch: int, now_ms: int) -> Arrival:
+        """An empty copy of a queue, written down. Raises ImportFailed and StoreError."""
+        if name in self._by_name:
+            raise ImportFailed(f"{name} is being copied here already")
+        arrival = self._by_name[name] = Arrival(name, epoch)
+        self._counted()
+        try:
+            self.add(arrival, name, now_ms)
+        except Exception:
+            self.drop(arrival, now_ms)
+            raise
+        return arrival
+
+    def add(self, arrival: Arrival, name: str, now_ms: int) -> None:
+        """The queue has a dead-letter queue, too. Raises as `begin`."""
+        part = Importing(
+            self._queues, self._performer, self._store, self._memory, self._links, name, arrival.epoch
+        )
+        part.begin(now_ms)
+        arrival.parts[name] = part
+
+    def take(
+        self, arrival: Arrival, name: str, header: dict[str, Any], blob: bytes, now_ms: int
+    ) -> int | None:
+        """Takes in a piece of one of its queues; gives what to go on from, or None at the end."""
+        self._counts.move_bytes += len(blob)
+        return arrival.parts[name].take(header, blob, now_ms)
+
+    def expect(self, arrival: Arrival, keys: list[Key]) -> None:
+        """Links whose consumers come with it: what they say from now on is kept for them."""
+        arrival.keys += keys
+        self._awaited.expect(keys)
+
+    def finish(self, arrival: Arrival, states: list[tuple[str, dict[str, Any], bytes]], now_ms: int) -> None:
+        """The final states, after the last pieces. Raises ImportFailed and StoreError."""
+        for name, header, blob in states:
+            arrival.parts[name].finish(header, blob, now_ms)
+        arrival.complete = True
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def recovered(self, queue: Queue) -> Arrival:
+        """A copy that the journal had; whether it is complete is for the placement to say."""
+        owner = rules.owner(queue.name)
+        arrival = self._by_name.get(owner)
+        if arrival is None:
+            arrival = self._by_name[owner] = Arrival(owner, queue.epoch)
+            arrival.complete = True
+        arrival.parts[queue.name] = Importing.recovered(
+            queue, self._queues, self._performer, self._store, self._memory, self._links
+        )
+        self._counted()
+        return arrival
+
+    def open(self, arrival: Arrival, now_ms: int) -> list[Queue]:
+        """The placement says that the queue is this shard's: it is served, its consumers are awaited."""
+        del self._by_name[arrival.name]
+        self._counted()
+        self._counts.moves_in += 1
+        opened: list[Queue] = []
+        for name, part in arrival.parts.items():
+            consumers = part.open(self._queues.names.get(name), arrival.epoch, now_ms)
+            queue = part.queue
+            queue.served = True
+            self._awaited.opened(queue, consumers, now_ms)
+            self._performer.touched[queue] = None
+            self._memory.update(queue)
+            opened.append(queue)
+        self._awaited.unexpect(arrival.keys)
+        return opened
+
+    def drop(self, arrival: Arrival, now_ms: int) -> None:
+        """It does not come (this time)."""
+        if self._by_name.get(arrival.name) is not arrival:
+            return
+        del self._by_name[arrival.name]
+        self._counted()
+        self._awaited.unexpect(arrival.keys)
+        for part in arrival.parts.values():
+            part.drop(now_ms)
+
+    def _counted(self) -> None:
+        self._counts.queues_copying = len(self._by_name)

@@ -1,0 +1,147 @@
+"""Awaited consumers: those whose queue came here without their link, under their frontend's boot and number.
+
+They hold what they held and get nothing new. A frontend that opens the link again, saying `resume`, takes its
+consumer over; one that only wants to settle, or to close, finds it as well. What nobody has taken after
+limits.PEER_SILENCE_MS is released.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from lightrail.model import limits
+from lightrail.shard.outcomes import outcome_in
+from lightrail.shard.peers import Consumer, Peer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queues import Queue
+from lightrail.wire.frames import HEADER, Kind
+from lightrail.wire.messages import ConsumerOpen
+
+EVERYTHING: Final = 1 << 62
+"""Beyond every delivery number."""
+
+Key = tuple[int, int]
+"""Boot of the frontend, number of the link."""
+
+
+class AwaitedConsumer:
+    """A consumer of a queue's machine that has no link here."""
+
+    __slots__ = ("id", "key", "queue", "until_ms")
+
+    def __init__(self, key: Key, queue: Queue, id: int, until_ms: int) -> None:
+        self.key = key
+        self.queue = queue
+        self.id = id
+        """In the queue's machine."""
+        self.until_ms = until_ms
+        """When it is released."""
+
+
+class AwaitedConsumers:
+    """All of them, by link; and links whose consumers are about to come, with what they said meanwhile."""
+
+    __slots__ = ("_by_key", "_expected", "_performer", "gone", "left")
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._by_key: dict[Key, AwaitedConsumer] = {}
+        self._expected: dict[Key, list[bytes]] = {}
+        self.left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
+        """Told of each that goes; see `Links.consumer_left`."""
+        self.gone: Callable[[int], None] = lambda _id: None
+        """Told the number of each that goes, before its queue is."""
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    # --- they come -------------------------------------------------------------------------------------
+
+    def expect(self, keys: Iterable[Key]) -> None:
+        """Their queue is nearly here: what they say is kept until it is open."""
+        for key in keys:
+            self._expected.setdefault(key, [])
+
+    def unexpect(self, keys: Iterable[Key]) -> None:
+        """Their queue does not come."""
+        for key in keys:
+            self._expected.pop(key, None)
+
+    def opened(self, queue: Queue, consumers: Mapping[Key, int], now_ms: int) -> None:
+        """The queue is served here, with these numbers of consumers in its machine."""
+        for key, id in consumers.items():
+            self._by_key[key] = AwaitedConsumer(key, queue, id, now_ms + limits.PEER_SILENCE_MS)
+            for part in self._expected.pop(key, ()):
+                self._said(key, part, now_ms)
+
+    # --- their links -----------------------------------------------------------------------------------
+
+    def take(self, peer: Peer, link: int) -> AwaitedConsumer | None:
+        """A link is opened that may have a consumer here; it is awaited no longer."""
+        return self._by_key.pop((peer.boot, link), None)
+
+    def adopt(self, found: AwaitedConsumer, peer: Peer, link: int, opened: ConsumerOpen, now_ms: int) -> None:
+        """Its link is here: it goes on."""
+        consumer = Consumer(peer, link, found.queue, found.id, opened.label, now_ms, opened)
+        self._performer.consumers[found.id] = consumer
+        peer.consumers[link] = consumer
+
+    def said(self, peer: Peer, part: bytes, now_ms: int) -> bool:
+        """A SETTLE or CONSUMER_CLOSE for a link that has no consumer here; False where none is awaited."""
+        key = (peer.boot, HEADER.unpack_from(part)[4])
+        if key in self._by_key:
+            self._said(key, part, now_ms)
+            return True
+        frames = self._expected.get(key)
+        if frames is not None and len(frames) < limits.MOVE_HELD_FRAMES_MAX:
+            frames.append(part)
+        return frames is not None
+
+    def _said(self, key: Key, part: bytes, now_ms: int) -> None:
+        found = self._by_key.get(key)
+        if found is None:
+            return
+        kind, code, _, _, _, count, number = HEADER.unpack_from(part)
+        if kind == Kind.CONSUMER_CLOSE:
+            del self._by_key[key]
+            self._detach(found, now_ms, lost=False)
+        else:
+            settled = commands.Settle(found.id, number, number + count, outcome_in(part, code))
+            self._apply(found.queue, settled, now_ms)
+
+    # --- they go ---------------------------------------------------------------------------------------
+
+    def release(self, found: AwaitedConsumer, now_ms: int) -> None:
+        """Nobody comes for it: what it holds is ready again, and counts as no attempt.
+
+        What it locked under a key stays locked.
+        """
+        self._by_key.pop(found.key, None)
+        attached = found.queue.machine.consumers.by_id.get(found.id)
+        if attached is not None and not attached.options.lock_key:
+            self._apply(found.queue, commands.Settle(found.id, 0, EVERYTHING, commands.RELEASED), now_ms)
+        self._detach(found, now_ms, lost=True)
+
+    def of(self, queue: Queue) -> dict[Key, int]:
+        """Those of one queue: their numbers in its machine."""
+        return {key: each.id for key, each in self._by_key.items() if each.queue is queue}
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is not here any more."""
+        if self._by_key:
+            self._by_key = {key: each for key, each in self._by_key.items() if each.queue is not queue}
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed: what nobody took is released."""
+        for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
+            if each.queue.served:
+                self.release(each, now_ms)
+
+    def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
+        self.gone(found.id)
+        self._apply(found.queue, commands.Detach(found.id), now_ms)
+        self.left(found.queue, lost)
+
+    def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
+        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+        self._performer.touched[queue] = None

@@ -1,0 +1,92 @@
+"""Columns: what one shard tells another of a queue, as arrays one after another, and a checksum over them.
+
+A queue may hold a hundred thousand messages that are each for themselves; an object of JSON for each of them
+would take longer than a move may stop a queue. The JSON beside a blob says which columns are in it:
+`{"columns": [[name, type, items], ...], "crc": CRC-32 of the blob}`; types are those of Python's array
+(B, I, Q, q: 1, 4, 8, 8 bytes, little-endian), and `b` for plain bytes.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from zlib import crc32
+
+BYTES: Final = "b"
+_TYPES: Final = frozenset("BIQq")
+
+Column = array
+Columns = dict[str, Any]
+"""By name: an array, or bytes."""
+
+
+class BadColumns(Exception):
+    """A blob is not what its JSON says, or not what was sent."""
+
+
+def table(types: str, rows: Iterable[tuple[int, ...]]) -> list["Column[int]"]:
+    """One array for each place of the rows."""
+    columns = [array(code) for code in types]
+    for row in rows:
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+    return columns
+
+
+def pack(columns: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The JSON and the blob of some columns: arrays, or bytes, or lists of pieces of bytes."""
+    said: list[list[Any]] = []
+    pieces: list[Any] = []
+    for name, column in columns.items():
+        if isinstance(column, array):
+            said.append([name, column.typecode, len(column)])
+            pieces.append(memoryview(column).cast("B") if len(column) else b"")
+        else:
+            parts = column if isinstance(column, list) else [column]
+            said.append([name, BYTES, sum(len(part) for part in parts)])
+            pieces += parts
+    blob = b"".join(pieces)
+    return {"columns": said, "crc": crc32(blob)}, blob
+
+
+def unpack(header: Mapping[str, Any], blob: bytes | memoryview) -> Columns:
+    """The columns of a blob.
+
+    Raises:
+        BadColumns: the checksum is wrong, or the columns do not fill the blob.
+    """
+    found = crc32(blob)
+    if header.get("crc") != found:
+        raise BadColumns(f"expected {len(blob)} bytes with checksum {header.get('crc')}, found {found}")
+    view = memoryview(blob)
+    columns: Columns = {}
+    position = 0
+    try:
+        for name, code, items in header["columns"]:
+            if code != BYTES and code not in _TYPES:
+                raise BadColumns(f"column {name!r} has type {code!r}, which is not known here")
+            column: Column[int] = array("B" if code == BYTES else code)
+            end = position + items * column.itemsize
+            if end > len(view):
+                raise BadColumns(f"column {name!r} ends at {end} of {len(view)} bytes")
+            if code == BYTES:
+                columns[name] = view[position:end]
+            else:
+                column.frombytes(view[position:end])
+                columns[name] = column
+            position = end
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadColumns(f"the columns are not said as expected: {error!r}") from error
+    if position != len(view):
+        raise BadColumns(f"{len(view)} bytes came, the columns have {position}")
+    return columns
+
+
+def rows(columns: Columns, *names: str) -> Iterable[tuple[int, ...]]:
+    """Some columns of the same length, row by row. Raises BadColumns where one is missing or shorter."""
+    try:
+        wanted = [columns[name] for name in names]
+    except KeyError as error:
+        raise BadColumns(f"expected a column {error}, found {', '.join(columns)}") from None
+    if len({len(column) for column in wanted}) > 1:
+        raise BadColumns(f"the columns {', '.join(names)} are not of one length")
+    return zip(*wanted, strict=True)

@@ -1,0 +1,25 @@
+"""Outcomes as the wire says them, for the machines of the queues."""
+
+from lightrail.shard.queue import commands
+from lightrail.wire.frames import HEADER_SIZE
+from lightrail.wire.messages import SettleDetail
+
+
+def outcome_of(code: int, detail: SettleDetail) -> commands.Outcome:
+    """What the wire says of an outcome, for the machine."""
+    return commands.Outcome(
+        commands.OutcomeKind(code),
+        detail.condition,
+        detail.description,
+        detail.delivery_failed,
+        detail.undeliverable_here,
+        bytes.fromhex(detail.annotations) if detail.annotations else None,
+    )
+
+
+def outcome_in(part: bytes, code: int) -> commands.Outcome:
+    """The outcome that a SETTLE frame carries; `code` is the one in its header."""
+    if code == 0:
+        return commands.ACCEPTED
+    body = part[HEADER_SIZE:]
+    return outcome_of(code, SettleDetail.decode(body) if body else SettleDetail())

@@ -1,0 +1,207 @@
+"""Copying: how the contents of a queue are built up from those of the same queue in another shard.
+
+A copy is a machine without a policy, which nobody dispatches: all its messages are in the ready line, in
+memory or on disk, with the sequences and the past that they have at the source. `Open` makes it the queue.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from lightrail.shard.queue.commands import Holder
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.contents import Contents
+from lightrail.shard.queue.merging import parts_of
+from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.runs import Run
+
+
+class Incomplete(Exception):
+    """Messages are missing from a copy."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(f"messages {first} to {last - 1} are at the source and not in the copy")
+
+
+class Stretch(NamedTuple):
+    """Messages with these sequences are there, and share their past."""
+
+    first: int
+    last: int
+    attempts: int
+    barred: tuple[int, ...]
+
+
+class Reconciled(NamedTuple):
+    """What a copy was not right about."""
+
+    removed: list[Run]
+    """They are not there any more."""
+    changed: list[Run]
+    """They have other attempts."""
+
+
+def add(copy: Contents, run: Run) -> None:
+    """Messages behind all that is there."""
+    ready = copy.ready
+    assert not len(ready) or ready.runs[-1].end <= run.sequence, "a copy grows at its end"
+    ready.add(run)
+    copy.counters.restored += run.count
+    copy.next_sequence = max(copy.next_sequence, run.end)
+
+
+def drop_below(copy: Contents, first: int) -> list[Run]:
+    """Takes out what is below a sequence."""
+    ready = copy.ready
+    index = ready.head
+    gone: list[Run] = []
+    rest: list[Run] = []
+    while index < len(ready.runs) and ready.runs[index].sequence < first:
+        run = ready.runs[index]
+        index += 1
+        if run.end > first:
+            run, after = parts_of(run, first - run.sequence)
+            rest.append(after)
+        gone.append(run)
+    if gone:
+        ready.swap(ready.head, index, rest)
+        copy.counters.restored -= sum(run.count for run in gone)
+    return gone
+
+
+def put_over(copy: Contents, run: Run) -> tuple[list[Run], list[Run]]:
+    """Messages came again with other bytes.
+
+    Returns:
+        Those that took the place of what was there, and what was there; what was not there is left out.
+    """
+    ready = copy.ready
+    low = index = ready.index(run.sequence)
+    old: list[Run] = []
+    new: list[Run] = []
+    window: list[Run] = []
+    while index < len(ready.runs) and ready.runs[index].sequence < run.end:
+        each = ready.runs[index]
+        index += 1
+        if each.sequence < run.sequence:
+            before, each = parts_of(each, run.sequence - each.sequence)
+            window.append(before)
+        after: list[Run] = []
+        if each.end > run.end:
+            each, behind = parts_of(each, run.end - each.sequence)
+            after = [behind]
+        piece = run.cut(each.sequence - run.sequence, each.end - run.sequence)
+        piece.attempts, piece.barred = each.attempts, each.barred
+        old.append(each)
+        new.append(piece)
+        window += [piece, *after]
+    ready.swap(low, index, window)
+    return new, old
+
+
+def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) -> Reconciled:
+    """Makes a copy hold exactly these messages, which rise, with this past.
+
+    Raises:
+        Incomplete: some of them are missing; nothing has changed.
+    """
+    ready = copy.ready
+    runs = iter(ready.waiting())
+    run = next(runs, None)
+    kept: list[Run] = []
+    removed: list[Run] = []
+    changed: list[Run] = []
+    for first, last, attempts, barred in stretches:
+        while first < last:
+            while run is not None and run.end <= first:
+                removed.append(run)
+                run = next(runs, None)
+            if run is None or run.sequence > first:
+                raise Incomplete(first, last if run is None else min(last, run.sequence))
+            if run.sequence < first:
+                before, run = parts_of(run, first - run.sequence)
+                removed.append(before)
+            if run.end > last:
+                part, run = parts_of(run, last - run.sequence)
+            else:
+                part, run = run, next(runs, None)
+            if part.attempts != attempts or part.barred != barred:
+                failed = part.attempts != attempts
+                part = Run(part.batch, part.first, part.last, part.sequence, attempts, barred)
+                if failed:
+                    changed.append(part)
+            kept.append(part)
+            first = part.end
+    if run is not None:
+        removed += [run, *runs]
+    ready.swap(ready.head, len(ready.runs), kept)
+    copy.counters.restored -= sum(gone.count for gone in removed)
+    copy.next_sequence = max(copy.next_sequence, next_sequence)
+    return Reconciled(removed, changed)
+
+
+def evicted_among(copy: Contents, holders: Sequence[Holder]) -> list[Run]:
+    """What of the held messages is only on disk: it has to be fetched before the copy can be opened."""
+    ready = copy.ready
+    if not ready.evicted_runs:
+        return []
+    found: dict[int, Run] = {}
+    for holder in holders:
+        for _, sequence, count in holder.deliveries:
+            index = ready.index(sequence)
+            while index < len(ready.runs) and ready.runs[index].sequence < sequence + count:
+                run = ready.runs[index]
+                if run.batch.data is None:
+                    found[run.sequence] = run
+                index += 1
+    return list(found.values())
+
+
+def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder, Consumer]]:
+    """The consumers with what they hold, taken out of the ready line, as far as it is there in memory."""
+    wanted = sorted(
+        (sequence, count, number, index)
+        for index, holder in enumerate(holders)
+        for number, sequence, count in holder.deliveries
+    )
+    taken: list[list[tuple[int, Run]]] = [[] for _ in holders]
+    runs = iter(ready.waiting())
+    run = next(runs, None)
+    kept: list[Run] = []
+    for sequence, count, number, index in wanted:
+        shift = number - sequence
+        end = sequence + count
+        while run is not None and run.sequence < end:
+            if run.end <= sequence or run.batch.data is None:
+                kept.append(run)
+                run = next(runs, None)
+                continue
+            if run.sequence < sequence:
+                before, run = run.split(sequence - run.sequence)
+                kept.append(before)
+            if run.end > end:
+                part, run = run.split(end - run.sequence)
+            else:
+                part, run = run, next(runs, None)
+            taken[index].append((part.sequence + shift, part))
+    if run is not None:
+        kept += [run, *runs]
+    if wanted:
+        ready.swap(ready.head, len(ready.runs), kept)
+    for holder, mine in zip(holders, taken, strict=True):
+        yield holder, _consumer(holder, sorted(mine, key=_number))
+
+
+def _number(delivery: tuple[int, Run]) -> int:
+    return delivery[0]
+
+
+def _consumer(holder: Holder, deliveries: list[tuple[int, Run]]) -> Consumer:
+    consumer = Consumer(holder.consumer, holder.options, None, holder.lock_ms)
+    consumer.next = consumer.limit = holder.next
+    consumer.lock_ms_before = holder.lock_ms_before
+    consumer.renewed = holder.renewed
+    consumer.cursor = holder.cursor
+    consumer.departed = holder.departed
+    for number, run in deliveries:
+        consumer.in_flight.append(number, run)
+    return consumer

@@ -1,0 +1,145 @@
+"""The destination of a move dies at any byte: what it had verified and synced can be opened, all else begins anew."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from lightrail.model.policy import Policy
+from tests.support.fake_files import Crash, FakeFiles
+from tests.support.moving import (
+    QUEUE,
+    Answer,
+    Twins,
+    ask,
+    contents,
+    exporting_of,
+    importing_of,
+    queue_of,
+    recovered_of,
+    scene_of,
+)
+from tests.support.shard_scene import Scene
+
+KEEP = ("some", "none", "all")
+POLICIES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "groups and delays": {"groups": True, "delay": True},
+    "duplicates": {"duplicate_window": 600},
+    "few": {"max_length": 12, "overflow": "flow_control"},
+}
+
+
+class Source(NamedTuple):
+    """What the source says of its queue, piece by piece, and what it holds at the end."""
+
+    policy: Policy
+    pieces: list[Answer]
+    state: Answer
+    contents: list[tuple[int, int, bytes]]
+    """(sequence, attempts, message) of the durable ones."""
+    numbers: dict[int, int]
+    parts: dict[int, int]
+    ids: int
+
+
+def source_of(policy: str, seed: int) -> Source:
+    """A history, with other things going on between the pieces."""
+    twins = Twins(seed, POLICIES[policy])
+    twins.run(60)
+    scene = twins.source
+    exporting = exporting_of(scene, QUEUE, "1")
+    pieces = []
+    position = 0
+    for _ in range(4):
+        twins.run(5)
+        pieces.append(ask(scene, exporting, position, 300, 5))
+        twins.settle_down()
+        position = pieces[-1][0]["next"] or pieces[-1][0]["mark"]
+    twins.settle_down()
+    for rewritten in (False, True):
+        further: int | None = 0 if rewritten else position
+        while further is not None:
+            pieces.append(ask(scene, exporting, further, 300, 5, rewritten=rewritten))
+            further = pieces[-1][0]["next"]
+    queue = queue_of(scene, QUEUE)
+    assert queue is not None
+    known = scene.engine._links.numbers_of(queue)
+    ids = len(queue.machine.duplicates or ())
+    state = exporting.state(scene.now_ms)
+    return Source(
+        twins.policy, pieces, state, contents(scene, queue), known.numbers, known.parts, ids
+    )
+
+
+class Progress:
+    """How far a destination came."""
+
+    verified = False
+    """All of it is on disk."""
+
+
+def copy(scene: Scene, source: Source, progress: Progress) -> None:
+    """The whole move."""
+    importing = importing_of(scene, QUEUE)
+    importing.begin(scene.now_ms)
+    for index, piece in enumerate(source.pieces):
+        importing.take(*piece, scene.now_ms)
+        if index % 2:
+            scene.settle_down()
+    importing.finish(*source.state, scene.now_ms)
+    scene.settle_down()
+    progress.verified = True
+    importing.open(scene.engine._queues.names.get(QUEUE), 2, scene.now_ms)
+    scene.settle_down()
+
+
+def check_whole(scene: Scene, source: Source, what: object) -> None:
+    queue = queue_of(scene, QUEUE)
+    assert queue is not None, what
+    assert queue.epoch == 2, what
+    assert contents(scene, queue) == source.contents, what
+    known = scene.engine._links.numbers_of(queue)
+    assert (known.numbers, known.parts) == (source.numbers, source.parts), what
+    assert len(queue.machine.duplicates or ()) == source.ids, what
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_destination_dies_at_any_byte(policy: str) -> None:
+    source = source_of(policy, 5)
+    assert source.contents
+    files = FakeFiles()
+    copy(scene_of(source.policy, files, memory_mark=1 << 30), source, Progress())
+    total = files.written
+    seen = set()
+    for steps in [*range(0, total, 61), *range(total - 400, total + 60, 3)]:
+        files = FakeFiles()
+        files.steps_left = steps
+        progress = Progress()
+        try:
+            copy(scene_of(source.policy, files, memory_mark=1 << 30), source, progress)
+        except Crash:
+            pass
+        what = (policy, steps)
+        image = files.after_crash(steps, KEEP[steps % 3])
+        scene = scene_of(source.policy, image, memory_mark=(1, 1 << 30)[steps % 2])
+        queues = scene.engine._queues
+        assert len(queues) + len(queues.copies) <= 1, what
+        there = queues.copies.get(QUEUE)
+        if progress.verified:
+            # Its placement may have been committed.
+            if there is not None:
+                assert there.epoch == 2
+                recovered_of(scene, there).open(queues.names.get(QUEUE), 2, scene.now_ms)
+                scene.settle_down()
+            check_whole(scene, source, what)
+        elif there is not None:
+            recovered_of(scene, there).drop(scene.now_ms)
+            scene.settle_down()
+        seen.add((progress.verified, there is not None))
+        if not progress.verified:
+            assert queues.find(QUEUE) is None, what
+            copy(scene, source, progress)
+        again = scene_of(source.policy, image.after_crash(1, "none"), memory_mark=1 << 30)
+        assert not again.engine._queues.copies, what
+        check_whole(again, source, what)
+    assert seen >= {(False, False), (False, True), (True, False)}

@@ -1,0 +1,355 @@
+"""What of a queue comes with it to another shard, what does not, and what makes a copy fail."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.model.policy import Policy
+from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.moving.columns import BadColumns, pack, unpack
+from lightrail.shard.moving.exporting import Exporting
+from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.wire.frames import OutcomeCode
+from lightrail.wire.messages import SettleDetail
+from tests.support.fake_files import FakeFiles
+from tests.support.moving import (
+    DEAD,
+    KEY,
+    NOTES,
+    QUEUE,
+    Answer,
+    Side,
+    ask,
+    contents,
+    exporting_of,
+    importing_of,
+    queue_of,
+    scene_of,
+)
+from tests.support.shard_scene import Scene, SmallStore
+
+BODIES = [b"\x00\x53\x77\xa1\x01" + letter for letter in (b"a", b"b", b"c", b"d", b"e", b"f")]
+EVERYTHING = 1 << 30
+
+
+class Move:
+    """A source with some messages, and a destination."""
+
+    def __init__(self, policy: dict[str, Any] | None = None, *, durable: bool = True) -> None:
+        self.policy = Policy.parse({"role": "queue", **(policy or {})})
+        self.files = FakeFiles()
+        self.source = scene_of(self.policy, FakeFiles(), memory_mark=EVERYTHING)
+        self.target = scene_of(self.policy, self.files, memory_mark=EVERYTHING)
+        self.side = Side(self.source)
+        self.peer = self.side.peer
+        self.peer.produce(1, QUEUE)
+        self.peer.send(1, 1, BODIES, durable=durable)
+        self.source.settle_down()
+        self.exporting: Exporting
+        self.importing: Importing
+
+    def begin(self) -> None:
+        self.exporting = exporting_of(self.source, QUEUE, "1")
+        self.importing = importing_of(self.target, QUEUE)
+        self.importing.begin(self.target.now_ms)
+
+    def copy(self, *, rewritten: bool = False) -> Answer:
+        first = 0 if rewritten else self.importing.next
+        answer = ask(self.source, self.exporting, first, EVERYTHING, EVERYTHING, rewritten=rewritten)
+        assert self.importing.take(*answer, self.target.now_ms) is None
+        return answer
+
+    def finish(self) -> None:
+        self.copy()
+        self.copy(rewritten=True)
+        self.importing.finish(*self.exporting.state(self.source.now_ms), self.target.now_ms)
+        self.target.settle_down()
+
+    def open(self) -> None:
+        """Also takes the links over."""
+        found = self.target.engine._queues.names.get(QUEUE)
+        self.side.move_to(self.target, self.importing.open(found, 2, self.target.now_ms))
+        self.target.settle_down()
+        self.peer = self.side.peer
+
+    def all(self) -> None:
+        self.begin()
+        self.finish()
+        self.open()
+
+
+def delivered(move: Move, link: int) -> list[tuple[int, int, int]]:
+    """(number, sequence, attempts) of what came on a link since the last time."""
+    return [each[2:5] for each in move.side.news() if each[0] == "delivered" and each[1] == link]
+
+
+def test_a_lock_that_was_renewed_lasts_for_what_was_left_of_it() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, lock_ms=500, lock_key=KEY % 1)
+    move.source.tick(300)
+    move.peer.ask("renew", queue=QUEUE, lock=KEY % 1 + "-1", sequence=1)
+    move.begin()
+    move.finish()
+    # The move itself takes a while: it is not the holder's fault.
+    move.target.now_ms = move.source.now_ms + 10_000
+    move.open()
+    move.target.tick(199)
+    assert move.target.queue(QUEUE)["in_flight"] == 2
+    move.target.tick(1)
+    assert move.target.queue(QUEUE)["in_flight"] == 1
+    move.target.tick(299)
+    assert move.target.queue(QUEUE)["in_flight"] == 1
+    move.target.tick(1)
+    assert move.target.queue(QUEUE)["in_flight"] == 0
+
+
+def test_what_is_locked_by_somebody_who_left_is_settled_by_its_key() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, lock_ms=500, lock_key=KEY % 1)
+    move.peer.close_consumer(5)
+    move.all()
+    assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    number = move.peer.ask("settle", queue=QUEUE, lock=KEY % 1 + "-0", sequence=0)
+    move.target.settle_down()
+    assert move.peer.answers[number][0] == {"found": True}
+    assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 1}
+    # The same key again takes over what is left.
+    move.peer.consume(6, QUEUE, 3, lock_ms=500, lock_key=KEY % 1, first=2)
+    assert delivered(move, 6) == [(2, 2, 0)]
+
+
+def test_a_browser_goes_on_where_it_was() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, browse=True)
+    move.all()
+    move.peer.credit(5, 10)
+    assert delivered(move, 5) == [(number, number, 0) for number in (2, 3, 4, 5)]
+
+
+def test_what_is_held_stays_held_and_settled_under_its_numbers() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 3)
+    move.peer.settle(5, 1, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True))
+    move.all()
+    assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 2}
+    move.peer.settle(5, 2, 1)
+    move.peer.settle(5, 0, 1, OutcomeCode.RELEASED)
+    move.peer.credit(5, 6)
+    assert delivered(move, 5) == [(3, 0, 0), (4, 1, 1), (5, 3, 0)]
+
+
+def test_a_message_that_is_not_on_disk_yet_is_not_given() -> None:
+    move = Move()
+    move.begin()
+    answers: list[Answer] = []
+    move.peer.send(1, 2, BODIES[:1])
+    move.exporting.piece(0, EVERYTHING, EVERYTHING, lambda said, blob: answers.append((said, blob)))
+    move.source.begin_commit()
+    move.peer.send(1, 3, BODIES[:2])
+    assert not answers
+    move.source.end_commit()
+    ((said, blob),) = answers
+    assert (said["mark"], said["next"]) == (7, None)
+    assert move.importing.take(said, blob, move.target.now_ms) is None
+    assert [sequence for sequence, _, _ in contents(move.target, move.importing.queue)] == list(range(7))
+
+
+def test_what_left_meanwhile_is_dropped_and_what_was_rewritten_comes_again() -> None:
+    move = Move()
+    move.begin()
+    move.copy()
+    move.peer.consume(5, QUEUE, 4)
+    move.peer.settle(5, 0, 2)
+    move.peer.settle(5, 3, 1, OutcomeCode.MODIFIED, SettleDetail(annotations=NOTES))
+    move.copy()
+    assert [sequence for sequence, _, _ in contents(move.target, move.importing.queue)] == [2, 3, 4, 5]
+    move.finish()
+    source, target = queue_of(move.source, QUEUE), move.importing.queue
+    assert source is not None
+    there = contents(move.source, source)
+    assert contents(move.target, target) == there
+    assert b"x-opt-note" in there[1][2]
+
+
+def test_transient_messages_come_along_and_are_in_no_journal() -> None:
+    move = Move(durable=False)
+    move.begin()
+    move.copy()
+    assert move.importing.queue.machine.held == 6
+    move.target.settle_down()
+    recovered = scene_of(move.policy, move.files.after_crash(1, "all"), memory_mark=EVERYTHING)
+    assert recovered.engine._queues.copies[QUEUE].machine.held == 0
+
+
+def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:
+    policy = Policy.parse({"role": "queue"})
+    move = Move()
+    store = move.source.store
+    move.peer.consume(5, QUEUE, 2)
+    refuse = store.append
+
+    def full(record: Any, now_ms: int = 0) -> Any:
+        raise StoreFull("no room")
+
+    store.append = full  # type: ignore[method-assign]
+    move.peer.settle(5, 0, 1, OutcomeCode.REJECTED)
+    store.append = refuse  # type: ignore[method-assign]
+    assert move.source.engine._performer.unwritten
+    assert policy is not None
+    move.all()
+    assert move.target.queue(QUEUE) == {"ready": 5, "in_flight": 1}
+
+
+def test_a_copy_counts_as_memory_and_flows_to_disk_while_it_grows() -> None:
+    move = Move({"delay": True}, durable=False)
+    for number in (2, 3, 4):
+        move.peer.send(1, number, BODIES, durable=False)
+    move.peer.consume(5, QUEUE, 20)
+    delivered(move, 5)
+    memory = move.target.engine._house.memory
+    memory.mark = 10
+    move.begin()
+    move.copy()
+    assert memory.resident == 4 * 36
+    move.target.settle_down()
+    assert memory.resident < 3 * 36
+    move.finish()
+    move.open()
+    # What is held has been read back: it may be rejected, or rewritten.
+    assert memory.resident >= 3 * 36
+    assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 20}
+    move.peer.settle(5, 7, 1, OutcomeCode.MODIFIED, SettleDetail(annotations=NOTES))
+    move.peer.credit(5, 30)
+    move.target.settle_down()
+    assert delivered(move, 5) == [(20, 7, 0), (21, 20, 0), (22, 21, 0), (23, 22, 0), (24, 23, 0)]
+
+
+def test_a_copy_is_nobodys_queue() -> None:
+    move = Move()
+    move.begin()
+    move.copy()
+    queues = move.target.engine._queues
+    assert queues.find(QUEUE) is None
+    assert list(queues) == []
+    assert queues.get(QUEUE, 0) is None
+    with pytest.raises(ImportFailed, match="found one"):
+        importing_of(move.target, QUEUE).begin(0)
+    move.importing.drop(0)
+    move.importing.drop(0)
+    assert not queues.copies
+    assert move.target.engine._house.memory.resident == 0
+    move.target.settle_down()
+    assert move.target.store.usage().live_bytes == 0
+
+
+def test_a_dead_letter_waits_until_its_queue_has_been_opened() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 2)
+    move.peer.settle(5, 0, 1, OutcomeCode.REJECTED)
+    move.source.settle_down()
+    dead = exporting_of(move.source, DEAD, "2")
+    buried = importing_of(move.target, DEAD)
+    buried.begin(0)
+    move.all()
+    move.peer.settle(5, 1, 1, OutcomeCode.REJECTED)
+    assert len(move.target.engine._performer.unwritten) == 1
+    assert buried.take(*ask(move.source, dead, 0, 100, 100), 0) is None
+    buried.finish(*dead.state(0), 0)
+    buried.open(move.target.engine._queues.names.get(DEAD), 2, 0)
+    move.target.tick(100)
+    assert move.target.queue(DEAD)["ready"] == 2
+
+
+def test_bytes_that_are_not_those_that_were_sent_make_a_copy_fail() -> None:
+    move = Move()
+    move.begin()
+    said, blob = ask(move.source, move.exporting, 0, EVERYTHING, EVERYTHING)
+    with pytest.raises(ImportFailed, match="checksum"):
+        move.importing.take(said, blob[:-1] + b"?", 0)
+    with pytest.raises(ImportFailed, match="can't be used"):
+        move.importing.take({}, blob, 0)
+    with pytest.raises(ImportFailed, match="can't be used"):
+        move.importing.take({**said, "columns": [["data", "B", 3]]}, blob, 0)
+
+
+def test_a_source_that_began_anew_makes_a_copy_fail() -> None:
+    move = Move()
+    move.begin()
+    move.copy()
+    move.exporting.end()
+    move.exporting = exporting_of(move.source, QUEUE, "2")
+    with pytest.raises(ImportFailed, match="began anew"):
+        move.copy()
+    with pytest.raises(ImportFailed, match="began anew"):
+        move.importing.finish(*move.exporting.state(0), 0)
+
+
+def test_a_copy_without_all_messages_is_not_complete() -> None:
+    move = Move()
+    move.begin()
+    with pytest.raises(ImportFailed, match="messages 0 to 5 are at the source and not in the copy"):
+        move.importing.finish(*move.exporting.state(0), 0)
+    move.copy()
+    move.peer.send(1, 2, BODIES[:1])
+    move.source.settle_down()
+    with pytest.raises(ImportFailed, match="messages 6 to 6 are"):
+        move.importing.finish(*move.exporting.state(0), 0)
+    move.finish()
+
+
+def test_a_copy_without_what_was_rewritten_is_not_complete() -> None:
+    move = Move()
+    move.begin()
+    move.copy()
+    move.peer.consume(5, QUEUE, 1)
+    move.peer.settle(5, 0, 1, OutcomeCode.MODIFIED, SettleDetail(annotations=NOTES))
+    with pytest.raises(ImportFailed, match="ask for them once more"):
+        move.importing.finish(*move.exporting.state(0), 0)
+    move.finish()
+
+
+def test_a_piece_that_is_not_wanted_any_more_goes_unanswered() -> None:
+    move = Move()
+    move.begin()
+    answers: list[Answer] = []
+    move.exporting.piece(0, 10, 10, lambda said, blob: answers.append((said, blob)))
+    move.exporting.end()
+    move.source.settle_down()
+    assert not answers
+    queue = queue_of(move.source, QUEUE)
+    assert queue is not None
+    assert queue.exporting is None
+
+
+def test_columns_say_what_is_wrong_with_them() -> None:
+    said, blob = pack({"one": b"abc", "two": [b"d", b"e"]})
+    assert {name: bytes(part) for name, part in unpack(said, blob).items()} == {"one": b"abc", "two": b"de"}
+    for wrong, why in (
+        ([["one", "x", 3], ["two", "b", 2]], "not known here"),
+        ([["one", "b", 3]], "5 bytes came, the columns have 3"),
+        ([["one", "Q", 3]], "ends at 24 of 5"),
+        ([["one"]], "not said as expected"),
+        (None, "not said as expected"),
+    ):
+        with pytest.raises(BadColumns, match=why):
+            unpack({**said, "columns": wrong}, blob)
+
+
+def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
+    scene = Scene(SmallStore(), memory_mark=40)
+    peer = scene.peer()
+    peer.produce(1, QUEUE)
+    for number in range(1, 7):
+        peer.send(1, number, [BODIES[0] * 4])
+    scene.settle_down()
+    queue = queue_of(scene, QUEUE)
+    assert queue is not None
+    assert queue.machine.ready.evicted_runs
+    exporting = exporting_of(scene, QUEUE, "1")
+    read, scene.store.read = scene.store.read, lambda *_: []  # type: ignore[method-assign]
+    said, blob = ask(scene, exporting, 0, EVERYTHING, EVERYTHING)
+    evicted = next(run for run in queue.machine.ready.waiting() if run.batch.evicted)
+    assert said["next"] == evicted.sequence
+    assert "can't be read back now" in said["failed"]
+    scene.store.read = read  # type: ignore[method-assign]
+    assert ask(scene, exporting, said["next"], EVERYTHING, EVERYTHING)[0]["next"] is None

@@ -1,0 +1,269 @@
+"""Tenancy: a shard serves what its placement says that it owns, in that epoch, and nothing else."""
+
+import logging
+
+import pytest
+
+from lightrail.cluster.map import Placed
+from lightrail.model import conditions
+from lightrail.model.policy import QUEUE, Policy
+from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import Queue
+from lightrail.shard.moving.tenancy import Judgement, judge
+from lightrail.wire.frames import Kind, OutcomeCode
+from tests.support.fake_files import FakeFiles
+from tests.support.places_of_a_test import TestPlaces
+from tests.support.shard_scene import Peer, Scene, SmallStore
+
+POINT = Policy.parse({"role": "connection-point"})
+
+
+# --- the law ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shard", "epoch", "sealed", "expected"),
+    [
+        (0, 3, False, Judgement.SERVED),
+        (0, 4, False, Judgement.SERVED),
+        (0, 2, False, Judgement.SERVED),
+        (0, 3, True, Judgement.STAYS),
+        (0, 5, True, Judgement.SERVED),
+        (1, 4, False, Judgement.DROPPED),
+        (1, 4, True, Judgement.DROPPED),
+        (1, 3, False, Judgement.KEPT),
+        (1, 3, True, Judgement.STAYS),
+    ],
+)
+def test_a_queue_goes_on_as_its_placement_says(
+    shard: int, epoch: int, sealed: bool, expected: Judgement
+) -> None:
+    assert judge(Placed(shard, epoch, 9), 0, 3, copy=False, sealed=sealed) is expected
+
+
+@pytest.mark.parametrize(
+    ("shard", "epoch", "expected"),
+    [
+        (1, 2, Judgement.STAYS),
+        (0, 3, Judgement.SERVED),
+        (1, 3, Judgement.DROPPED),
+        (1, 4, Judgement.DROPPED),
+        (0, 4, Judgement.DROPPED),
+    ],
+)
+def test_a_copy_becomes_the_queue_in_the_epoch_that_it_was_made_for_and_no_other(
+    shard: int, epoch: int, expected: Judgement
+) -> None:
+    assert judge(Placed(shard, epoch, 9), 0, 3, copy=True, sealed=False) is expected
+
+
+def test_without_a_placement_nothing_is_decided() -> None:
+    assert judge(None, 0, 3, copy=False, sealed=False) is Judgement.KEPT
+    assert judge(None, 0, 3, copy=False, sealed=True) is Judgement.STAYS
+    assert judge(None, 0, 3, copy=True, sealed=False) is Judgement.STAYS
+
+
+# --- openings --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["producer", "consumer"])
+def opening(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def say(peer: Peer, opening: str, queue: str, epoch: int, **options: bool) -> list[Kind]:
+    peer.take()
+    if opening == "producer":
+        peer.produce(1, queue, epoch=epoch, **options)
+    else:
+        peer.consume(1, queue, epoch=epoch, **options)
+    return [answer.kind for answer in peer.take()]
+
+
+READY = {"producer": Kind.PRODUCER_READY, "consumer": Kind.CONSUMER_READY}
+
+
+def test_a_link_is_opened_where_the_queue_is_and_in_its_epoch(opening: str) -> None:
+    places = TestPlaces(q=(0, 3), elsewhere=(1, 1))
+    peer = Scene(places=places).peer()
+    assert say(peer, opening, "q", 3) == [READY[opening]]
+    assert say(peer, opening, "q", 0) == [READY[opening]]
+    assert say(peer, opening, "q", 2) == [Kind.MOVED]
+    assert say(peer, opening, "q", 4) == [Kind.MOVED]
+    assert say(peer, opening, "elsewhere", 1) == [Kind.MOVED]
+    assert say(peer, opening, "q/$dlq", 3) == [READY[opening]]
+    assert say(peer, opening, "elsewhere/$dlq", 1) == [Kind.MOVED]
+    assert peer.refusals == []
+
+
+def test_a_link_that_knows_more_than_the_shard_is_not_turned_away_for_good(opening: str) -> None:
+    places, names = TestPlaces(), EveryName()
+    names.drop("q")
+    peer = Scene(places=places, names=names).peer()
+    assert say(peer, opening, "q", 1) == [Kind.MOVED]
+    places.give("q", 0, 1)
+    names.give("q", QUEUE)
+    assert say(peer, opening, "q", 1) == [READY[opening]]
+
+
+def test_a_name_that_is_here_and_no_queue_is_said_to_be_none(opening: str) -> None:
+    places, names = TestPlaces(q=(0, 1)), EveryName()
+    names.drop("q")
+    peer = Scene(places=places, names=names).peer()
+    assert say(peer, opening, "q", 1) == [Kind.GONE]
+    names.give("r", Policy.parse({"role": "router"}))
+    assert say(peer, opening, "r", 1) == [Kind.GONE]
+    assert {refusal.condition for _, _, refusal in peer.refusals} == {conditions.NOT_FOUND}
+
+
+def test_a_queue_is_written_down_with_its_epoch_and_so_is_its_dead_letter_queue() -> None:
+    scene = Scene(places=TestPlaces(q=(0, 7)))
+    peer = scene.peer()
+    peer.produce(1, "q", epoch=7)
+    peer.send(1, 1, [b"bad"])
+    peer.consume(2, "q", 1, epoch=7)
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED)
+    assert isinstance(scene.store, SmallStore)
+    declared = [each for each in scene.store.records if isinstance(each, Queue)]
+    assert [(each.name, declared_of(each.policy).epoch) for each in declared] == [("q", 7), ("q/$dlq", 7)]
+
+
+def test_requests_and_sets_for_a_queue_elsewhere_are_told_so() -> None:
+    peer = Scene(places=TestPlaces(q=(0, 1), elsewhere=(1, 1))).peer()
+    for queue, condition in (("elsewhere", conditions.MOVED), ("unknown", conditions.MOVED)):
+        answer, _ = peer.answers[peer.ask("queue", queue=queue)]
+        assert answer["error"]["condition"] == condition
+    assert "error" not in peer.answers[peer.ask("queue", queue="q")][0]
+    peer.produce(1)
+    peer.targets(1, 1, "q", "elsewhere")
+    peer.route(1, 1, 1, [b"x"])
+    ((_, number, refusal),) = peer.refusals
+    assert (number, refusal.condition) == (1, conditions.MOVED)
+
+
+# --- connection points -----------------------------------------------------------------------------------
+
+
+def test_links_of_a_connection_point_go_where_it_goes_and_what_has_no_outcome_is_released() -> None:
+    places, names = TestPlaces(p=(0, 1)), EveryName()
+    names.give("p", POINT)
+    scene = Scene(places=places, names=names)
+    sender, listener = scene.peer(), scene.peer("frontend-1", boot=8)
+    listener.consume(2, "p", 5, epoch=1, relay=True)
+    sender.produce(1, "p", epoch=1, relay=True)
+    sender.send(1, 1, [b"a", b"b"])
+    listener.settle(2, 0, 1)
+    places.give("p", 1, 2)
+    scene.refresh()
+    assert [(each.first, each.code) for each in sender.outcomes] == [
+        (0, OutcomeCode.ACCEPTED),
+        (1, OutcomeCode.RELEASED),
+    ]
+    assert len(sender.take(Kind.MOVED)) == len(listener.take(Kind.MOVED)) == 1
+    sender.produce(1, "p", epoch=1, relay=True)
+    assert len(sender.take(Kind.MOVED)) == 1
+    listener.settle(2, 1, 1)
+    assert listener.bounced == []
+
+
+# --- after a start ---------------------------------------------------------------------------------------
+
+
+def restart(files: FakeFiles, places: TestPlaces, names: EveryName) -> Scene:
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), places=places, names=names)
+    scene.settle_down()
+    return scene
+
+
+def written(files: FakeFiles, names: EveryName, *, seal: bool = False) -> None:
+    """A life in which q got a message, in epoch 3."""
+    scene = restart(files, TestPlaces(q=(0, 3)), names)
+    peer = scene.peer()
+    peer.produce(1, "q", epoch=3)
+    peer.send(1, 1, [b"x"])
+    if seal:
+        peer.ask("seal", queue="q", epoch=3)
+    scene.settle_down()
+    scene.store.close()
+
+
+def ready(scene: Scene, epoch: int) -> list[bytes] | None:
+    """What a consumer gets that opens the queue in that epoch; None when it is sent away."""
+    peer = scene.peer("looker", boot=99)
+    peer.consume(1, "q", 10, epoch=epoch, browse=True)
+    moved = bool(peer.take(Kind.MOVED))
+    assert peer.refusals == []
+    return None if moved else peer.messages(1)
+
+
+@pytest.mark.parametrize("epoch", [3, 5])
+def test_after_a_start_a_queue_is_served_in_the_epoch_of_its_placement(epoch: int) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names)
+    for _ in range(2):
+        scene = restart(files, TestPlaces(q=(0, epoch)), names)
+        assert ready(scene, epoch) == [b"x"]
+        queue = scene.engine._queues.find("q")
+        assert queue is not None
+        assert queue.epoch == epoch
+        scene.store.close()
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_after_a_start_a_queue_that_another_shard_owns_later_is_gone(seal: bool) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, seal=seal)
+    places = TestPlaces(q=(1, 4))
+    scene = restart(files, places, names)
+    assert ready(scene, 4) is None
+    assert scene.engine._queues.find("q") is None
+    assert scene.store.usage().live_bytes == 0
+    scene.store.close()
+    scene = restart(files, TestPlaces(), names)
+    assert scene.engine._queues.find("q") is None
+
+
+def test_after_a_start_a_sealed_queue_stays_sealed_until_its_placement_names_another_epoch() -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, seal=True)
+    places = TestPlaces(q=(0, 3))
+    scene = restart(files, places, names)
+    assert ready(scene, 3) is None
+    answer = scene.peer("shard-1", boot=50)
+    number = answer.ask("seal", queue="q", epoch=3)
+    scene.settle_down()
+    assert [each["queue"] for each in answer.answers[number][0]["states"]] == ["q"]
+    places.give("q", 0, 5)
+    assert ready(scene, 5) == [b"x"]
+
+
+def test_after_a_start_without_any_placement_a_queue_is_kept_and_served_when_one_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names)
+    places = TestPlaces()
+    with caplog.at_level(logging.WARNING):
+        scene = restart(files, places, names)
+    assert "does not say that queue q, which has 1 messages, is at this shard" in caplog.text
+    assert ready(scene, 3) is None
+    places.give("q", 0, 3)
+    assert ready(scene, 3) == [b"x"]
+
+
+def test_a_coordinator_that_was_set_back_does_not_make_two_owners(caplog: pytest.LogCaptureFixture) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names)
+    places = TestPlaces(q=(0, 3))
+    scene = restart(files, places, names)
+    peer = scene.peer()
+    peer.produce(1, "q", epoch=3)
+    places.give("q", 1, 2)
+    scene.refresh()
+    assert len(peer.take(Kind.MOVED)) == 1
+    assert "it is kept, not served" in caplog.text
+    assert ready(scene, 2) is None
+    places.give("q", 0, 4)
+    assert ready(scene, 4) == [b"x"]

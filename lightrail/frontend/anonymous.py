@@ -61,6 +61,9 @@ class ToAddress(IncomingLink):
     def _take_back(self) -> None:
         """The link's credit is small; what is too much in bytes keeps the socket from being read."""
 
+    def _wait(self) -> None:
+        """The link goes on: its other addresses may be at shards that are there."""
+
     def _top_up(self) -> None:
         self.owner.answered(self)
 

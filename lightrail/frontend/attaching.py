@@ -30,7 +30,7 @@ from lightrail.namespace.records import Name, Right
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.wire.home import Home
 
 log = logging.getLogger("lightrail.frontend.attaching")
 
@@ -94,8 +94,10 @@ class Attach:
         )
         self.connection.bound(bound, self.terms)
 
-    async def place(self) -> "tuple[ShardPeer, int] | None":
-        """The shard that the name is on, and the epoch there; None when the client has gone meanwhile.
+    async def place(self) -> "Home | None":
+        """Where the name is, for a link that is opened before the loop turns.
+
+        None when the client has gone meanwhile.
 
         Raises Refused when the name was deleted while we looked.
         """
@@ -219,42 +221,38 @@ async def _to_queue(attach: Attach) -> None:
         return
     if policy["delay"]:
         attach.terms.offered.append(DELAYED_DELIVERY)
-    place = await _to_send(attach)
-    if place is None:
+    home = await _to_send(attach)
+    if home is None:
         return
-    shard, epoch = place
     producer = ProducerLink(
         attach.connection,
         link,
-        shard,
+        home,
         number=attach.number,
         queue=attach.record.name,
-        epoch=epoch,
         label=label_of(link),
     )
     attach.bind(producer)
-    shard.open_producer(producer)
+    home.open_producer(producer)
 
 
 async def _to_connection_point(attach: Attach) -> None:
     if attach.link.is_sender:
         await _consume(attach, relay=True)
         return
-    place = await _to_send(attach)
-    if place is None:
+    home = await _to_send(attach)
+    if home is None:
         return
-    shard, epoch = place
     relay = RelayLink(
         attach.connection,
         attach.link,
-        shard,
+        home,
         number=attach.number,
         name=attach.record.name,
-        epoch=epoch,
         label=label_of(attach.link),
     )
     attach.bind(relay)
-    shard.open_producer(relay)
+    home.open_producer(relay)
 
 
 async def _to_router(attach: Attach) -> None:
@@ -273,7 +271,7 @@ async def _to_router(attach: Attach) -> None:
     router.start()
 
 
-async def _to_send(attach: Attach) -> "tuple[ShardPeer, int] | None":
+async def _to_send(attach: Attach) -> "Home | None":
     """The place of what the client sends to."""
     _bound_size(attach)
     return await attach.place()
@@ -291,17 +289,14 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     options = consumer_options(link, attach.record.name)
     options.relay = relay
     options.filter, attach.terms.filter = source_filter(link.source)
-    place = await attach.place()
-    if place is None:
+    home = await attach.place()
+    if home is None:
         return
-    shard, epoch = place
-    consumer = ConsumerLink(
-        attach.connection, link, shard, number=attach.number, options=options, epoch=epoch
-    )
+    consumer = ConsumerLink(attach.connection, link, home, number=attach.number, options=options)
     attach.bind(consumer)
     # Credit often comes with the attach, before we know where the queue is.
     consumer.start(link.limit, link.drain)
-    shard.open_consumer(consumer)
+    home.open_consumer(consumer)
 
 
 async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
@@ -314,7 +309,7 @@ async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
     try:
         owner = connection.session_owner(link.session)
         record = await resolve(connection, name_of(address), Right.SEND, owner)
-        place = await frontend.place(record.name) if record.role is Role.QUEUE else None
+        home = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
         raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None
     except CoordinatorError:
@@ -324,9 +319,8 @@ async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
         return None
     name, number, label = record.name, frontend.next_link(), label_of(link)
     made: AddressProducer | AddressRouter
-    if place is not None:
-        shard, epoch = place
-        made = AddressProducer(connection, link, shard, number=number, queue=name, epoch=epoch, label=label)
+    if home is not None:
+        made = AddressProducer(connection, link, home, number=number, queue=name, label=label)
     elif record.role is Role.ROUTER:
         made = AddressRouter(connection, link, number=number, router=name, label=label)
     else:
@@ -339,8 +333,8 @@ async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
     made.belongs(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
     if isinstance(made, AddressRouter):
         made.start()
-    else:
-        shard.open_producer(made)
+    elif home is not None:
+        home.open_producer(made)
     return made
 
 

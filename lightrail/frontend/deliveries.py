@@ -24,7 +24,7 @@ from lightrail.wire.shards import Consumer
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.wire.home import Home
 
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
@@ -32,7 +32,7 @@ OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 
 
 class ConsumerLink(Consumer):
-    """One outgoing link (the client receives) bound to a queue of a shard."""
+    """One outgoing link (the client receives) bound to a queue."""
 
     __slots__ = (
         "_again",
@@ -42,6 +42,7 @@ class ConsumerLink(Consumer):
         "_connection",
         "_drain",
         "_draining",
+        "_home",
         "_limit",
         "_link",
         "_mean_size",
@@ -49,27 +50,23 @@ class ConsumerLink(Consumer):
         "_presettled",
         "_said_limit",
         "_sent",
-        "_shard",
         "_unsettled",
         "_unsettled_bytes",
-        "epoch",
     )
 
     def __init__(
         self,
         connection: "ClientConnection",
         link: "Link",
-        shard: "ShardPeer",
+        home: "Home",
         *,
         number: int,
         options: ConsumerOpen,
-        epoch: int,
     ) -> None:
         self.number = number
-        self.epoch = epoch
         self._connection = connection
         self._link = link
-        self._shard = shard
+        self._home = home
         self._options = options
         self._presettled = options.presettled
         self._attached = False
@@ -124,12 +121,12 @@ class ConsumerLink(Consumer):
         self._settled(last - first + 1)
         code, body = self._encode_outcome(event.state)
         self._connection.frontend.counts.outcomes[code] += last - first + 1
-        self._shard.post(
+        self._home.post(
             frame(
                 Kind.SETTLE,
                 flags=code,
                 link=self.number,
-                epoch=self.epoch,
+                epoch=self._home.epoch,
                 count=last - first + 1,
                 number=first,
                 body=body,
@@ -164,16 +161,23 @@ class ConsumerLink(Consumer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens this consumer at the shard with the credit that is left."""
+        """Opens this consumer at the shard with the credit that is left.
+
+        Where its queue moved, the client holds what it held. Where the shard was started again, all of that
+        is back in the queue.
+        """
         if self._closed:
             return
-        self._base = self._options.first = self._sent
-        self._shard.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.epoch, body=self._options.encode())
+        self._options.first = self._sent
+        self._options.resume = self._home.resumes
+        if not self._home.resumes:
+            self._base = self._sent
+            self._settled(self._unsettled)
+        self._home.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
         )
         self._said_limit = self._sent
         self._draining = self._again = False
-        self._settled(self._unsettled)
         self._say_credit(force=True)
 
     def ready(self) -> None:
@@ -275,7 +279,7 @@ class ConsumerLink(Consumer):
         if not self._closed:
             self._leave()
         if not self._connection.frontend.stopping:
-            self._shard.close_consumer(self.number)
+            self._home.close_consumer(self.number)
         # Else our goodbye brings it back: the end of the broker is no failed delivery.
 
     def _leave(self) -> None:
@@ -319,12 +323,12 @@ class ConsumerLink(Consumer):
             return
         self._said_limit = limit
         self._draining = self._drain
-        self._shard.post(
+        self._home.post(
             frame(
                 Kind.CREDIT,
                 flags=DRAIN if self._drain else 0,
                 link=self.number,
-                epoch=self.epoch,
+                epoch=self._home.epoch,
                 number=limit,
             )
         )

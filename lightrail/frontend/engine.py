@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import zmq
-
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.fleet import Fleet
 from lightrail.frontend import cbs, control, management
 from lightrail.frontend.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.auth import Authentication, Authenticator
@@ -37,8 +36,9 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.control import ControlServer
+from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
 
 log = logging.getLogger("lightrail.frontend")
 
@@ -67,7 +67,17 @@ class Frontend:
         self.by_number: dict[int, ClientConnection] = {}
         """The same in the order in which they came."""
         self.half_open = 0
-        self.shards: dict[int, ShardPeer] = {}
+        self.fleet = Fleet(
+            coordinator,
+            loop,
+            name=name,
+            boot=boot,
+            now_ms=lambda: self.now_ms(),
+            schedule_flush=self.schedule_flush,
+            flush=self._flush,
+            shard_wait_ms=settings.shard_wait,
+        )
+        self.shards: dict[int, ShardPeer] = self.fleet.peers
         self.directory = Directory(
             coordinator, auto_create=settings.auto_create, now_ms=lambda: self.now_ms()
         )
@@ -86,15 +96,12 @@ class Frontend:
         self.nodes = Nodes(
             {management.ADDRESS: Management(self.service, self), cbs.ADDRESS: Cbs(authenticator)}
         )
-        self._coordinator = coordinator
         self._authenticator = authenticator
         self._loop = loop
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._flush_scheduled = False
         self._links = itertools.count(1)
         self._numbers = itertools.count(1)
         self._control: ControlServer | None = None
-        self._routes: dict[str, tuple[int, int]] = {}
         self._placing: dict[str, asyncio.Future[tuple[int, int]]] = {}
         self._using: dict[str, asyncio.Future[Name]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,63 +121,49 @@ class Frontend:
 
     def add_shard(self, shard: int, address: str) -> None:
         """Connects to a shard; it may come later."""
-        self.shards[shard] = ShardPeer(
-            self._loop,
-            self._context,
-            shard=shard,
-            address=address,
-            frontend=self.name,
-            boot=self.boot,
-            now_ms=self.now_ms,
-            schedule_flush=self.schedule_flush,
-            flush=self._flush,
-        )
+        self.fleet.add(shard, address)
 
     def listen_to_gateways(self, address: str) -> None:
         """Binds the control socket. Raises zmq.ZMQError where the address can't be had."""
-        self._control = ControlServer(self._loop, self._context, address, control.operations(self))
+        self._control = ControlServer(self._loop, self.fleet.context, address, control.operations(self))
 
     def not_ready(self) -> str | None:
-        """Why this frontend does not serve, or None: every shard has greeted us."""
-        away = [str(shard) for shard, peer in self.shards.items() if peer.state is not State.SERVING]
-        self.counts.shards_connected = len(self.shards) - len(away)
-        return f"waiting for shard {', '.join(away)}" if away else None
+        """Why this frontend does not serve, or None: see Fleet."""
+        self.counts.shards_connected = len(self.shards) - len(self.fleet.away())
+        return self.fleet.not_ready()
 
-    async def place(self, queue: str) -> tuple[ShardPeer, int]:
-        """The shard and the epoch of a queue; a new queue is placed by the coordinator and remembered."""
-        known = self._routes.get(queue)
+    async def place(self, queue: str) -> Home:
+        """The home of a queue, for a link that is opened before the loop turns; a new queue is placed."""
+        return self.fleet.homes.at(queue, await self.find(queue))
+
+    async def find(self, queue: str) -> tuple[int, int]:
+        """The shard and the epoch of a queue; a new queue is placed by the coordinator."""
+        known = self.fleet.where(queue)
         if known is None:
             # One look-up per name: many links of one queue often come together.
             pending = self._placing.get(queue)
             if pending is None:
-                pending = self._placing[queue] = asyncio.ensure_future(self._ask(queue))
+                pending = self._placing[queue] = asyncio.ensure_future(self.fleet.place(queue))
             try:
                 known = await asyncio.shield(pending)
             finally:
                 self._placing.pop(queue, None)
-            if len(self._routes) >= limits.QUEUES_MAX:
-                self._routes.clear()
-            self._routes[queue] = known
-        return self.shards[known[0]], known[1]
+        return known
 
-    def placed(self, queue: str) -> tuple[ShardPeer, int] | None:
-        """The same if it is known here, else None."""
-        known = self._routes.get(queue)
-        return None if known is None else (self.shards[known[0]], known[1])
-
-    async def _ask(self, queue: str) -> tuple[int, int]:
-        placement = await self._coordinator.placement(queue) or await self._coordinator.place(queue)
-        return placement.shard, placement.epoch
+    def placed(self, queue: str) -> ShardPeer | None:
+        """The shard of a queue if both are known here, else None."""
+        known = self.fleet.where(queue)
+        return None if known is None else self.fleet.peer(known[0])
 
     async def ask_shard(self, queue: str, op: str, fields: dict[str, Any]) -> Answer:
         """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
-        shard, _ = await self.place(queue)
-        return await shard.request(op, {"queue": queue, **fields})
+        return await self.fleet.request(queue, op, fields)
 
     # --- names -----------------------------------------------------------------------------------------
 
     def poll(self) -> None:
         """Takes in what others have changed; links that lost their name or right end."""
+        self.fleet.refresh()
         try:
             self.directory.refresh()
         except CoordinatorError as error:
@@ -194,18 +187,16 @@ class Frontend:
 
     def forget_route(self, name: str) -> None:
         """Where the name is will be asked anew."""
-        self._routes.pop(name, None)
+        self.fleet.forget(name)
 
     def _names_changed(self, changes: Changes) -> None:
         for name in changes.names:
             self.forget_route(name)
-            self.forget_route(names.dead_letter_name(name))
 
     async def _is_empty(self, queue: str) -> bool:
         """Whether a queue holds no message, as its shard says; False where that can't be known now."""
         try:
-            shard, _ = await self.place(queue)
-            found = (await shard.request("queue", {"queue": queue})).fields
+            found = (await self.ask_shard(queue, "queue", {})).fields
         except (CoordinatorError, ShardAway, ShardRefused):
             return False
         return not any(int(found[state]) for state in ("ready", "delayed", "in_flight"))
@@ -297,8 +288,7 @@ class Frontend:
             except Exception:
                 log.exception("a connection could not be written to; it is ended")
                 connection.abort()
-        for peer in self.shards.values():
-            peer.flush()
+        self.fleet.flush()
 
     # --- deadlines -------------------------------------------------------------------------------------
 
@@ -366,13 +356,12 @@ class Frontend:
         if self._timer is not None:
             self._timer.cancel()
         self._flush()
-        for peer in self.shards.values():
-            peer.close()
+        self.fleet.close()
         if self._control is not None:
             self._control.close()
         for task in list(self._tasks):
             task.cancel()
-        self._context.term()
+        self.fleet.end()
 
     async def _until(self, done: Callable[[], bool], deadline: float) -> None:
         """Waits for what ends with the process; asked again every few milliseconds, once in its life."""

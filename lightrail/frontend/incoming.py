@@ -39,6 +39,7 @@ class IncomingLink(Producer):
         "_mean_size",
         "_unanswered_bytes",
         "_unanswered_messages",
+        "_waits",
     )
 
     def __init__(self, connection: "ClientConnection", link: "Link", number: int) -> None:
@@ -48,6 +49,8 @@ class IncomingLink(Producer):
         self._attached = False
         self._closed = False
         self._held_back = False
+        self._waits = False
+        """Its shard is away for longer than senders wait."""
         self._unanswered_messages = 0
         self._unanswered_bytes = 0
         self._mean_size = 1024.0
@@ -119,6 +122,20 @@ class IncomingLink(Producer):
             self._top_up()
             self._connection.touch()
 
+    def _wait(self) -> None:
+        """No more is taken until the shard is back; what a client sends all the same waits for it."""
+        self._waits = True
+        if self._attached and not self._closed and self._link.credit:
+            self._link.grant(0)
+            self._connection.touch()
+
+    def _go_on_after_wait(self) -> None:
+        if self._waits:
+            self._waits = False
+            if self._attached and not self._closed:
+                self._top_up()
+                self._connection.touch()
+
     def _give(self, count: int, size: int) -> None:
         """So many messages have their answer, or will get none."""
         self._unanswered_messages -= count
@@ -142,7 +159,7 @@ class IncomingLink(Producer):
 
     def _top_up(self) -> None:
         """Grants credit when at least half of the window is free: one flow for many messages."""
-        if self._connection.frontend.stopping or self._held_back:
+        if self._connection.frontend.stopping or self._held_back or self._waits:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
         window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))

@@ -46,6 +46,7 @@ async def serve(process: Process) -> None:
         loop=loop,
     )
     await frontend.lifetimes.sweep()
+    frontend.fleet.refresh()
     for shard in range(await coordinator.shards() or settings.shards):
         frontend.add_shard(shard, process.shard_address(shard))
     frontend.listen_to_gateways(control_address(process.sockets, process.id))

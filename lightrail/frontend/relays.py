@@ -20,7 +20,7 @@ from lightrail.wire.shards import Producer
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.wire.home import Home
 
 
 class Passing:
@@ -45,7 +45,7 @@ class RelayLink(Producer):
         "_base",
         "_closed",
         "_connection",
-        "_epoch",
+        "_home",
         "_label",
         "_limit",
         "_link",
@@ -53,26 +53,23 @@ class RelayLink(Producer):
         "_next",
         "_passing",
         "_sent",
-        "_shard",
     )
 
     def __init__(
         self,
         connection: "ClientConnection",
         link: "Link",
-        shard: "ShardPeer",
+        home: "Home",
         *,
         number: int,
         name: str,
-        epoch: int,
         label: str = "",
     ) -> None:
         self.number = number
         self._connection = connection
         self._link = link
-        self._shard = shard
+        self._home = home
         self._name = name
-        self._epoch = epoch
         self._label = label
         self._attached = False
         self._closed = False
@@ -101,10 +98,10 @@ class RelayLink(Producer):
         frontend.counts.messages_received += count
         frontend.counts.message_bytes_received += size
         frontend.intake.took(self._connection, size)
-        self._shard.post(
+        self._home.post(
             enqueue(
                 self.number,
-                self._epoch,
+                self._home.epoch,
                 number,
                 ends.tobytes(),
                 payloads,
@@ -129,11 +126,11 @@ class RelayLink(Producer):
             self._connection.touch()
         if self._closed:
             return
-        self._shard.post(
+        self._home.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._epoch,
+                epoch=self._home.epoch,
                 body=ProducerOpen(self._name, relay=True, label=self._label).encode(),
             )
         )
@@ -184,6 +181,13 @@ class RelayLink(Producer):
             self._closed = True
             self._connection.refuse_link(self._link, self._attached, refusal)
 
+    def give_up(self) -> None:
+        """The shard is away for too long: what has no outcome will hardly get one."""
+        for number in list(self._passing):
+            self._end(number, RELEASED)
+        self._limit = self._sent
+        self._grant()
+
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -192,7 +196,7 @@ class RelayLink(Producer):
             self._closed = True
             for number in list(self._passing):
                 self._end(number, RELEASED)
-            self._shard.close_producer(self.number)
+            self._home.close_producer(self.number)
 
     def _grant(self) -> None:
         if not self._attached or self._closed or self._connection.frontend.stopping:

@@ -4,17 +4,21 @@ A batch goes through the plan when it comes, and becomes one frame per set of qu
 (wire/lanes.py). It is accepted when every frame that carries it is; messages of a frame that is refused are
 rejected with the frame's reason. While the shard of a queue has to be asked for, or nobody has subscribed yet
 and the policy lets senders wait, batches wait in their order; credit bounds how many.
+
+When a queue moves, its shard gives frames for it back, with all that were behind them. They are sent where
+the queues are then, in their order, before anything else of the link.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.amqp.events import ACCEPTED, Transfers
+from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink
+from lightrail.frontend.transfers import FAILED
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
@@ -27,6 +31,11 @@ if TYPE_CHECKING:
     from lightrail.wire.shards import ShardPeer
 
 log = logging.getLogger("lightrail.frontend.routing")
+
+
+AWAY: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
+PERHAPS: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")
+"""Why messages are given up; they are released, or modified with delivery-failed, and not rejected."""
 
 
 class RoutedBatch:
@@ -70,7 +79,20 @@ class RoutedBatch:
 class RouterLink(IncomingLink):
     """One incoming link (the client sends) bound to a router."""
 
-    __slots__ = ("_has_timer", "_label", "_lanes", "_looking_up", "_plan", "_splits", "_waiting", "router")
+    __slots__ = (
+        "_adrift",
+        "_has_timer",
+        "_label",
+        "_lanes",
+        "_leaving",
+        "_looking_up",
+        "_moved",
+        "_pause_ms",
+        "_plan",
+        "_splits",
+        "_waiting",
+        "router",
+    )
 
     def __init__(
         self, connection: "ClientConnection", link: "Link", *, number: int, router: str, label: str = ""
@@ -86,6 +108,12 @@ class RouterLink(IncomingLink):
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
         self._has_timer = False
+        self._moved = connection.frontend.fleet.moved
+        self._leaving: list[Lane] = []
+        """Lanes with something on its way to a queue that is elsewhere now: what comes next waits for it."""
+        self._adrift: list[Load] = []
+        """What shards gave back, in order."""
+        self._pause_ms = limits.HOME_RETRY_MS
 
     def start(self) -> None:
         """Answers the attach: there is no shard to wait for."""
@@ -100,13 +128,17 @@ class RouterLink(IncomingLink):
         attributes = Attributes(durable, priority, expires, event.message_format)
         batch = RoutedBatch(event, size, attributes, now_ms)
         self._take(batch.count, size)
-        if self._waiting or not self._route(batch, now_ms):
+        if self._waiting or self._adrift or not self._route(batch, now_ms):
             self._waiting.append(batch)
 
     def _route(self, batch: RoutedBatch, now_ms: int) -> bool:
         """Sends a batch on its way, or refuses it; False when it has to wait."""
         frontend = self._connection.frontend
         frontend.poll()
+        if self._moved != frontend.fleet.moved:
+            self._follow()
+        if self._leaving and any(not lane.is_idle for lane in self._leaving):
+            return False
         plan = frontend.routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:
             self._plan = plan
@@ -151,12 +183,11 @@ class RouterLink(IncomingLink):
         by_shard: dict[int, tuple[Lane, list[str]]] = {}
         complete = True
         for queue in queues:
-            place = self._connection.frontend.placed(queue)
-            if place is None:
+            peer = self._connection.frontend.placed(queue)
+            if peer is None:
                 unknown.append(queue)
                 complete = False
                 continue
-            peer, _ = place
             by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
         most = limits.ROUTE_TARGETS_MAX
         found = [
@@ -170,11 +201,89 @@ class RouterLink(IncomingLink):
 
     def _lane(self, peer: "ShardPeer") -> Lane:
         lane = self._lanes.get(peer.shard)
-        if lane is None:
+        if lane is None or lane.peer is not peer:
             lane = self._lanes[peer.shard] = Lane(
-                peer, self.number, label=self._label, stored=self._stored, refused=self._refused
+                peer,
+                self._connection.frontend.next_link(),
+                label=self._label,
+                stored=self._stored,
+                refused=self._refused,
+                displaced=self._displaced,
+                given_up=self._given_up,
+                returned=self._go_on_after_wait,
             )
         return lane
+
+    # --- queues that move ------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Some queues are elsewhere: what is on its way to them goes before what comes next."""
+        fleet = self._connection.frontend.fleet
+        self._moved = fleet.moved
+        self._splits.clear()
+        self._leaving = [
+            lane
+            for lane in self._lanes.values()
+            if not lane.is_idle
+            and any(
+                place is not None and place[0] != lane.peer.shard
+                for queues in lane.sets_under_way()
+                for place in map(fleet.where, queues)
+            )
+        ]
+
+    def _displaced(self, loads: list[Load]) -> None:
+        """A shard gave these back: they are sent anew when it is known where to, or after a short wait."""
+        self._splits.clear()
+        if not self._adrift:
+            self._connection.frontend.spawn(self._send_again())
+        self._adrift += loads
+
+    async def _send_again(self) -> None:
+        frontend = self._connection.frontend
+        await frontend.fleet.homes.change(self._pause_ms)
+        self._pause_ms = min(2 * self._pause_ms, limits.HOME_RETRY_MS_MAX)
+        loads: list[Load] = []
+        try:
+            for queue in {queue for load in self._adrift for queue in load.queues}:
+                await frontend.find(queue)
+        except Exception:
+            log.exception("where the queues of %s are now can't be known", self.router)
+            frontend.spawn(self._send_again())
+            return
+        loads, self._adrift = self._adrift, []
+        self._follow()
+        for place, load in enumerate(loads):
+            unknown: list[str] = []
+            ways = self._split(load.queues, unknown)
+            if unknown:
+                # The shard of one has not been heard of yet.
+                self._adrift = loads[place:]
+                frontend.spawn(self._send_again())
+                return
+            self._send_elsewhere(load, ways)
+        self.go_on()
+
+    def _send_elsewhere(self, load: Load, ways: list[tuple[Lane, frozenset[str]]]) -> None:
+        batch: RoutedBatch = load.batch
+        indices = load.indices[load.accepted :]
+        payloads = [batch.payloads[index] for index in indices]
+        for lane, queues in ways:
+            repeated = Load(batch, queues, indices, is_repeated=load.is_repeated)
+            batch.loads.append(repeated)
+            batch.outstanding += 1
+            lane.send(repeated, payloads, batch.attributes)
+            if self._closed:
+                lane.abandon()
+        batch.loads.remove(load)
+        self._stored([load])
+
+    def _given_up(self, loads: list[Load]) -> None:
+        """A shard is away for longer than senders wait."""
+        for load in loads:
+            load.batch.refuse(load.indices, PERHAPS if load.may_be_stored else AWAY)
+        self._wait()
+        self._stored(loads)
 
     # --- what has to wait ------------------------------------------------------------------------------
 
@@ -205,7 +314,10 @@ class RouterLink(IncomingLink):
         refusal: Refusal | None = None
         try:
             for queue in queues:
-                await self._connection.frontend.place(queue)
+                await self._connection.frontend.find(queue)
+                if self._connection.frontend.placed(queue) is None:
+                    # Its shard has not been heard of yet.
+                    await self._connection.frontend.fleet.homes.change(limits.HOME_RETRY_MS_MAX)
         except Exception:
             log.exception("the coordinator could not say where the queues of %s are", self.router)
             refusal = Refusal(conditions.INTERNAL_ERROR, "the place of a queue is not known; try again")
@@ -217,7 +329,7 @@ class RouterLink(IncomingLink):
 
     def go_on(self) -> None:
         """Something has changed that batches may be waiting for."""
-        if self._looking_up:
+        if self._looking_up or self._adrift:
             return
         waiting = self._waiting
         while waiting and self._route(waiting[0], self._connection.frontend.now_ms()):
@@ -234,6 +346,11 @@ class RouterLink(IncomingLink):
                 finished.append(batch)
         if finished:
             self._finish(finished)
+        self._pause_ms = limits.HOME_RETRY_MS
+        if self._leaving and all(lane.is_idle for lane in self._leaving):
+            self._leaving.clear()
+            # Not within the answers of a lane.
+            self._connection.frontend.later(0, self.go_on)
 
     def _refused(self, load: Load, refusal: Refusal) -> None:
         if refusal.condition in QUEUE_AWAY and not load.is_repeated and not refusal.accepted:
@@ -280,7 +397,7 @@ class RouterLink(IncomingLink):
             )
         for group in groups:
             for queue in group.queues:
-                await frontend.place(queue)
+                await frontend.find(queue)
         for group in groups:
             parts: dict[frozenset[str], tuple[list[int], list[bytes]]] = {}
             for index, payload in zip(group.indices, group.payloads, strict=True):
@@ -353,7 +470,12 @@ class RouterLink(IncomingLink):
             if index < batch.count and refused.get(index) == refusal:
                 continue
             state: Any = ACCEPTED
-            if refusal is not None:
+            if refusal is AWAY:
+                # Where a copy of it is stored elsewhere, it can't be said that nothing has happened.
+                state = FAILED if len(batch.loads) > 1 else RELEASED
+            elif refusal is PERHAPS:
+                state = FAILED
+            elif refusal is not None:
                 error = AmqpError(condition=Symbol(refusal.condition), description=refusal.description)
                 state = Rejected(error=error)
             self._link.settle(batch.first_id + start, batch.first_id + index - 1, state)

@@ -147,7 +147,7 @@ def _policy(link: "Link", asked: Wanted) -> Policy:
 async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
     """Opens the link at the queue; False when the client has gone meanwhile."""
     link, frontend, terms = attach.link, attach.frontend, attach.terms
-    shard, epoch = await frontend.place(record.name)
+    home = await frontend.place(record.name)
     if not attach.open:
         return False
     options = consumer_options(link, record.name)
@@ -159,12 +159,10 @@ async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
         terms.at_close = lambda: unsubscribe(frontend, record, asked.shared)
         link.source.durable = KEPT
         link.source.expiry_policy = NEVER
-    consumer = ConsumerLink(
-        attach.connection, link, shard, number=attach.number, options=options, epoch=epoch
-    )
+    consumer = ConsumerLink(attach.connection, link, home, number=attach.number, options=options)
     attach.bind(consumer)
     consumer.start(link.limit, link.drain)
-    shard.open_consumer(consumer)
+    home.open_consumer(consumer)
     return True
 
 

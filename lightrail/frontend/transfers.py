@@ -2,10 +2,10 @@
 
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from lightrail.amqp.events import ACCEPTED, Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink
 from lightrail.wire.frames import Kind, enqueue, frame
@@ -14,7 +14,11 @@ from lightrail.wire.messages import ProducerOpen, Refusal
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
-    from lightrail.wire.shards import ShardPeer
+    from lightrail.wire.home import Home
+
+
+FAILED: Final = Modified(delivery_failed=True)
+"""The outcome of messages that a shard may have stored before it went away."""
 
 
 class Batch:
@@ -31,27 +35,27 @@ class Batch:
 
 
 class ProducerLink(IncomingLink):
-    """One incoming link (the client sends) bound to a queue of a shard."""
+    """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_label", "_next", "_shard", "_unanswered", "epoch", "queue")
+    __slots__ = ("_home", "_label", "_next", "_said_to", "_unanswered", "queue")
 
     def __init__(
         self,
         connection: "ClientConnection",
         link: "Link",
-        shard: "ShardPeer",
+        home: "Home",
         *,
         number: int,
         queue: str,
-        epoch: int,
         label: str = "",
     ) -> None:
         super().__init__(connection, link, number)
         self.queue = queue
-        self.epoch = epoch
         self._label = label
-        self._shard = shard
+        self._home = home
         self._next = 1
+        self._said_to = 0
+        """Batches numbered below it may have reached a shard; of use only while none is there."""
         self._unanswered: dict[int, Batch] = {}
 
     # --- from the client -------------------------------------------------------------------------------
@@ -67,7 +71,7 @@ class ProducerLink(IncomingLink):
         self._next = number + 1
         part = enqueue(
             self.number,
-            self.epoch,
+            self._home.epoch,
             number,
             ends.tobytes(),
             payloads,
@@ -79,25 +83,26 @@ class ProducerLink(IncomingLink):
             size=size,
         )
         self._unanswered[number] = Batch(part, event.first_delivery_id, count, size, event.settled)
-        self._shard.post(part)
+        self._home.post(part)
         self._take(count, size)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens this producer at the shard and sends what was never answered, in order."""
-        self._shard.post(
+        """Opens this producer at the shard and sends what was never answered, in order and unchanged."""
+        self._home.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self.epoch,
+                epoch=self._home.epoch,
                 body=ProducerOpen(self.queue, label=self._label).encode(),
             )
         )
         for batch in self._unanswered.values():
-            self._shard.post(batch.part)
+            self._home.post(batch.part)
         if self._closed:
             self._abandon()
+        self._said_to = self._next
         self._connection.frontend.counts.batches_repeated += len(self._unanswered)
 
     def ready(self) -> None:
@@ -153,6 +158,36 @@ class ProducerLink(IncomingLink):
         self._unanswered.clear()
         self._end(refusal)
 
+    # --- while no shard is there -----------------------------------------------------------------------
+
+    def away(self) -> None:
+        """See Producer."""
+        self._said_to = self._next
+
+    def give_up(self) -> None:
+        """What was sent and not answered is the client's again: released where no shard can have it. There is
+        no credit until the shard is back. What was sent settled still waits: nobody could be told; so does
+        what a client left behind when it went."""
+        if self._closed:
+            return
+        count = size = 0
+        for number, batch in list(self._unanswered.items()):
+            if batch.settled:
+                continue
+            del self._unanswered[number]
+            count += batch.count
+            size += batch.size
+            state = FAILED if number < self._said_to else RELEASED
+            self._link.settle(batch.first_id, batch.first_id + batch.count - 1, state)
+        self._connection.frontend.counts.messages_refused += count
+        self._wait()
+        if count:
+            self._done(count, size)
+
+    def back(self) -> None:
+        """See Producer."""
+        self._go_on_after_wait()
+
     # --- the end ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -163,12 +198,12 @@ class ProducerLink(IncomingLink):
         if self._unanswered:
             self._abandon()
         else:
-            self._shard.close_producer(self.number)
+            self._home.close_producer(self.number)
 
     def _abandon(self) -> None:
-        self._shard.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
+        self._home.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
     def _done(self, count: int, size: int) -> None:
         self._give(count, size)
         if self._closed and not self._unanswered:
-            self._shard.close_producer(self.number)
+            self._home.close_producer(self.number)

@@ -54,6 +54,13 @@ def unknown(name: str) -> Problem:
     )
 
 
+def away(name: str) -> Problem:
+    """A message waited for a shard that was not there all the time."""
+    return Problem(
+        503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN
+    )
+
+
 def problem_of(error: Exception) -> Problem | None:
     """How an error that is no mistake of ours is told; None for the others."""
     match error:

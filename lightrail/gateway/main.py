@@ -4,8 +4,6 @@ import asyncio
 import os
 import secrets
 import sys
-from contextlib import suppress
-from typing import Final
 
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.gateway.app import Gateway
@@ -18,9 +16,6 @@ from lightrail.model.settings import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import process
 
-GREETING_TIME_MAX_S: Final = 5.0
-"""How long the start waits for the shards; with one that is away the gateway serves what it can."""
-
 
 async def serve(process: process.Process) -> None:
     """Serve until told to stop."""
@@ -29,6 +24,7 @@ async def serve(process: process.Process) -> None:
     members = Members()
     process.on_message = members.update
     shards = Shards(coordinator, asyncio.get_running_loop(), name=process.name, boot=secrets.randbits(32))
+    shards.fleet.refresh()
     for shard in range(await coordinator.shards() or settings.shards):
         shards.add(shard, process.shard_address(shard))
 
@@ -50,8 +46,7 @@ async def serve(process: process.Process) -> None:
     await gateway.callers.refresh()
     tls = tls_context(settings) if settings.https is not None else None
     runner, ports = await listen(gateway.application(), (settings.http, None), (settings.https, tls))
-    with suppress(TimeoutError):
-        await asyncio.wait_for(shards.until_serving(), GREETING_TIME_MAX_S)
+    await shards.fleet.until_ready()
     sweeping = asyncio.create_task(sweep(gateway))
     try:
         here = Endpoint(settings.http.host, ports[0])

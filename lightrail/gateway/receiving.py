@@ -22,8 +22,9 @@ from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.home import Home
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import Consumer, ShardPeer, State
+from lightrail.wire.shards import Consumer
 
 log = logging.getLogger("lightrail.gateway.receiving")
 
@@ -119,13 +120,13 @@ class Receivers:
             raise
 
     async def _open(self, record: Name) -> "QueueConsumer":
-        peer, epoch = await self.shards.route(record.name)
+        home = await self.shards.route(record.name)
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
             # One of a queue of this name that was deleted is ended by its shard.
-            consumer = QueueConsumer(self, peer, self.shards.next_link(), record, epoch)
+            consumer = QueueConsumer(self, home, self.shards.next_link(), record)
             self._consumers[record.name] = consumer
-            peer.open_consumer(consumer)
+            home.open_consumer(consumer)
         return consumer
 
     def changed(self, records: Iterable[Name]) -> None:
@@ -153,8 +154,8 @@ class QueueConsumer(Consumer):
         "_deadlines",
         "_drain_waiters",
         "_draining",
-        "_epoch",
         "_handed_out",
+        "_home",
         "_idle_since",
         "_idle_timer",
         "_key",
@@ -162,7 +163,6 @@ class QueueConsumer(Consumer):
         "_lock_ms",
         "_loop",
         "_next",
-        "_peer",
         "_receivers",
         "_said",
         "_saying",
@@ -175,7 +175,7 @@ class QueueConsumer(Consumer):
         "queue",
     )
 
-    def __init__(self, receivers: Receivers, peer: ShardPeer, number: int, record: Name, epoch: int) -> None:
+    def __init__(self, receivers: Receivers, home: Home, number: int, record: Name) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created
@@ -183,8 +183,7 @@ class QueueConsumer(Consumer):
         self.closed = False
         self._receivers = receivers
         self._loop = receivers.loop
-        self._peer = peer
-        self._epoch = epoch
+        self._home = home
         self._lock_ms = 0
         self._selfish = False
         """While it is there it keeps others out: it goes as soon as nobody waits."""
@@ -213,7 +212,7 @@ class QueueConsumer(Consumer):
     @property
     def away(self) -> bool:
         """Whether the shard is not there to say what it has."""
-        return self._peer.state is not State.SERVING
+        return not self._home.is_there
 
     def _read(self, policy: Policy) -> None:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
@@ -268,9 +267,11 @@ class QueueConsumer(Consumer):
         before = (self._lock_ms, self._selfish)
         self._read(policy)
         if (self._lock_ms, self._selfish) != before:
-            self._peer.close_consumer(self.number)
+            self._home.close_consumer(self.number)
             self.number = self._receivers.shards.next_link()
-            self._peer.open_consumer(self)
+            # Under a key of its own, even in the middle of a move.
+            self._key = ""
+            self._home.open_consumer(self)
 
     def close(self) -> None:
         """The gateway ends."""
@@ -282,14 +283,18 @@ class QueueConsumer(Consumer):
                 waiter.set_result(None)
         self._receivers.waiting -= self._live
         self._live = 0
-        self._peer.close_consumer(self.number)
+        self._home.close_consumer(self.number)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens this consumer under a new key: what was locked under the former one stays so there."""
-        self._key = secrets.token_hex(16)
-        self._next = self._said = self._handed_out = 0
+        """Opens this consumer under a new key: what was locked under the former one stays so there. Where its
+        queue moved, it goes on under the key that it has."""
+        resumes = self._home.resumes and bool(self._key)
+        if not resumes:
+            self._key = secrets.token_hex(16)
+            self._next = self._handed_out = 0
+        self._said = self._next
         self._at_once += self._drain_waiters
         self._drain_waiters = []
         self._draining = False
@@ -300,8 +305,10 @@ class QueueConsumer(Consumer):
             lock_ms=self._lock_ms,
             lock_key=self._key,
             label="http",
+            first=self._next,
+            resume=resumes,
         ).encode()
-        self._peer.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._epoch, body=body))
+        self._home.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
         self._say()
 
     def ready(self) -> None:
@@ -401,11 +408,15 @@ class QueueConsumer(Consumer):
             self._drain_waiters = asked
         self._said = limit
         flags = DRAIN if asked else 0
-        self._peer.post(frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._epoch, number=limit))
+        self._home.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=limit)
+        )
 
     def _post_settle(self, number: int, count: int, code: OutcomeCode) -> None:
-        self._peer.post(
-            frame(Kind.SETTLE, flags=code, link=self.number, epoch=self._epoch, count=count, number=number)
+        self._home.post(
+            frame(
+                Kind.SETTLE, flags=code, link=self.number, epoch=self._home.epoch, count=count, number=number
+            )
         )
 
     # --- time ------------------------------------------------------------------------------------------

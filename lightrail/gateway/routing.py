@@ -12,7 +12,7 @@ from lightrail.namespace.records import Name
 from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routing
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
-from lightrail.wire.shards import ShardPeer
+from lightrail.wire.shards import ShardAway, ShardPeer
 
 Carried = set[tuple[bytes, str]]
 """Contents of a message and the queues that have them."""
@@ -27,7 +27,6 @@ class RouterSender:
         self._loop = loop
         self._routing = Routing(directory)
         self._lanes: dict[int, Lane] = {}
-        self._number = shards.next_link()
         self._change: asyncio.Future[None] = loop.create_future()
         """Done when a name or subscription changes."""
         directory.listen(self._changed)
@@ -39,8 +38,10 @@ class RouterSender:
         time. Raises ShardAway.
         """
         carried: Carried = set()
-        refusal: Refusal | None = None
-        for _ in range(2):
+        until = self._loop.time() + limits.REQUEST_MS / 1000
+        pause_ms = limits.HOME_RETRY_MS
+        is_repeated = False
+        while True:
             plan = await self._plan(record)
             if plan.problem:
                 raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
@@ -52,11 +53,18 @@ class RouterSender:
             refusal = await self._spread(record.name, groups, message, carried)
             if refusal is None:
                 return
-            if refusal.condition not in QUEUE_AWAY:
+            if refusal.condition == conditions.MOVED:
+                # It was nowhere just then: what is not stored goes where the queues are now.
+                if self._loop.time() + pause_ms / 1000 > until:
+                    raise unknown(record.name)
+                await self._shards.fleet.homes.change(pause_ms)
+                pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+                continue
+            if refusal.condition not in QUEUE_AWAY or is_repeated:
                 break
+            is_repeated = True
             # A queue went away: what is there now gets the message, once.
             self._shards.forget(queue for group in groups for queue in group.queues)
-        assert refusal is not None
         raise refused(refusal.condition, refusal.description)
 
     def close(self) -> None:
@@ -88,7 +96,10 @@ class RouterSender:
                 by_shard: dict[int, tuple[ShardPeer, set[str]]] = {}
                 for queue in group.queues:
                     if (payload, queue) not in carried:
-                        peer, _ = await self._shards.route(queue)
+                        shard, _ = await self._shards.find(queue)
+                        peer = self._shards.fleet.peer(shard)
+                        if peer is None:
+                            raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is")
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
                 for peer, queues in by_shard.values():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))
@@ -103,13 +114,20 @@ class RouterSender:
             if load.batch.result() is None:
                 carried.update((payload, queue) for queue in load.queues)
         refusals = [each.result() for each in done if each.result() is not None]
+        # One that is final counts more than one that only says to look again.
+        refusals.sort(key=lambda refusal: refusal.condition == conditions.MOVED)
         return refusals[0] if refusals else None
 
     def _lane(self, peer: ShardPeer) -> Lane:
         lane = self._lanes.get(peer.shard)
-        if lane is None:
+        if lane is None or lane.peer is not peer:
             lane = self._lanes[peer.shard] = Lane(
-                peer, self._number, label="http", stored=_stored, refused=_refused
+                peer,
+                self._shards.next_link(),
+                label="http",
+                stored=_stored,
+                refused=_refused,
+                displaced=_displaced,
             )
         return lane
 
@@ -125,6 +143,11 @@ def _stored(loads: list[Load]) -> None:
     for load in loads:
         if not load.batch.done():
             load.batch.set_result(None)
+
+
+def _displaced(loads: list[Load]) -> None:
+    for load in loads:
+        _refused(load, Refusal(conditions.MOVED, accepted=load.accepted))
 
 
 def _refused(load: Load, refusal: Refusal) -> None:

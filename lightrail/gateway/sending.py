@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from time import monotonic
 
-from lightrail.gateway.errors import AGAIN, Problem, refused, unknown
+from lightrail.gateway.errors import AGAIN, Problem, away, refused, unknown
 from lightrail.gateway.outgoing import Outgoing
 from lightrail.gateway.routing import RouterSender
 from lightrail.gateway.shards import Shards
@@ -21,8 +21,9 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.home import Home
 from lightrail.wire.messages import ProducerOpen, Refusal
-from lightrail.wire.shards import Producer, ShardPeer
+from lightrail.wire.shards import Producer
 
 log = logging.getLogger("lightrail.gateway.sending")
 
@@ -71,7 +72,7 @@ class Sender:
             return None
         producer = self._producers.get(record.name)
         if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
-            peer, epoch = await self._shards.route(record.name)
+            home = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
             if producer is None or not producer.knows(record):
                 # Shards look at the directory when a producer is opened. Through the former one the message
@@ -79,9 +80,9 @@ class Sender:
                 if producer is not None:
                     producer.retire()
                 producer = self._producers[record.name] = QueueProducer(
-                    self, peer, self._shards.next_link(), record, epoch, self._loop
+                    self, home, self._shards.next_link(), record, self._loop
                 )
-                peer.open_producer(producer)
+                home.open_producer(producer)
                 self._watch()
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         return await producer.send(message, wait_ms)
@@ -134,14 +135,14 @@ class QueueProducer(Producer):
     """The gateway's link that sends to one queue."""
 
     __slots__ = (
-        "_epoch",
         "_held",
+        "_home",
         "_loop",
         "_next",
-        "_peer",
         "_refused",
         "_retired",
         "_revision",
+        "_said_to",
         "_sender",
         "_unanswered",
         "idle_since",
@@ -151,10 +152,9 @@ class QueueProducer(Producer):
     def __init__(
         self,
         sender: Sender,
-        peer: ShardPeer,
+        home: Home,
         number: int,
         record: Name,
-        epoch: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.number = number
@@ -163,10 +163,11 @@ class QueueProducer(Producer):
         self.idle_since: float | None = monotonic()
         """When the last answer was given, or None while messages are under way."""
         self._sender = sender
-        self._peer = peer
-        self._epoch = epoch
+        self._home = home
         self._loop = loop
         self._next = 1
+        self._said_to = 0
+        """Messages numbered below it may have reached a shard; of use only while none is there."""
         self._unanswered: dict[int, _Batch] = {}
         self._held: deque[_Batch] = deque()
         """What waits until everything has its answer: the shard refuses all that is not afresh."""
@@ -190,7 +191,7 @@ class QueueProducer(Producer):
             self._held.append(batch)
         else:
             self._post(batch)
-        timer = self._loop.call_later(wait_ms / 1000, _late, batch.answer, self.queue)
+        timer = self._loop.call_later(wait_ms / 1000, self._late, batch)
         try:
             return await batch.answer
         finally:
@@ -208,7 +209,7 @@ class QueueProducer(Producer):
         self._next = number + 1
         batch.part = enqueue(
             self.number,
-            self._epoch,
+            self._home.epoch,
             number,
             array("I", (size,)).tobytes(),
             (message.message,),
@@ -220,16 +221,21 @@ class QueueProducer(Producer):
             size=size,
         )
         self._unanswered[number] = batch
-        self._peer.post(batch.part)
+        self._home.post(batch.part)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
         """Opens this producer, and sends again what has no answer and is still waited for."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
-        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._epoch, body=body))
+        self._home.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
         for batch in self._unanswered.values():
-            self._peer.post(batch.part)
+            self._home.post(batch.part)
+        self._said_to = self._next
+
+    def away(self) -> None:
+        """See Producer."""
+        self._said_to = self._next
 
     def ready(self) -> None:
         """Nothing waits for it: frames are taken in order."""
@@ -268,7 +274,7 @@ class QueueProducer(Producer):
     def close(self) -> None:
         """Whoever still waits is told that nothing is known."""
         self._sender.forget(self)
-        self._peer.close_producer(self.number)
+        self._home.close_producer(self.number)
         self._fail(unknown(self.queue))
 
     def _turn(self) -> None:
@@ -282,7 +288,7 @@ class QueueProducer(Producer):
         if not self._unanswered:
             self.idle_since = monotonic()
             if self._retired:
-                self._peer.close_producer(self.number)
+                self._home.close_producer(self.number)
 
     def _fail(self, problem: Problem) -> None:
         for batch in (*self._unanswered.values(), *self._held):
@@ -291,7 +297,7 @@ class QueueProducer(Producer):
         self._unanswered.clear()
         self._held.clear()
 
-
-def _late(answer: "asyncio.Future[Stored]", queue: str) -> None:
-    if not answer.done():
-        answer.set_exception(unknown(queue))
+    def _late(self, batch: _Batch) -> None:
+        if not batch.answer.done():
+            never_said = not batch.number or (not self._home.is_there and batch.number >= self._said_to)
+            batch.answer.set_exception(away(self.queue) if never_said else unknown(self.queue))

@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import zmq
-
 from lightrail.cluster.coordinator import Coordinator
-from lightrail.model import limits
+from lightrail.cluster.fleet import Fleet
+from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardPeer, State
+from lightrail.wire.shards import ShardPeer
 
 
 class _Turn:
@@ -35,13 +34,17 @@ class Shards:
     def __init__(
         self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop, *, name: str, boot: int
     ) -> None:
-        self.peers: dict[int, ShardPeer] = {}
-        self._coordinator = coordinator
+        self.fleet = Fleet(
+            coordinator,
+            loop,
+            name=name,
+            boot=boot,
+            now_ms=self.now_ms,
+            schedule_flush=self._schedule_flush,
+            flush=self._flush,
+        )
+        self.peers: dict[int, ShardPeer] = self.fleet.peers
         self._loop = loop
-        self._name = name
-        self._boot = boot
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._routes: dict[str, tuple[int, int]] = {}
         self._turns: dict[str, _Turn] = {}
         """Names that are being looked up."""
         self._links = itertools.count(1)
@@ -54,41 +57,27 @@ class Shards:
 
     def add(self, shard: int, address: str) -> None:
         """Connects to a shard; it may come later."""
-        self.peers[shard] = ShardPeer(
-            self._loop,
-            self._context,
-            shard=shard,
-            address=address,
-            frontend=self._name,
-            boot=self._boot,
-            now_ms=self.now_ms,
-            schedule_flush=self._schedule_flush,
-            flush=self._flush,
-        )
+        self.fleet.add(shard, address)
 
     def not_ready(self) -> str | None:
-        """Why messages can't be sent and received now, or None: every shard has greeted us."""
-        away = [str(shard) for shard, peer in self.peers.items() if peer.state is not State.SERVING]
-        return f"waiting for shard {', '.join(away)}" if away else None
-
-    async def until_serving(self) -> None:
-        """Waits until every shard has greeted us; asked again every few milliseconds, once in our life."""
-        while self.not_ready():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        """Why messages can't be sent and received now, or None: see Fleet."""
+        return self.fleet.not_ready()
 
     def next_link(self) -> int:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
-    async def route(self, name: str) -> tuple[ShardPeer, int]:
-        """The shard and the epoch of a queue or relay; one that is nowhere yet is placed."""
-        known = self._routes.get(name)
+    async def route(self, name: str) -> Home:
+        """The home of a queue or relay, for a link that is opened there before the loop turns; one that is
+        nowhere yet is placed. Raises CoordinatorError."""
+        return self.fleet.homes.at(name, await self.find(name))
+
+    async def find(self, name: str) -> tuple[int, int]:
+        """The shard and the epoch of the same."""
+        known = self.fleet.where(name)
         if known is None or name in self._turns:
             known = await self._look_up(name)
-        peer = self.peers.get(known[0])
-        if peer is None:
-            raise ShardAway(f"{name} is on shard {known[0]}, which this gateway does not know")
-        return peer, known[1]
+        return known
 
     def looks_up(self, name: str) -> bool:
         """Whether some wait to know where a name is: what is sent to it now has to wait behind them."""
@@ -103,13 +92,7 @@ class Shards:
         turn.users += 1
         try:
             async with turn.lock:
-                known = self._routes.get(name)
-                if known is None:
-                    if len(self._routes) >= limits.QUEUES_MAX:
-                        self._routes.clear()
-                    placed = await self._coordinator.place(name)
-                    known = self._routes[name] = (placed.shard, placed.epoch)
-                return known
+                return await self.fleet.place(name)
         finally:
             turn.users -= 1
             if not turn.users:
@@ -118,24 +101,20 @@ class Shards:
     def forget(self, names: Iterable[str]) -> None:
         """These may be elsewhere from now on."""
         for name in names:
-            self._routes.pop(name, None)
-            self._routes.pop(f"{name}/$dlq", None)
+            self.fleet.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused."""
-        peer, _ = await self.route(name)
-        return await peer.request(op, {"queue": name, **fields})
+        """Asks the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
+        return await self.fleet.request(name, op, fields)
 
-    async def request_all(self, op: str, fields: dict[str, Any]) -> list[Answer]:
-        """Asks every shard at once, in order of their numbers. Raises ShardAway, ShardRefused."""
-        peers = [peer for _, peer in sorted(self.peers.items())]
-        return list(await asyncio.gather(*(peer.request(op, fields) for peer in peers)))
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Asks every shard at once; answers by shard, in order. Raises ShardAway, ShardRefused."""
+        return await self.fleet.request_all(op, fields)
 
     def close(self) -> None:
         """Says goodbye to all of them."""
-        for peer in self.peers.values():
-            peer.close()
-        self._context.term()
+        self.fleet.close()
+        self.fleet.end()
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -144,5 +123,4 @@ class Shards:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        for peer in self.peers.values():
-            peer.flush()
+        self.fleet.flush()

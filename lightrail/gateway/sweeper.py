@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
+from lightrail.cluster.map import Member
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.instants import milliseconds
 from lightrail.model import limits
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Refused
 
@@ -16,14 +20,20 @@ async def sweep(gateway: Gateway) -> None:
     """Runs until it is cancelled; what fails is tried again the next time."""
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
+    orphans = Orphans()
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
+        gateway.shards.fleet.refresh()
         try:
             gateway.directory.refresh()
             if count % polls == 0:
                 await gateway.callers.refresh()
                 await sweep_once(gateway, gateway.now_ms())
+                frontends = gateway.shards.fleet.map.frontends
+                for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
+                    log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
+                    await gateway.service.expire(record)
         except Exception as error:
             log.warning("the namespace could not be followed or swept: %s", error)
 
@@ -44,3 +54,36 @@ async def sweep_once(gateway: Gateway, now_ms: int) -> None:
             await gateway.service.unsubscribe(ANYBODY, subscription.router, subscription.id)
         except Refused:
             gateway.directory.refresh()
+
+
+class Orphans:
+    """Names that go with a connection, session or link of a frontend that is registered nowhere any more.
+
+    A successor of the same number deletes them at its start; there may never be one.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], int] = {}
+        """By name and the revision that made it: when its frontend was missed first."""
+
+    def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
+        """Those whose frontend has been gone for limits.ORPHAN_MS; to be asked now and then.
+
+        Where no frontend is registered at all nothing can be told: processes of one supervisor need not be.
+        """
+        if not frontends:
+            self._since.clear()
+            return []
+        alive = {f"frontend-{member.id}/{member.boot:08x}" for member in frontends.values()}
+        since: dict[tuple[str, int], int] = {}
+        over = []
+        for record in directory.below(""):
+            owner = record.owner
+            if not owner or not owner.startswith("frontend-") or "/".join(owner.split("/")[:2]) in alive:
+                continue
+            key = (record.name, record.created)
+            since[key] = self._since.get(key, now_ms)
+            if now_ms - since[key] >= limits.ORPHAN_MS:
+                over.append(record)
+        self._since = since
+        return over

@@ -180,7 +180,7 @@ class BrokerViews:
         answers = await shards.request_all("queues", {"names": names})
         found: dict[str, dict[str, Any]] = {}
         columns: list[str] = []
-        for shard, answer in zip(sorted(shards.peers), answers, strict=True):
+        for shard, answer in answers.items():
             columns = answer.fields["columns"]
             for name, values in answer.fields["queues"].items():
                 found[name] = {"name": name, **dict(zip(columns, values, strict=True)), "shard": shard}
@@ -191,8 +191,8 @@ class BrokerViews:
                 if is_dead_letter(name):
                     continue
                 # It was made a moment ago, and its shard has not looked since.
-                peer, _ = await shards.route(name)
-                row = {"name": name, **dict.fromkeys(columns, 0), "shard": peer.shard}
+                shard, _ = await shards.find(name)
+                row = {"name": name, **dict.fromkeys(columns, 0), "shard": shard}
             policy = self._directory.get(name).policy
             if policy.role is Role.QUEUE:
                 row |= {key: policy[key] for key in ("max_length", "max_bytes") if policy[key]}

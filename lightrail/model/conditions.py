@@ -34,3 +34,6 @@ STOLEN: Final = "amqp:link:stolen"
 TRANSACTION_UNKNOWN_ID: Final = "amqp:transaction:unknown-id"
 TRANSACTION_ROLLBACK: Final = "amqp:transaction:rollback"
 TRANSACTION_TIMEOUT: Final = "amqp:transaction:timeout"
+
+MOVED: Final = "lightrail:moved"
+"""Between our own processes only: the queue is at another shard, or in another epoch; look again where."""

@@ -162,6 +162,8 @@ TOKEN_SCOPES_MAX: Final = 64
 """Most prefixes that a token can be limited to: it travels in a header."""
 SWEEP_MS: Final = 1_000
 """How often a gateway deletes names and subscriptions whose time is over."""
+ORPHAN_MS: Final = 60_000
+"""How long a frontend has to be registered nowhere before the names that went with its connections go."""
 
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
@@ -325,3 +327,12 @@ ETCD_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """Largest answer of etcd: a page of 1,000 entries, or the changes of one transaction."""
 ETCD_CHANGES_KEPT: Final = 20_000
 """Changes that a process remembers for those of its parts that have not looked yet."""
+HOME_RETRY_MS: Final = 10
+"""Before links are said again to a shard that did not have their queue; it doubles, to HOME_RETRY_MS_MAX."""
+HOME_RETRY_MS_MAX: Final = 500
+HOME_LATE_MS: Final = 2_000
+"""A shard that has lost a queue, by the placement, and has not said MOVED for so long is left without it."""
+HOME_LOST_MS: Final = 5_000
+"""Links that no shard has taken for so long end where the coordinator says that their queue is nowhere."""
+HOME_HELD_MAX: Final = 100_000
+"""Settlements and closes of one queue that wait to be said at the shard it moves to."""

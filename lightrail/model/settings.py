@@ -192,6 +192,12 @@ class Settings:
         "TIME",
         "silence after which a connection is closed, such as 60s",
     )
+    shard_wait: int = _setting(
+        60_000,
+        units.duration_ms(0, 86_400_000),
+        "TIME",
+        "how long senders wait for a shard that is away before they get their messages back; 0s is for ever",
+    )
     max_message_bytes: int = _setting(
         limits.MAX_MESSAGE_BYTES, units.size(1_024, 1 << 30), "SIZE", "largest message a link takes"
     )

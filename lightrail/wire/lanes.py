@@ -3,7 +3,8 @@
 Each ROUTE frame goes to a set of queues, which the shard knows by a number (TARGETS). Sets are declared when
 they are first used, and again after each greeting. Where a shard refuses a frame, it refuses all that are on
 their way behind it, whatever queues they are for (rule 4 of docs/formats/wire.md); those have done nothing
-wrong and are sent again, in order, as soon as the last answer has come.
+wrong and are sent again, in order, as soon as the last answer has come. Where it refuses one because a queue
+is at another shard now, that one and all behind it are given back, in order, to be sent elsewhere.
 """
 
 from array import array
@@ -34,7 +35,16 @@ class Attributes(NamedTuple):
 class Load:
     """Messages on their way to queues of one shard, in one frame."""
 
-    __slots__ = ("batch", "indices", "is_repeated", "number_of_set", "part", "queues")
+    __slots__ = (
+        "accepted",
+        "batch",
+        "indices",
+        "is_repeated",
+        "may_be_stored",
+        "number_of_set",
+        "part",
+        "queues",
+    )
 
     def __init__(
         self, batch: Any, queues: frozenset[str], indices: Sequence[int], is_repeated: bool = False
@@ -48,22 +58,32 @@ class Load:
         """It was refused once, and has been resolved anew."""
         self.part = b""
         self.number_of_set = 0
+        self.accepted = 0
+        """So many of its first messages are stored, though it was given back."""
+        self.may_be_stored = False
+        """It may have reached a shard that then went away."""
 
 
 class Lane(Producer):
     """One sending link's way to one shard.
 
     Args:
-        number: of the link; the lanes of one link to several shards share it.
+        number: of the lane; no other lane has it, to whichever shard.
         stored: told of loads that are where they have to be.
         refused: told of a load that is not, or only its first `refusal.accepted` messages.
+        displaced: told of loads in their order that are not stored: a queue of the first is elsewhere.
+        given_up: told of loads that wait for a shard for too long; they are never sent again.
+        returned: told when the shard is there again.
     """
 
     __slots__ = (
         "_again",
         "_declared",
+        "_displaced",
+        "_given_up",
         "_held",
         "_is_abandoned",
+        "_is_displaced",
         "_is_open",
         "_is_refusing",
         "_label",
@@ -71,6 +91,7 @@ class Lane(Producer):
         "_next_set",
         "_peer",
         "_refused",
+        "_returned",
         "_sets",
         "_stored",
         "_unanswered",
@@ -84,17 +105,25 @@ class Lane(Producer):
         label: str,
         stored: Callable[[list[Load]], None],
         refused: Callable[[Load, Refusal], None],
+        displaced: Callable[[list[Load]], None],
+        given_up: Callable[[list[Load]], None] | None = None,
+        returned: Callable[[], None] | None = None,
     ) -> None:
         self.number = number
         self._peer = peer
         self._label = label
         self._stored = stored
         self._refused = refused
+        self._displaced = displaced
+        self._given_up = given_up
+        self._returned = returned
         self._is_open = False
         self._is_abandoned = False
         self._next = 1
         self._unanswered: dict[int, Load] = {}
         self._is_refusing = False
+        self._is_displaced = False
+        """What it refused is for another shard."""
         self._again: list[Load] = []
         """What was refused only for what was before it."""
         self._held: list[Load] = []
@@ -108,6 +137,15 @@ class Lane(Producer):
     def is_idle(self) -> bool:
         """Whether everything has its answer."""
         return not self._unanswered and not self._is_refusing
+
+    @property
+    def peer(self) -> ShardPeer:
+        """The shard that it goes to."""
+        return self._peer
+
+    def sets_under_way(self) -> set[frozenset[str]]:
+        """Sets of queues that loads without an answer are for."""
+        return {load.queues for load in (*self._unanswered.values(), *self._again, *self._held)}
 
     def send(self, load: Load, payloads: Sequence[bytes], attributes: Attributes) -> None:
         """Messages leave for the queues of a load."""
@@ -192,6 +230,7 @@ class Lane(Producer):
         self._declared.clear()
         self._sets.clear()
         for load in self._unanswered.values():
+            load.may_be_stored = True
             if self._declared.get(load.number_of_set) != load.queues:
                 self._say_set(load.number_of_set, load.queues)
             self._peer.post(load.part)
@@ -221,6 +260,15 @@ class Lane(Producer):
             return
         if refusal.condition in QUEUE_AWAY:
             self.forget_sets()
+        if refusal.condition == conditions.MOVED:
+            # It is not stored, nor will anything be that is refused behind it.
+            self.forget_sets()
+            load.accepted = refusal.accepted
+            self._is_displaced = self._is_refusing = True
+            self._again.append(load)
+            if not self._unanswered:
+                self._go_on()
+            return
         innocent = self._is_refusing
         if innocent:
             self._again.append(load)
@@ -234,7 +282,7 @@ class Lane(Producer):
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this lane; it is opened again for what comes next."""
         self._is_open = False
-        self._is_refusing = False
+        self._is_refusing = self._is_displaced = False
         loads = [*self._again, *self._unanswered.values(), *self._held]
         self._unanswered.clear()
         self._again.clear()
@@ -242,12 +290,40 @@ class Lane(Producer):
         for load in loads:
             self._refused(load, refusal)
 
+    # --- while no shard is there -----------------------------------------------------------------------
+
+    def away(self) -> None:
+        """See Producer."""
+        for load in self._unanswered.values():
+            load.may_be_stored = True
+
+    def give_up(self) -> None:
+        """See Producer; a lane whose owner does not ask for it waits on."""
+        if self._given_up is None:
+            return
+        loads = [*self._again, *self._unanswered.values(), *self._held]
+        self._unanswered.clear()
+        self._again.clear()
+        self._held.clear()
+        self._is_refusing = self._is_displaced = False
+        if loads:
+            self._given_up(loads)
+
+    def back(self) -> None:
+        """See Producer."""
+        if self._returned is not None:
+            self._returned()
+
     def _go_on(self) -> None:
         """The last answer after a refusal has come: what waits is sent under new numbers."""
         self._is_refusing = False
         again = [*self._again, *self._held]
         self._again.clear()
         self._held.clear()
+        if self._is_displaced:
+            self._is_displaced = False
+            self._displaced(again)
+            return
         for load in again:
             if self._declared.get(load.number_of_set) != load.queues:
                 load.number_of_set = self._sets.get(load.queues) or self._declare(load.queues)

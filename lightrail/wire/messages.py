@@ -93,6 +93,8 @@ class ConsumerOpen(_Body):
     """Selects messages: a specification of lightrail/filters/filter.py, or None."""
     label: str = ""
     """Who this is, for people: the client's container and link."""
+    resume: bool = False
+    """It comes from a move: it goes on with what it holds, where the shard has its consumer already."""
 
 
 @dataclass(slots=True)

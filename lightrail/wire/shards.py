@@ -74,6 +74,15 @@ class Producer:
     def outcome(self, number: int, first: int, count: int, code: int, detail: SettleDetail) -> None:
         """What a relay's listener made of messages `first` to before `first + count` of a batch."""
 
+    def away(self) -> None:
+        """What is posted from here on reaches no shard, until everything is said again."""
+
+    def give_up(self) -> None:
+        """The shard has been away for as long as senders wait: what has no answer gets one, now."""
+
+    def back(self) -> None:
+        """The shard that was away is there again and has taken this producer."""
+
 
 class Consumer:
     """What receives from a queue or relay through a peer."""
@@ -117,6 +126,28 @@ class ShardRefused(Exception):
         self.description = description
 
 
+class Watch:
+    """Who follows the peers of a process: the homes of queues (wire/homes.py); this one follows nothing."""
+
+    def lost(self, peer: "ShardPeer") -> None:
+        """The shard is not there any more; links stay, and are said again when it is."""
+
+    def welcomed(self, peer: "ShardPeer") -> None:
+        """The shard has greeted us, and every link has said all that it had to."""
+
+    def taken(self, peer: "ShardPeer", link: int) -> None:
+        """The shard took a producer or consumer."""
+
+    def left(self, peer: "ShardPeer", link: int) -> None:
+        """A producer or consumer is gone; it has been told."""
+
+    def moved(self, peer: "ShardPeer", link: int) -> None:
+        """The queue of a link is not here, or not in the epoch that the link said."""
+
+    def bounced(self, peer: "ShardPeer", queue: str, part: bytes) -> None:
+        """A settlement or close came too late for this shard; it has to be said where the queue is now."""
+
+
 class State(Enum):
     """GREETING until the shard has answered our latest Hello, then SERVING."""
 
@@ -130,6 +161,8 @@ class ShardPeer:
     __slots__ = (
         "_attempt",
         "_boot",
+        "_context",
+        "_flush",
         "_frontend",
         "_greeting_ms",
         "_heard_ms",
@@ -142,6 +175,7 @@ class ShardPeer:
         "_shard_boot",
         "_socket",
         "_timer",
+        "_watch",
         "address",
         "consumers",
         "greetings",
@@ -162,6 +196,7 @@ class ShardPeer:
         now_ms: Callable[[], int],
         schedule_flush: Callable[[], None],
         flush: Callable[[], None],
+        watch: Watch | None = None,
     ) -> None:
         self.shard = shard
         self.address = address
@@ -181,7 +216,15 @@ class ShardPeer:
         self._requests: dict[int, asyncio.Future[Answer]] = {}
         self._next_request = 0
         self._loop = loop
-        socket = context.socket(zmq.DEALER)
+        self._context = context
+        self._flush = flush
+        self._watch = watch or Watch()
+        self._socket = self._connected(address)
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat()
+
+    def _connected(self, address: str) -> LoopSocket:
+        socket = self._context.socket(zmq.DEALER)
         # Nothing waits inside ZeroMQ for a shard that is not there: it would come before the greeting.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
@@ -189,12 +232,23 @@ class ShardPeer:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        socket.setsockopt(zmq.ROUTING_ID, boot.to_bytes(4, "little") + frontend.encode())
+        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + self._frontend.encode())
         socket.connect(address)
         # What shards said leaves for the clients at once, not with the next round of the loop.
-        self._socket = LoopSocket(loop, socket, self._receive, flush)
-        self._timer: asyncio.TimerHandle | None = None
-        self._beat()
+        return LoopSocket(self._loop, socket, self._receive, self._flush)
+
+    def reach(self, address: str) -> None:
+        """The shard is at another address, or another process has taken its place: a new connection."""
+        self._socket.close()
+        self.address = address
+        self._socket = self._connected(address)
+        if self.state is State.SERVING:
+            self._lost("it was started elsewhere")
+        else:
+            self._greeting_ms = GREETING_MS
+            if self._timer is not None:
+                self._timer.cancel()
+            self._beat()
 
     # --- sending ---------------------------------------------------------------------------------------
 
@@ -315,6 +369,7 @@ class ShardPeer:
             self._greeting_ms = GREETING_MS
             if self._timer is not None:
                 self._timer.cancel()
+            self._watch.lost(self)
             self._beat()
 
     def _welcomed(self, welcome: Welcome) -> None:
@@ -331,6 +386,7 @@ class ShardPeer:
             producer.say_all()
         for consumer in list(self.consumers.values()):
             consumer.say_all()
+        self._watch.welcomed(self)
         self._schedule_flush()
 
     # --- receiving -------------------------------------------------------------------------------------
@@ -367,9 +423,11 @@ class ShardPeer:
             self._lost("it does not know us")
         elif kind == Kind.PRODUCER_READY:
             if (producer := producers.get(link)) is not None:
+                self._watch.taken(self, link)
                 producer.ready()
         elif kind == Kind.CONSUMER_READY:
             if (consumer := consumers.get(link)) is not None:
+                self._watch.taken(self, link)
                 consumer.ready()
         elif kind == Kind.RESPONSE:
             self._answer(number, part)
@@ -392,9 +450,17 @@ class ShardPeer:
         elif kind == Kind.GONE:
             refusal = Refusal.decode(memoryview(part)[HEADER.size :])
             if (gone := producers.pop(link, None)) is not None:
+                self._watch.left(self, link)
                 gone.gone(refusal)
             elif (left := consumers.pop(link, None)) is not None:
+                self._watch.left(self, link)
                 left.gone(refusal)
+        elif kind == Kind.MOVED:
+            if link in producers or link in consumers:
+                self._watch.moved(self, link)
+        elif kind == Kind.BOUNCED:
+            fields, late = decode_request(memoryview(part)[HEADER.size :])
+            self._watch.bounced(self, str(fields["queue"]), bytes(late))
 
     def _give_up(self, link: int) -> None:
         """An error of ours with one link: it ends, and what it held goes back; the others go on."""
@@ -403,4 +469,5 @@ class ShardPeer:
         if bound is not None:
             self.close_producer(link)
             self.close_consumer(link)
+            self._watch.left(self, link)
             bound.gone(refusal)

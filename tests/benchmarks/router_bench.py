@@ -78,7 +78,7 @@ async def cost_us(subscriptions: list[dict[str, Any]], batch: int, *, distributi
         client.transport.written.clear()
     counts = scene.frontend.counts
     assert counts.messages_accepted == next_id, (counts.messages_accepted, next_id)
-    scene.frontend._context.term()
+    scene.frontend.fleet.end()
     return statistics.median(used)
 
 

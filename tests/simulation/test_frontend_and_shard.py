@@ -20,10 +20,12 @@ from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
+from lightrail.wire.homes import Homes
 from lightrail.wire.messages import ConsumerOpen
 from lightrail.wire.shards import ShardPeer, State
 from tests.support.fake_files import FakeFiles
 from tests.support.frontend_fakes import FakeConnection, FakeLink
+from tests.support.places import FixedPlaces
 from tests.support.shard_scene import Scene
 
 HEAD = encode_header(Header(durable=True))
@@ -88,14 +90,13 @@ class Sender:
         self.producer = ProducerLink(
             play.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            play.peer,
+            play.home,
             number=number,
             queue=QUEUE,
-            epoch=1,
         )
         self.number = number
         self.sent = 0
-        play.peer.open_producer(self.producer)
+        play.home.open_producer(self.producer)
 
     def send(self, count: int) -> None:
         count = min(count, self.link.credit)
@@ -143,16 +144,15 @@ class Receiver:
         self.consumer = ConsumerLink(
             play.connection,  # type: ignore[arg-type]
             self.link,  # type: ignore[arg-type]
-            play.peer,
+            play.home,
             number=number,
             options=ConsumerOpen(QUEUE),
-            epoch=1,
         )
         self.settled: set[int] = set()
         self.drains = 0
         self.done: list[bytes] = []
         self.consumer.start(0, False)
-        play.peer.open_consumer(self.consumer)
+        play.home.open_consumer(self.consumer)
 
     def credit(self, more: int, drain: bool) -> None:
         limit = len(self.link.sent) + more
@@ -184,7 +184,9 @@ class Play:
         self.now_ms = 1_000_000
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connection = FakeConnection()
-        self.peer = ShardPeer(
+        places = FixedPlaces()
+        homes = Homes(places, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
+        self.peer = places.peers[0] = ShardPeer(
             self.timers,  # type: ignore[arg-type]
             context,
             shard=0,
@@ -194,7 +196,9 @@ class Play:
             now_ms=lambda: self.now_ms,
             schedule_flush=lambda: None,
             flush=lambda: None,
+            watch=homes,
         )
+        self.home = homes.at(QUEUE, (0, 1))
         context.term()
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.start_shard()

@@ -57,6 +57,8 @@ class FakePeer:
         self.consumers: dict[int, Consumer] = {}
         self.open: dict[int, _Open] = {}
         self.opened_ever = 0
+        self.epoch = 1
+        self.resumes = False
         self.slice_max = 500
         self._loop = loop
 
@@ -184,7 +186,7 @@ class FakeLinks:
         return self._link
 
     async def route(self, name: str) -> Any:
-        return self.peer, 1
+        return self.peer
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
         queue = self.peer.queues.get(name)

@@ -15,10 +15,16 @@ class FakePeer:
 
     def __init__(self) -> None:
         self.shard = 0
+        self.epoch = 1
+        self.resumes = False
         self.state = State.SERVING
         self.parts: list[bytes] = []
         self.producers: dict[int, Producer] = {}
         self.consumers: dict[int, Consumer] = {}
+
+    @property
+    def is_there(self) -> bool:
+        return self.state is State.SERVING
 
     def post(self, part: bytes) -> None:
         self.parts.append(part)
@@ -89,8 +95,8 @@ class FakeShards:
     def forget(self, names: Iterable[str]) -> None:
         """Nothing is remembered."""
 
-    async def route(self, name: str) -> tuple[FakePeer, int]:
-        return self.peer, 1
+    async def route(self, name: str) -> FakePeer:
+        return self.peer
 
     def looks_up(self, name: str) -> bool:
         return False

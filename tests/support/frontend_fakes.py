@@ -7,6 +7,7 @@ from lightrail.model.settings import Settings
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import Refusal
+from tests.support.places import FakeFleet
 
 
 class FakeLink:
@@ -60,13 +61,19 @@ class FakeFrontend:
     def __init__(self) -> None:
         self.counts = FrontendCounts()
         self.intake = Intake(self.counts)
+        self.fleet = FakeFleet()
         self.settings = Settings()
         self.stopping = False
         self.time_ms = 1_000_000
         self.calls: list[tuple[int, Any]] = []
+        self.links = 100
 
     def now_ms(self) -> int:
         return self.time_ms
+
+    def next_link(self) -> int:
+        self.links += 1
+        return self.links
 
     def later(self, wait_ms: int, call: Any) -> None:
         self.calls.append((wait_ms, call))
@@ -117,10 +124,12 @@ class Said:
 
 
 class FakeShard:
-    """The side of ShardPeer that links see."""
+    """The side of a home or of a ShardPeer that links see."""
 
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard
+        self.epoch = 3
+        self.resumes = False
         self.said: list[Said] = []
         self.opened: dict[int, Any] = {}
         self.closed: list[tuple[str, int]] = []

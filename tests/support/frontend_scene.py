@@ -197,7 +197,8 @@ def play(test: Callable[[Scene], Any], **settings: Any) -> None:
         try:
             await test(scene)
         finally:
-            scene.frontend._context.term()
+            scene.frontend.fleet.homes.close()
+            scene.frontend.fleet.end()
             if scene.frontend._timer is not None:
                 scene.frontend._timer.cancel()
 

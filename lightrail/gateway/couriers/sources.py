@@ -5,8 +5,9 @@ from typing import Protocol
 
 from lightrail.gateway.couriers.letters import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer, ShardPeer
+from lightrail.wire.shards import Consumer
 
 
 class Links(Protocol):
@@ -20,8 +21,8 @@ class Links(Protocol):
         """A number for a link, unique over the life of this process."""
         ...
 
-    async def route(self, name: str) -> tuple[ShardPeer, int]:
-        """The shard and the epoch of a queue. Raises ShardAway, CoordinatorError."""
+    async def route(self, name: str) -> Home:
+        """The home of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
@@ -56,24 +57,25 @@ class Source(Consumer):
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_epoch", "_is_closed", "_next", "_options", "_peer", "_said", "_taker", "generation")
+    __slots__ = ("_drains", "_home", "_is_closed", "_next", "_options", "_said", "_taker", "generation")
 
-    def __init__(self, number: int, peer: ShardPeer, epoch: int, options: ConsumerOpen, taker: Taker) -> None:
+    def __init__(self, number: int, home: Home, options: ConsumerOpen, taker: Taker) -> None:
         self.number = number
         self.generation = 0
-        self._peer = peer
-        self._epoch = epoch
+        self._home = home
         self._options = options
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
         self._taker = taker
         self._next = 0
         self._said = 0
+        self._drains = False
+        """The last grant was one with drain and has no answer."""
         self._is_closed = False
 
     def open(self) -> None:
         """Opens now, or when the shard comes."""
-        self._peer.open_consumer(self)
+        self._home.open_consumer(self)
 
     def grant(self, count: int, *, drain: bool = False) -> None:
         """Lets so many more messages come, beyond those that have arrived; credit is never taken back."""
@@ -81,8 +83,14 @@ class Source(Consumer):
         if self._is_closed or (limit == self._said and not drain):
             return
         self._said = limit
-        flags = DRAIN if drain else 0
-        self._peer.post(frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._epoch, number=limit))
+        self._drains = drain
+        self._say()
+
+    def _say(self) -> None:
+        flags = DRAIN if self._drains else 0
+        self._home.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=self._said)
+        )
 
     @property
     def granted(self) -> int:
@@ -113,15 +121,15 @@ class Source(Consumer):
         """Nothing more comes; what was not settled goes back."""
         if not self._is_closed:
             self._is_closed = True
-            self._peer.close_consumer(self.number)
+            self._home.close_consumer(self.number)
 
     def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
-        self._peer.post(
+        self._home.post(
             frame(
                 Kind.SETTLE,
                 flags=code,
                 link=self.number,
-                epoch=self._epoch,
+                epoch=self._home.epoch,
                 count=count,
                 number=first,
                 body=body,
@@ -131,12 +139,19 @@ class Source(Consumer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens the consumer; what was held is in the queue again."""
-        self.generation += 1
-        self._said = self._options.first = self._next
-        self._peer.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._epoch, body=self._options.encode())
+        """Opens the consumer; what was held is in the queue again, but where the queue has moved."""
+        resumes = self._options.resume = self._home.resumes and self.generation > 0
+        self._options.first = self._next
+        self._home.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
         )
+        if resumes:
+            if self._drains or self._said > self._next:
+                self._say()
+            return
+        self.generation += 1
+        self._said = self._next
+        self._drains = False
         self._taker.opened(self.generation)
 
     def ready(self) -> None:
@@ -172,6 +187,7 @@ class Source(Consumer):
     def drained(self, number: int) -> None:
         """No credit is left at the shard."""
         if not self._is_closed:
+            self._drains = False
             is_empty = self._next < self._said
             self._said = self._next
             self._taker.drained(is_empty)

@@ -33,7 +33,6 @@ class Rig:
             self.shard,  # type: ignore[arg-type]
             number=6,
             options=ConsumerOpen("q", **options),
-            epoch=3,
         )
         if warm:
             # The mean size of what it has seen: small, so that the window is the largest there is.

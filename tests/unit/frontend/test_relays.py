@@ -26,7 +26,6 @@ class Rig:
             self.shard,  # type: ignore[arg-type]
             number=5,
             name="point",
-            epoch=3,
             label="client/s",
         )
         self.next_id = 0

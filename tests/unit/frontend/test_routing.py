@@ -28,7 +28,6 @@ class RouterFrontend(FakeFrontend):
         self.graph = graph
         self.shards = [FakeShard(0), FakeShard(1)]
         self.routers = Routers(graph.directory, self.later)
-        self.routes: dict[str, tuple[FakeShard, int]] = {}
         self.broken = False
 
     def now_ms(self) -> int:
@@ -37,17 +36,18 @@ class RouterFrontend(FakeFrontend):
     def poll(self) -> None:
         self.graph.directory.refresh()
 
-    def placed(self, queue: str) -> tuple[FakeShard, int] | None:
-        return self.routes.get(queue)
+    def placed(self, queue: str) -> FakeShard | None:
+        place = self.fleet.where(queue)
+        return None if place is None else self.shards[place[0]]
 
-    async def place(self, queue: str) -> tuple[FakeShard, int]:
+    async def find(self, queue: str) -> tuple[int, int]:
         await asyncio.sleep(0)
         if self.broken:
             raise OSError("no disk")
-        return self.routes.setdefault(queue, (self.shards[queue.startswith("far")], 1))
+        return self.fleet.places.setdefault(queue, (int(queue.startswith("far")), 1))
 
     def forget_route(self, queue: str) -> None:
-        self.routes.pop(queue, None)
+        self.fleet.places.pop(queue, None)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
@@ -105,11 +105,16 @@ class Rig:
         return found
 
     def answer(self, number: int, count: int = 1, shard: int = 0) -> None:
-        self.frontend.shards[shard].opened[5].answered(number, count)
+        self.lane(shard).answered(number, count)
 
     async def refuse(self, number: int, refusal: Refusal, shard: int = 0) -> None:
-        self.frontend.shards[shard].opened[5].refused(number, refusal)
+        self.lane(shard).refused(number, refusal)
         await self.settle()
+
+    def lane(self, shard: int = 0) -> Any:
+        """The only one to a shard."""
+        (lane,) = self.frontend.shards[shard].opened.values()
+        return lane
 
     def outcomes(self) -> list[str]:
         """Of each message: its condition, or accepted."""
@@ -389,6 +394,6 @@ def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
         rig.answer(1, shard=1)
         assert rig.link.settled == []
         for shard in rig.frontend.shards:
-            assert shard.closed == [("producer", 5)]
+            assert [kind for kind, _ in shard.closed] == ["producer"]
 
     run(check)

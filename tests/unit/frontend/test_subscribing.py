@@ -127,7 +127,7 @@ def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shar
         scene = await Scene.start(coordinator)
         await router(scene)
 
-        async def request(op: str, fields: dict[str, Any]) -> Answer:
+        async def request(op: str, *_: Any, **__: Any) -> Answer:
             return Answer({"consumer_count": 0}, memoryview(b""))
 
         scene.shard.request = request  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def test_nothing_stays_of_a_client_that_goes_while_its_subscription_is_made(shar
         await scene.settle()
         assert subscriptions(scene) == []
         assert [record.name for record in scene.frontend.directory.below("")] == ["r"]
-        scene.frontend._context.term()
+        scene.frontend.fleet.end()
         if scene.frontend._timer is not None:
             scene.frontend._timer.cancel()
 

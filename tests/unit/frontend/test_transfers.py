@@ -29,7 +29,6 @@ class Rig:
             self.shard,  # type: ignore[arg-type]
             number=5,
             queue="q",
-            epoch=3,
         )
         self.next_id = 0
         if ready:

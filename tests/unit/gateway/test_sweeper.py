@@ -3,15 +3,18 @@
 import asyncio
 from typing import Any
 
+from lightrail.cluster.map import Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
-from lightrail.gateway.sweeper import sweep_once
+from lightrail.gateway.sweeper import Orphans, sweep_once
+from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
 from tests.support.fake_shards import FakeShards
+from tests.support.routers import Graph
 
 NOW_MS = 1_800_000_000_000
 
@@ -55,5 +58,36 @@ def test_expired_names_and_subscriptions_are_deleted_once() -> None:
 
         for gateway in gateways:
             gateway.connections.close()
+
+    asyncio.run(run())
+
+
+def test_names_of_a_frontend_that_is_gone_for_a_minute_are_orphans() -> None:
+    async def run() -> None:
+        graph = Graph()
+        await graph.coordinator.set_shards(1)
+        queue = Policy.parse({"role": "queue"})
+        for name, owner in (
+            ("here", "frontend-0/0000000a/1"),
+            ("gone", "frontend-1/0000000b/1/2"),
+            ("former", "frontend-0/00000009/1"),
+            ("free", ""),
+        ):
+            await graph.service.give(ANYBODY, name, queue, owner=owner)
+        members = {0: Member(0, 10)}
+        orphans = Orphans()
+
+        def names(now_ms: int) -> list[str]:
+            return sorted(record.name for record in orphans.look(graph.directory, members, now_ms))
+
+        assert names(0) == []
+        assert names(limits.ORPHAN_MS - 1) == []
+        assert names(limits.ORPHAN_MS) == ["former", "gone"]
+        members[1] = Member(1, 11)
+        assert names(limits.ORPHAN_MS) == ["former"]
+        members.clear()
+        assert names(limits.ORPHAN_MS) == [], "nobody registers here"
+        members[0] = Member(0, 10)
+        assert names(limits.ORPHAN_MS) == [], "the minute begins anew"
 
     asyncio.run(run())

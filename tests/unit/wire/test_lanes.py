@@ -21,12 +21,14 @@ class Rig:
         self.shard = FakeShard()
         self.stored: list[Any] = []
         self.refused: list[tuple[Any, Refusal]] = []
+        self.displaced: list[Any] = []
         self.lane = Lane(
             self.shard,  # type: ignore[arg-type]
             5,
             label="me",
             stored=lambda loads: self.stored.extend(load.batch for load in loads),
             refused=lambda load, refusal: self.refused.append((load.batch, refusal)),
+            displaced=lambda loads: self.displaced.extend(load.batch for load in loads),
         )
 
     def send(self, batch: Any, queues: str = "a", attributes: Attributes = PLAIN, count: int = 1) -> None:

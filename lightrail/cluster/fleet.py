@@ -1,0 +1,249 @@
+"""Fleet: the shards as one frontend or gateway reaches them, the map that says where queues are, their homes.
+
+There is a link to every shard that is registered or was named at the start (`add`); it stays while the shard
+is down, follows it to another address, and goes when the shard is no part of the installation any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import zmq
+
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.map import Map, MapChanges
+from lightrail.model import conditions, limits, names
+from lightrail.wire.home import Place
+from lightrail.wire.homes import Homes
+from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.shards import ShardPeer, State
+
+log = logging.getLogger("lightrail.cluster.fleet")
+
+START_WAIT_S: Final = 10.0
+"""How long a start waits for the shards that are registered; with one that is down it serves what it can."""
+
+
+class Fleet:
+    """One link to each shard.
+
+    Args:
+        name: of this process, unique in the installation.
+        boot: drawn when the process starts.
+        now_ms: wall clock, in milliseconds since 1970.
+        schedule_flush: asks for `flush` at the end of this turn.
+        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        name: str,
+        boot: int,
+        now_ms: Callable[[], int],
+        schedule_flush: Callable[[], None],
+        flush: Callable[[], None],
+        shard_wait_ms: int = 0,
+    ) -> None:
+        self.peers: dict[int, ShardPeer] = {}
+        self.map = Map(coordinator)
+        self.homes = Homes(self, loop, now_ms=now_ms, shard_wait_ms=shard_wait_ms)
+        self.moved = 0
+        """Rises when a queue is elsewhere."""
+        self._coordinator = coordinator
+        self._loop = loop
+        self._name = name
+        self._boot = boot
+        self._now_ms = now_ms
+        self._schedule_flush = schedule_flush
+        self._flush = flush
+        self._boots: dict[int, int] = {}
+        """Of the shards' processes, as they are registered."""
+        self._answers: dict[str, Place] = {}
+        """What the coordinator has answered and the map has not heard of yet."""
+        self._unreadable = False
+        self._was_ready = False
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._started = loop.time()
+        self.map.listen(self._changed)
+        coordinator.on_news(self.refresh)
+
+    @property
+    def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
+        """Of all sockets of this process."""
+        if self._context is None:
+            self._context = zmq.Context()
+        return self._context
+
+    # --- shards ----------------------------------------------------------------------------------------
+
+    def add(self, shard: int, address: str) -> None:
+        """Connects to a shard; it may come later."""
+        peer = self.peers[shard] = ShardPeer(
+            self._loop,
+            self.context,
+            shard=shard,
+            address=address,
+            frontend=self._name,
+            boot=self._boot,
+            now_ms=self._now_ms,
+            schedule_flush=self._schedule_flush,
+            flush=self._flush,
+            watch=self.homes,
+        )
+        self.homes.joined(peer)
+
+    def _follow(self, shard: int) -> None:
+        """A shard came, went, or is elsewhere."""
+        member = self.map.shards.get(shard)
+        peer = self.peers.get(shard)
+        if member is not None and member.address:
+            if peer is None:
+                log.info("shard %d is at %s", shard, member.address)
+                self.add(shard, member.address)
+            elif peer.address != member.address or self._boots.get(shard, member.boot) != member.boot:
+                log.info("shard %d is at %s now", shard, member.address)
+                peer.reach(member.address)
+            self._boots[shard] = member.boot
+        elif (
+            member is None and peer is not None and shard in self._boots and shard not in self.map.shard_sets
+        ):
+            log.info("shard %d is no part of this installation any more", shard)
+            del self.peers[shard], self._boots[shard]
+            self.homes.removed(peer)
+            peer.close()
+
+    def flush(self) -> None:
+        """Sends what gathered for each shard."""
+        for peer in self.peers.values():
+            peer.flush()
+
+    def away(self) -> list[int]:
+        """Shards that are not there."""
+        return sorted(shard for shard, peer in self.peers.items() if peer.state is not State.SERVING)
+
+    def not_ready(self) -> str | None:
+        """Why messages can't be sent and received now, or None.
+
+        Once every shard has greeted us, or START_WAIT_S have passed, we stay ready: a process is not to be
+        taken out of service because one of many shards is down.
+        """
+        if self._was_ready:
+            return None
+        away = self.away()
+        if (away or not self.peers) and self._loop.time() - self._started < START_WAIT_S:
+            return f"waiting for shard {', '.join(map(str, away))}" if away else "waiting for a shard"
+        self._was_ready = True
+        return None
+
+    async def until_ready(self) -> None:
+        """Waits until `not_ready` is None; asked again every few milliseconds, once in our life."""
+        while self.not_ready():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    # --- where queues are ------------------------------------------------------------------------------
+
+    def peer(self, shard: int) -> ShardPeer | None:
+        """The link to a shard, or None."""
+        return self.peers.get(shard)
+
+    def where(self, queue: str) -> Place | None:
+        """The shard and epoch of a queue, as far as this process knows."""
+        placed = self.map.placed(queue)
+        if placed is not None:
+            return placed.shard, placed.epoch
+        return self._answers.get(queue)
+
+    async def place(self, queue: str) -> Place:
+        """The same; a queue that is nowhere is placed. Raises CoordinatorError."""
+        known = self.where(queue)
+        if known is None:
+            coordinator = self._coordinator
+            placed = await coordinator.placement(queue) or await coordinator.place(queue)
+            self.refresh()
+            known = self.where(queue)
+            if known is None:
+                if len(self._answers) >= limits.QUEUES_MAX:
+                    self._answers.clear()
+                known = self._answers[queue] = (placed.shard, placed.epoch)
+        return known
+
+    def forget(self, queue: str) -> None:
+        """What the coordinator has answered of a queue may not be so any more."""
+        self._answers.pop(queue, None)
+        self._answers.pop(names.dead_letter_name(queue), None)
+
+    async def lost(self, queue: str) -> Refusal | None:
+        """See Places."""
+        try:
+            if await self._coordinator.placement(queue) is not None:
+                return None
+        except CoordinatorError:
+            return None
+        self.refresh()
+        if self.map.placed(queue) is not None:
+            return None
+        return Refusal(conditions.RESOURCE_DELETED, f"{queue} is not there any more")
+
+    async def request(
+        self,
+        queue: str,
+        op: str,
+        fields: dict[str, Any],
+        blob: bytes = b"",
+        *,
+        wait_ms: int = limits.REQUEST_MS,
+    ) -> Answer:
+        """See Homes.request."""
+        return await self.homes.request(queue, op, fields, blob, wait_ms=wait_ms)
+
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Asks every shard at once; answers by shard, in order. Raises ShardAway, ShardRefused."""
+        peers = sorted(self.peers.items())
+        answers = await asyncio.gather(*(peer.request(op, fields) for _, peer in peers))
+        return {shard: answer for (shard, _), answer in zip(peers, answers, strict=True)}
+
+    # --- news ------------------------------------------------------------------------------------------
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Be told when a queue is elsewhere."""
+        self._listeners.append(listener)
+
+    def refresh(self) -> None:
+        """Takes in what is new of placements and shards, where the coordinator can be asked."""
+        try:
+            self.map.refresh()
+        except CoordinatorError as error:
+            if not self._unreadable:
+                log.warning("where queues are can't be read: %s", error)
+            self._unreadable = True
+        else:
+            self._unreadable = False
+
+    def _changed(self, changes: MapChanges) -> None:
+        for shard in changes.shards:
+            self._follow(shard)
+        for queue in changes.placements:
+            self.forget(queue)
+        if changes.placements:
+            self.moved += 1
+        if changes.placements or changes.shards:
+            self.homes.changed(changes.placements)
+        if changes.placements:
+            for listener in self._listeners:
+                listener()
+
+    def close(self) -> None:
+        """Says goodbye to all shards."""
+        self.homes.close()
+        for peer in self.peers.values():
+            peer.close()
+
+    def end(self) -> None:
+        """After everything that has a socket is closed."""
+        if self._context is not None:
+            self._context.term()

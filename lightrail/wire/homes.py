@@ -1,0 +1,302 @@
+"""Homes: the homes of all queues that links of this process are at, and how they are found when they move.
+
+They follow the peers (Watch) and are told of placements and shards that changed. A home that is nowhere is
+looked after every few milliseconds; senders that have waited for too long get their messages back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from lightrail.model import conditions, limits, names
+from lightrail.wire.home import Home, Place, Places
+from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
+
+log = logging.getLogger("lightrail.wire.homes")
+
+TICK_MS: Final = 10
+"""How often is looked where queues are that are nowhere."""
+LOST_TICK_MS: Final = 100
+"""The same when all have been nowhere for long."""
+AWAY_TICK_MS: Final = 1_000
+"""How often is looked which senders have waited long enough."""
+
+
+class Homes(Watch):
+    """All homes of a process; they follow its peers.
+
+    Args:
+        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        now_ms: Callable[[], int],
+        shard_wait_ms: int,
+    ) -> None:
+        self.places = places
+        self.now_ms = now_ms
+        self._loop = loop
+        self._shard_wait_ms = shard_wait_ms
+        self._homes: dict[str, Home] = {}
+        self._of_link: dict[int, Home] = {}
+        self._away: dict[Home, None] = {}
+        """Homes that no shard has taken, or that should have been left; looked at by each tick."""
+        self._peers_away: dict[ShardPeer, int] = {}
+        """Since when, or when its lanes were given up last."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._change: asyncio.Future[None] | None = None
+        """Done when a placement or a shard changes."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- homes and links -------------------------------------------------------------------------------
+
+    def at(self, queue: str, place: Place) -> Home:
+        """The home of a queue, which is made there if there is none. Links are to be opened before the
+        loop turns: nobody keeps a home without them."""
+        home = self._homes.get(queue)
+        if home is None:
+            if len(self._homes) >= limits.QUEUES_MAX:
+                for each in [each for each in self._homes.values() if each.is_idle]:
+                    self.drop(each)
+            home = self._homes[queue] = Home(self, queue, place)
+            home.go(place)
+        elif (home.is_idle and place != (home.shard, home.epoch)) or (home.is_idle and home.peer is None):
+            home.go(place)
+        return home
+
+    def find(self, queue: str) -> Home | None:
+        return self._homes.get(queue)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+    def bind(self, home: Home, link: int) -> None:
+        """A link is at a home from now on."""
+        self._homes.setdefault(home.queue, home)
+        self._of_link[link] = home
+        if not home.is_there:
+            home.went_away()
+
+    def unbind(self, link: int) -> None:
+        home = self._of_link.pop(link, None)
+        if home is not None and home.is_idle:
+            self.drop(home)
+
+    def drop(self, home: Home) -> None:
+        """Nobody needs it."""
+        if self._homes.get(home.queue) is home and home.is_idle:
+            del self._homes[home.queue]
+            self._away.pop(home, None)
+
+    # --- from the peers --------------------------------------------------------------------------------
+
+    def joined(self, peer: ShardPeer) -> None:
+        """There is a link to a shard now; homes that wait for one go there."""
+        self._peers_away[peer] = self.now_ms()
+        self.look_again()
+        self._wake()
+
+    def removed(self, peer: ShardPeer) -> None:
+        """A shard is no part of the installation any more; what is at it without a queue ends."""
+        self._peers_away.pop(peer, None)
+        for home in self._at(peer):
+            home.leave()
+            home.look()
+        refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
+        for producer in list(peer.producers.values()):
+            producer.gone(refusal)
+        peer.producers.clear()
+
+    def lost(self, peer: ShardPeer) -> None:
+        """See Watch."""
+        self._peers_away[peer] = self.now_ms()
+        for home in self._at(peer):
+            home.lost()
+            home.replaced()
+        for number, producer in list(peer.producers.items()):
+            if number not in self._of_link:
+                producer.away()
+        self._wake()
+
+    def welcomed(self, peer: ShardPeer) -> None:
+        """See Watch."""
+        self._peers_away.pop(peer, None)
+        for home in self._at(peer):
+            home.welcomed()
+            if home.is_idle:
+                self.drop(home)
+
+    def taken(self, peer: ShardPeer, link: int) -> None:
+        """See Watch."""
+        home = self._of_link.get(link)
+        if home is None:
+            if (lane := peer.producers.get(link)) is not None:
+                lane.back()
+        elif home.peer is peer:
+            home.was_taken()
+
+    def left(self, peer: ShardPeer, link: int) -> None:
+        """See Watch."""
+        home = self._of_link.get(link)
+        if home is not None:
+            home.forget(link)
+
+    def moved(self, peer: ShardPeer, link: int) -> None:
+        """See Watch."""
+        home = self._of_link.get(link)
+        if home is not None and home.peer is peer:
+            home.moved()
+
+    def bounced(self, peer: ShardPeer, queue: str, part: bytes) -> None:
+        """See Watch."""
+        home = self._homes.get(queue)
+        if home is None:
+            place = self.places.where(queue)
+            if place is None:
+                return
+            home = self.at(queue, place)
+        home.bounced(part, peer)
+
+    # --- from the map ----------------------------------------------------------------------------------
+
+    def changed(self, queues: Iterable[str]) -> None:
+        """These may be elsewhere, with what is theirs."""
+        for queue in queues:
+            for name in (queue, names.dead_letter_name(queue)):
+                home = self._homes.get(name)
+                if home is not None:
+                    home.replaced()
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Something is known of placements or shards that was not before."""
+        for home in list(self._away):
+            if home.peer is None:
+                home.look()
+            if home.peer is None and home.lacks_peer and self.places.peer(home.shard) is not None:
+                home.go((home.shard, home.epoch))
+        change, self._change = self._change, None
+        if change is not None and not change.done():
+            change.set_result(None)
+
+    async def change(self, wait_ms: int) -> None:
+        """Waits until a placement or a shard changes, or for so long."""
+        if self._change is None:
+            self._change = self._loop.create_future()
+        await asyncio.wait([self._change], timeout=wait_ms / 1000)
+        self.places.refresh()
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    async def request(
+        self,
+        queue: str,
+        op: str,
+        fields: dict[str, Any],
+        blob: bytes = b"",
+        *,
+        wait_ms: int = limits.REQUEST_MS,
+    ) -> Answer:
+        """Asks the shard of a queue; while the queue moves, again where it is then.
+
+        Raises:
+            ShardAway: the shard is not there or did not answer within `wait_ms`, or the queue still moves.
+            ShardRefused: it answered with an error.
+            CoordinatorError: nobody knows where the queue is.
+        """
+        until = self._loop.time() + wait_ms / 1000
+        pause_ms = limits.HOME_RETRY_MS
+        while True:
+            shard, _ = await self.places.place(queue)
+            peer = self.places.peer(shard)
+            if peer is None:
+                raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is; try again")
+            left_ms = max(1, int(1000 * (until - self._loop.time())))
+            try:
+                return await peer.request(op, {"queue": queue, **fields}, blob, wait_ms=left_ms)
+            except ShardRefused as refused:
+                if refused.condition != conditions.MOVED:
+                    raise
+            if self._loop.time() + pause_ms / 1000 > until:
+                raise ShardAway(f"{queue} is moving to another shard; try again")
+            await self.change(pause_ms)
+            pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def wake(self, home: Home) -> None:
+        """A home waits for something."""
+        self._away[home] = None
+        self._wake()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs what has to wait."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned)
+
+    def close(self) -> None:
+        """The process ends."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _spawned(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("the shard of a queue could not be asked", exc_info=error)
+
+    def _at(self, peer: ShardPeer) -> list[Home]:
+        return [home for home in self._homes.values() if home.peer is peer]
+
+    def _wake(self) -> None:
+        if self._closed:
+            return
+        wait_ms = AWAY_TICK_MS
+        wanders = [home for home in self._away if home.peer is None or home.late_at is not None]
+        if wanders:
+            # One that has been nowhere for long waits for a shard or the coordinator to come back.
+            recent = self.now_ms() - limits.HOME_LOST_MS
+            is_fresh = any(home.away_since is None or home.away_since > recent for home in wanders)
+            wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
+        elif not self._away and not self._peers_away:
+            return
+        if self._timer is not None:
+            if self._timer_ms <= wait_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = wait_ms
+        self._timer = self._loop.call_later(wait_ms / 1000, self.tick)
+
+    def tick(self) -> None:
+        """Looks where homes are that are nowhere, and who has waited long enough."""
+        self._timer = None
+        self.places.refresh()
+        now_ms = self.now_ms()
+        for home in list(self._away):
+            if home.is_idle or (home.away_since is None and home.late_at is None):
+                self._away.pop(home, None)
+                self.drop(home)
+                continue
+            home.tick(now_ms)
+            if self._shard_wait_ms:
+                home.give_up(now_ms, self._shard_wait_ms)
+        if self._shard_wait_ms:
+            for peer, since in list(self._peers_away.items()):
+                if now_ms - since >= self._shard_wait_ms:
+                    self._peers_away[peer] = now_ms
+                    for number, producer in list(peer.producers.items()):
+                        if number not in self._of_link:
+                            producer.give_up()
+        self._wake()

@@ -95,7 +95,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _help(name: str, help: str, default: Any) -> str:
     match default:
-        case None | False:
+        case None | False | ():
             return help
         case int() if name in ("frontends", "shards"):
             return help

@@ -51,8 +51,8 @@ async def serve(process: Process) -> None:
         frontend.add_shard(shard, process.shard_address(shard))
     frontend.listen_to_gateways(control_address(process.sockets, process.id))
     runner, metrics_port = await exposition.start(
-        settings.metrics,
-        0,
+        settings.metrics.host,
+        settings.metrics.port,
         registry(FRONTEND_FAMILIES, frontend.counts),
         lambda: process.not_ready() or frontend.not_ready(),
     )
@@ -68,7 +68,7 @@ async def serve(process: Process) -> None:
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     details = {
         "amqp": str(Endpoint(settings.amqp.host, ports[0])),
-        "metrics": str(Endpoint(settings.metrics, metrics_port)),
+        "metrics": str(Endpoint(settings.metrics.host, metrics_port)),
     }
     if settings.amqps is not None:
         details["amqps"] = str(Endpoint(settings.amqps.host, ports[1]))

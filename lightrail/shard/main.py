@@ -104,13 +104,13 @@ async def serve(process: Process) -> None:
     gc.set_threshold(50_000, 20, 100)
     server = Server(loop, engine, store, counts, process.shard_address(process.id))
     runner, port = await exposition.start(
-        settings.metrics,
-        0,
+        settings.metrics.host,
+        settings.metrics.port,
         registry(SHARD_FAMILIES, counts),
         lambda: process.not_ready() or engine.not_ready(),
         shard=counts,
     )
-    process.report_ready(metrics=str(Endpoint(settings.metrics, port)))
+    process.report_ready(metrics=str(Endpoint(settings.metrics.host, port)))
     stop = asyncio.create_task(process.until_stop())
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, CoordinatorRefused, Entry, Write
 from lightrail.cluster.etcd_view import Change
 from lightrail.model import limits
 
@@ -199,7 +199,7 @@ class EtcdClient:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise LeaseLost(f"etcd refuses: {error.details()}") from None
             if error.code() not in _ELSEWHERE:
-                raise CoordinatorError(f"etcd refuses: {error.details()}") from None
+                raise CoordinatorRefused(f"etcd refuses: {error.details()}") from None
             self._leave(channel)
             return None, error
         except ValueError as error:

@@ -25,6 +25,16 @@ PROCESSES_MAX: Final = 256
 SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 """Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
+COORDINATOR_SETTINGS: Final = (
+    "etcd",
+    "cluster",
+    "etcd_ca",
+    "etcd_certificate",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password_file",
+)
+"""What is needed to reach the coordinator, apart from `data`."""
 LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """Of a cluster or a zone: part of a key, and of a metric's label."""
 Value = TypeVar("Value")
@@ -96,7 +106,9 @@ def endpoints(text: str) -> tuple[Endpoint, ...]:
     """``HOST:PORT`` separated by commas; a URL's ``http://`` is no part of it."""
     found = tuple(endpoint(each) for each in text.split(",") if each.strip())
     if any(each.port == 0 or "/" in each.host for each in found):
-        raise ValueError("HOST:PORT separated by commas, without http://, such as 10.0.0.1:2379,10.0.0.2:2379")
+        raise ValueError(
+            "HOST:PORT separated by commas, without http://, such as 10.0.0.1:2379,10.0.0.2:2379"
+        )
     return found
 
 
@@ -268,13 +280,16 @@ class Settings:
         (),
         endpoints,
         "HOST:PORT,...",
-        "members of the etcd that keeps names, placement and users; without it they are in one file below data",
+        "members of the etcd that keeps names, placement and users; without it they are in a file below data",
     )
     cluster: str = _setting(
         "lightrail", _label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
     )
     etcd_ca: str | None = _setting(
-        None, _optional(_path), "FILE", "speak TLS with etcd, whose certificate is signed by one of these, PEM"
+        None,
+        _optional(_path),
+        "FILE",
+        "speak TLS with etcd, whose certificate is signed by one of these, PEM",
     )
     etcd_certificate: str | None = _setting(
         None, _optional(_path), "FILE", "certificate that etcd is shown, PEM"
@@ -306,10 +321,16 @@ class Settings:
         "nobody in without it",
     )
     insecure_wire: bool = _setting(
-        False, _flag, "BOOL", "let the wire be reached beyond loopback without a key: whoever reaches it gets in"
+        False,
+        _flag,
+        "BOOL",
+        "let the wire be reached beyond loopback without a key: whoever reaches it gets in",
     )
     zone: str | None = _setting(
-        None, _optional(_label), "NAME", "where this machine is: queues are spread over zones where they can be"
+        None,
+        _optional(_label),
+        "NAME",
+        "where this machine is: queues are spread over zones where they can be",
     )
     log_format: str = _setting("plain", _choice("plain", "json"), "KIND", "plain or json lines on stderr")
     log_level: str = _setting(
@@ -363,12 +384,12 @@ class Settings:
         self._check_etcd()
         if not self.wire.loopback and not self.wire_key and not self.insecure_wire:
             raise SettingsError(
-                f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made by "
-                "`lightrail wire-key FILE`, or say insecure_wire where nobody else is in that network"
+                f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made "
+                "by `lightrail wire-key FILE`, or say insecure_wire where nobody else is in that network"
             )
         if self.wire_key and not os.access(self.wire_key, os.R_OK):
             raise SettingsError(
-                f"wire_key is {self.wire_key!r}: expected a file made by `lightrail wire-key` that can be read"
+                f"wire_key is {self.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
             )
 
     def _check_etcd(self) -> None:

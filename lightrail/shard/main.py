@@ -4,16 +4,22 @@ import asyncio
 import gc
 import logging
 import os
-import secrets
 import sys
 import time
+from dataclasses import replace
+
+import zmq
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.joining import Joining, patiently, reachable_metrics
+from lightrail.cluster.map import SHARDS
+from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_sets
+from lightrail.model import limits
 from lightrail.model.settings import Endpoint, Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+from lightrail.shard import residence as residences
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
@@ -21,6 +27,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreError, StoreRefused
+from lightrail.shard.residence import Residence
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -60,8 +67,12 @@ async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
     settings = process.settings
     loop = asyncio.get_running_loop()
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
-    cluster = await coordinator.cluster_id()
+    counts = ShardCounts(settings.memory_mark)
+    runner, page = await exposition.of_process(process, registry(SHARD_FAMILIES, counts), shard=counts)
+    joining = await Joining.begin(process)
+    coordinator = joining.coordinator
+    cluster = await patiently(process, coordinator.cluster_id)
+    residence = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
     service = Service(coordinator, directory)
@@ -72,17 +83,19 @@ async def serve(process: Process) -> None:
         dropping.add(task)
         task.add_done_callback(dropping.discard)
 
-    counts = ShardCounts(settings.memory_mark)
     started = time.perf_counter()
     now_ms = Server.now_ms()
     try:
         store = open_store(settings, process.id, cluster)
+        disk = residence.settle(settings.store, cluster)
         recovered = store.recover(settings.memory_mark, now_ms)
+        # A journal that had lost its identity has drawn it anew.
+        disk = residence.disk or disk
     except StoreError as error:
         raise CannotServe(str(error)) from error
     engine = Engine(
         shard=process.id,
-        boot=secrets.randbits(32),
+        boot=process.boot,
         store=store,
         recovered=recovered,
         counts=counts,
@@ -102,15 +115,14 @@ async def serve(process: Process) -> None:
     # Messages and runs die by reference counting; full collections would only walk the backlog.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    server = Server(loop, engine, store, counts, process.shard_address(process.id))
-    runner, port = await exposition.start(
-        settings.metrics.host,
-        settings.metrics.port,
-        registry(SHARD_FAMILIES, counts),
-        lambda: process.not_ready() or engine.not_ready(),
-        shard=counts,
-    )
-    process.report_ready(metrics=str(Endpoint(settings.metrics.host, port)))
+    address = joining.wire or process.shard_address(process.id)
+    try:
+        server = Server(loop, engine, store, counts, address, joining.key)
+    except zmq.ZMQError as error:
+        raise joining.cannot_bind(error) from None
+    await make_known(joining, residence, disk, server.address, page)
+    process.check = engine.not_ready
+    process.report_ready(metrics=str(page))
     stop = asyncio.create_task(process.until_stop())
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
@@ -120,7 +132,63 @@ async def serve(process: Process) -> None:
     await server.close()
     await runner.cleanup()
     await asyncio.gather(*dropping)
-    await coordinator.close()
+    await joining.leave()
+    residence.leave()
+
+
+async def move_in(joining: Joining, cluster: str) -> Residence:
+    """The directory of this shard and, where it was not told, its number; see residence.py.
+
+    Raises CannotServe, Stopped.
+    """
+    process = joining.process
+    settings = process.settings
+    try:
+        if process.auto:
+
+            async def allocate(disk: str) -> int:
+                return await patiently(process, lambda: allocate_shard(joining.coordinator, disk))
+
+            residence = None
+            while residence is None:
+                residence = await residences.find(settings.data, settings.store, cluster, allocate)
+                if residence is None:
+                    await asyncio.sleep(limits.COORDINATOR_PAUSE_MS / 1000)
+            joining.adopt(residence.shard)
+        else:
+            residence = residences.hold(settings.data, process.id)
+            if residence is None:
+                raise CannotServe(residences.held_by_other(settings.data, process.id))
+        disk = residence.disk
+        if settings.store != "memory":
+            known = await patiently(process, lambda: shard_sets(joining.coordinator))
+            check_disk(process.id, known.get(process.id), disk, residence.directory)
+        joining.own = replace(joining.own, disk=disk or "")
+        await joining.until_free(f"{SHARDS}{process.id}")
+    except (StoreError, MemberRefused) as error:
+        raise CannotServe(str(error)) from None
+    return residence
+
+
+async def make_known(joining: Joining, residence: Residence, disk: str, address: str, page: Endpoint) -> None:
+    """Registers the shard, which serves at `address`. Raises CannotServe, Stopped."""
+    process = joining.process
+    lasting = process.settings.store != "memory"
+    try:
+        await patiently(
+            process,
+            lambda: pin_disk(
+                joining.coordinator, process.id, disk, lasting=lasting, directory=residence.directory
+            ),
+        )
+    except MemberRefused as error:
+        raise CannotServe(str(error)) from None
+    await joining.register(
+        f"{SHARDS}{process.id}",
+        disk=disk,
+        address=joining.reachable(address),
+        metrics=reachable_metrics(process.settings, page),
+    )
 
 
 async def _drop(service: Service, record: Name) -> None:

@@ -1,8 +1,8 @@
 """The key of an installation's wire: who connects shows it, who listens lets nobody in without it.
 
-All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes it for
-its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether a client has
-shown this very public key. So both ends know that the other one belongs to the installation, and what passes
+All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes it
+for its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether a client
+has shown this very public key. So both ends know that the other one belongs to the installation, and what passes
 between them is encrypted. Without a key nothing of this happens: for loopback, and networks of one's own.
 """
 
@@ -42,14 +42,14 @@ class WireKey(NamedTuple):
 
 
 def write(path: str) -> None:
-    """Draws a key into a new file that only its owner may read. Raises WireKeyRefused, also if it is there."""
+    """Draws a key into a new file for its owner alone. Raises WireKeyRefused, also where one is there."""
     public, secret = zmq.curve_keypair()
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         raise WireKeyRefused(
-            f"{path} is there already and stays as it is: processes that know its key could not talk to others; "
-            "give another name, or remove it first"
+            f"{path} is there already and stays as it is: processes that know its key could not talk to "
+            "others; give another name, or remove it first"
         ) from None
     except OSError as error:
         raise WireKeyRefused(f"{path} can't be made: {error.strerror}") from None
@@ -125,7 +125,9 @@ class Admission:
             self.refused += 1
             if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a stranger tries for ever
                 where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
-                log.warning("%s has shown another wire key and is not let in (%d so far)", where, self.refused)
+                log.warning(
+                    "%s has shown another wire key and is not let in (%d so far)", where, self.refused
+                )
         status = (b"200", b"OK") if known else (b"400", b"another key")
         self._asked.send([ZAP_VERSION, number, *status, b"", b""])
 

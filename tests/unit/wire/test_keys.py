@@ -62,7 +62,9 @@ def asked(server_key: WireKey | None, client_key: WireKey | None) -> Any:
         )
         client = ControlClient(loop, theirs, server.address)
         try:
-            return await client.request("twice", {"n": 21}, wait_ms=WAIT_MS if server_key != client_key else 5_000)
+            return await client.request(
+                "twice", {"n": 21}, wait_ms=WAIT_MS if server_key != client_key else 5_000
+            )
         finally:
             client.close()
             server.close()

@@ -6,11 +6,12 @@
     ...
     await joining.leave()
 
-Whatever needs the coordinator before the process serves is tried again until it goes well. Later the coordinator
-may go and come back as it likes: the registration is written again by itself.
+Whatever needs the coordinator before the process serves is tried again until it goes well. Later the
+coordinator may go and come back as it likes: the registration is written again by itself.
 """
 
 import asyncio
+import itertools
 import logging
 import socket
 import time
@@ -36,6 +37,9 @@ from lightrail.wire.keys import WireKey, WireKeyRefused
 log = logging.getLogger("lightrail.cluster.joining")
 
 Answer = TypeVar("Answer")
+FIRST_OPENINGS_S: Final = (2.0, 5.0, 10.0)
+"""How long the first attempts to open etcd take: soon something can be said of what is wrong with it, and
+later there is time to read a large key space."""
 LEAVE_TIME_MAX_S: Final = 2.0
 """How long the end waits for the registration to go; without etcd the lease runs out."""
 
@@ -69,7 +73,8 @@ class Joining:
         if settings.etcd and key is None and not settings.wire.loopback:
             log.warning("the wire %s has no key: whoever reaches it gets in", settings.wire)
         process.waiting = f"waiting for {where(settings)}"
-        coordinator = await patiently(process, lambda: open_coordinator(settings))
+        wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
+        coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
         return cls(process, coordinator, key)
 
     # --- addresses -------------------------------------------------------------------------------------

@@ -110,9 +110,7 @@ class KeyedCoordinator(ABC):
     ) -> None:
         await self._put_registration(key, Registration(value, 0, displaced), guard)
 
-    async def _put_registration(
-        self, key: str, wanted: Registration, guard: int | None = None
-    ) -> None:
+    async def _put_registration(self, key: str, wanted: Registration, guard: int | None = None) -> None:
         # News of our own new value may come before we know its revision: nobody looks meanwhile.
         before = self._registered.pop(key, None)
         try:

@@ -7,14 +7,20 @@ from typing import Final
 from lightrail.cluster.coordinator import Coordinator, CoordinatorRefused
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import PASSWORD_BYTES_MAX
+from lightrail.model import limits
 from lightrail.model.settings import Settings
 
 OUTSIDE: Final = ("amqp", "amqps", "http", "https")
 """Where strangers may come in."""
 
 
-async def open_coordinator(settings: Settings) -> Coordinator:
-    """One attempt. Raises CoordinatorError; CoordinatorRefused where another attempt is in vain."""
+async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
+    """One attempt, which takes `wait_s` at most.
+
+    Raises:
+        CoordinatorRefused: another attempt is in vain.
+        CoordinatorError: it can't be reached now.
+    """
     if not settings.etcd:
         return await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
     # Loaded late: gRPC and protobuf take a third of a second, which who needs no etcd shall not wait for.
@@ -29,7 +35,7 @@ async def open_coordinator(settings: Settings) -> Coordinator:
         user=settings.etcd_user or "",
         password=_password(settings.etcd_password_file),
     )
-    return await EtcdCoordinator.open(etcd, asyncio.get_running_loop())
+    return await EtcdCoordinator.open(etcd, asyncio.get_running_loop(), wait_s=wait_s)
 
 
 def _password(path: str | None) -> str:

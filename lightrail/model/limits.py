@@ -316,6 +316,10 @@ ETCD_ATTEMPT_MS: Final = 2_000
 """How long one endpoint may take for its answer before the next one is asked."""
 ETCD_CALLS_WAITING: Final = 10_000
 """Writes of one process that wait for etcd."""
+ETCD_OPEN_MS: Final = 10_000
+"""How long a command waits until etcd has answered and its key space is read."""
+ETCD_OPEN_MS_MAX: Final = 60_000
+"""The same of a process, which tries again and again."""
 ETCD_THREADS: Final = 4
 """Writes of one process that are on their way to etcd at a time."""
 ETCD_LEASE_MS: Final = 10_000

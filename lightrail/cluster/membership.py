@@ -2,8 +2,8 @@
 
 A shard's number belongs to its disk: ``shardsets/ID`` pins the disk of the first process that registered, so
 that an empty disk under an old name does not pass for the shard whose messages it has lost. Frontends and
-gateways keep nothing, so any number that nobody has is as good. Who is registered under a number that is wanted
-may be dead: then the entry goes as soon as its lease has run out, and until then we wait.
+gateways keep nothing, so any number that nobody has is as good. Who is registered under a number that is
+wanted may be dead: then the entry goes as soon as its lease has run out, and until then we wait.
 """
 
 import asyncio
@@ -44,8 +44,8 @@ def check_disk(shard: int, known: ShardSet | None, disk: str | None, directory: 
     found = f"holds disk {disk}" if disk else "is empty"
     raise MemberRefused(
         f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
-        f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, or "
-        f"remove the shard first with `lightrail-admin shard remove {shard}`"
+        f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
+        f"or remove the shard first with `lightrail-admin shard remove {shard}`"
     )
 
 
@@ -67,7 +67,7 @@ def member_of(entry: Entry | None) -> Member | None:
     """The process in a registration. Raises CoordinatorError where it can't be read."""
     if entry is None or entry.value is None:
         return None
-    prefix, _, id = entry.key.rpartition("/")
+    id = entry.key.rpartition("/")[2]
     try:
         return Member(id=int(id), **json.loads(entry.value))
     except (ValueError, TypeError) as error:
@@ -118,8 +118,8 @@ async def until_free(
 def _held(key: str, found: Member) -> str:
     return (
         f"{key} is held by a living process on host {found.host!a} (boot {found.boot:08x}, at "
-        f"{found.address or '?'}, version {found.version or '?'}): stop that one, or start this one under another "
-        "number"
+        f"{found.address or '?'}, version {found.version or '?'}): stop that one, or start this one under "
+        "another number"
     )
 
 

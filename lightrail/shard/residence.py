@@ -1,9 +1,9 @@
 """Residence: the directory that a shard lives in, and with it the shard's number.
 
-``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves them.
-A process that was not told its number takes the first directory that nobody holds; where there is none it asks
-the coordinator for a new number. What disk it asked for stands in ``DATA/shard-new.json`` meanwhile, so that a
-process that dies in between does not leave a number behind that belongs to nobody.
+``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves
+them. A process that was not told its number takes the first directory that nobody holds; where there is
+none it asks the coordinator for a new number. What disk it asked for stands in ``DATA/shard-new.json``
+meanwhile, so that a process that dies in between does not leave a number behind that belongs to nobody.
 """
 
 import fcntl

@@ -1,9 +1,10 @@
 """The control socket of a frontend: what the gateway asks about its connections, and what it has it do.
 
-A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's own user may enter, or
-on the wire between machines, where who comes shows the key (keys.py); a gateway connects a DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and
-a shard (docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a
-gateway that hears nothing in time is told so and may ask again.
+A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's own user may
+enter, or on the wire between machines, where whoever comes shows the key (keys.py); a gateway connects a
+DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
+(docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a gateway
+that hears nothing in time is told so and may ask again.
 """
 
 import asyncio

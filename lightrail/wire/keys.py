@@ -1,9 +1,10 @@
 """The key of an installation's wire: who connects shows it, who listens lets nobody in without it.
 
-All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes it
-for its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether a client
-has shown this very public key. So both ends know that the other one belongs to the installation, and what passes
-between them is encrypted. Without a key nothing of this happens: for loopback, and networks of one's own.
+All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes
+it for its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether
+a client has shown this very public key. So both ends know that the other one belongs to the installation,
+and what passes between them is encrypted. Without a key nothing of this happens: for loopback, and networks
+of one's own.
 """
 
 import asyncio

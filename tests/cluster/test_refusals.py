@@ -56,6 +56,33 @@ def test_a_shard_is_refused_under_a_number_that_is_not_its_own(tmp_path: Path) -
         assert shard.running
 
 
+def test_a_disk_that_is_lost_is_given_up_by_word_alone(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        shard, frontend, gateway = cluster.shard(), cluster.frontend(), cluster.gateway()
+        cluster.start()
+        make(frontend.amqp, "queue")
+        send(frontend.amqp, "queue", "lost")
+
+        def forget() -> tuple[int, str]:
+            done = cluster.admin("--url", gateway.http, "shard", "forget-disk", "0")
+            return done.returncode, done.stdout + done.stderr
+
+        status, said = forget()
+        assert (status, "shard 0 still runs" in said) == (1, True)
+        assert shard.terminate() == 0
+        shutil.rmtree(shard.data)
+        new = cluster.shard("--id", "0")
+        assert "an empty disk under an old name" in refused(new)
+        status, said = forget()
+        assert (status, said) == (
+            0,
+            "shard 0 has no disk now: start one with --id 0, its queues will be empty\n",
+        )
+        cluster.start(new)
+        send(frontend.amqp, "queue", "new")
+        assert receive(frontend.amqp, "queue", 1) == ["new"]
+
+
 def test_a_data_directory_of_another_cluster_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         shard = cluster.shard()

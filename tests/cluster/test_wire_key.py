@@ -29,7 +29,7 @@ def test_only_who_has_the_key_is_served(tmp_path: Path) -> None:
     assert "is there already" in again.stderr
     with Cluster(tmp_path) as cluster:
         mine, theirs = ("--wire-key", str(key)), ("--wire-key", str(another))
-        shard = cluster.shard("--wire", "0.0.0.0:0", "--advertise", "127.0.0.1", *mine)
+        cluster.shard("--wire", "0.0.0.0:0", "--advertise", "127.0.0.1", *mine)
         frontend, gateway = cluster.frontend(*mine), cluster.gateway(*mine)
         stranger, other = cluster.frontend(), cluster.frontend(*theirs)
         cluster.start()

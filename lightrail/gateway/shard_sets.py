@@ -59,7 +59,7 @@ async def change(asked: Asked) -> web.Response:
 async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
     """The next process that registers under this number makes its disk the shard's, with no messages."""
     if value != {"disk": ""}:
-        raise Problem(422, 'expected {"disk": ""} alone: disks are written down by their shards', field="disk")
+        raise Problem(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
     map = asked.gateway.map
     found = _found(asked)
     if found.id in map.shards:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.cluster.letters import make, receive, send
@@ -123,7 +124,12 @@ def test_users_are_defined_in_etcd_before_anything_is_served(tmp_path: Path) -> 
 def test_serve_on_two_machines_is_one_cluster(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         flags = (*cluster.flags, "--shards", "2", "--frontends", "1")
-        with Broker(tmp_path / "one", *flags) as one, Broker(tmp_path / "two", *flags) as two:
+        with ExitStack() as machines:
+            one, two = (Broker(tmp_path / name, *flags) for name in ("one", "two"))
+            for each in (one, two):
+                machines.callback(each.stop)
+            for each in (one, two):
+                each.until_ready(2 * wait.DEADLINE_S)  # nine processes on few cores
             assert sorted(cluster.keys("shards/")) == [f"shards/{id}" for id in range(4)]
             assert sorted(cluster.keys("frontends/")) == ["frontends/0", "frontends/1"]
             numbers = {each["id"] for each in [*one.ready["processes"], *two.ready["processes"]]}

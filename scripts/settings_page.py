@@ -21,7 +21,7 @@ def page() -> str:
     """The whole page."""
     rows = []
     for name, metavar, help, default in descriptions():
-        text = ", ".join(default) if type(default) is tuple else default
+        text = ", ".join(map(str, default)) if type(default) is tuple else default
         shown = "" if default in (None, ()) else f"`{text}`"
         flag = "--" + name.replace("_", "-")
         variable = VARIABLE_PREFIX + name.upper()

@@ -1,7 +1,7 @@
 """The command ``lightrail-admin``.
 
-Users, their rights and the repair of a journal work on the files of a data directory, here; everything else
-talks to a running broker through its gateway (cli/administration/).
+Users and their rights are changed in the data directory or in etcd, journals are repaired in their directory,
+here; everything else talks to a running broker through its gateway (cli/administration/).
 """
 
 import argparse
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cli.administration import entry
-from lightrail.model.settings import VARIABLE_PREFIX
+from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 
-EXAMPLES: Final = f"""examples, by the files of a data directory:
+EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
   lightrail-admin user add alice                       asks for the password
   lightrail-admin user add alice < password.txt        reads its first line
   lightrail-admin --data /var/lib/lightrail user password alice --password-file /run/secrets/alice
@@ -25,6 +25,7 @@ EXAMPLES: Final = f"""examples, by the files of a data directory:
   lightrail-admin permission set carol / all           everything: all rights on all names
   lightrail-admin permission list bob
   lightrail-admin permission clear bob myapp/orders
+  lightrail-admin --etcd 10.0.0.1:2379 user add alice  in a cluster: before any process serves beyond loopback
   lightrail-admin journal repair ./data/shard-0        sets aside what can't be read; stop the broker first
 
 A broker that runs sees changes of users with the next connection, of rights at once: links that lost their
@@ -59,6 +60,11 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get(VARIABLE_PREFIX + "DATA", "./data"),
         help="data directory of the broker (default ./data, or LIGHTRAIL_DATA)",
     )
+    for name, metavar, help, _ in descriptions():
+        if name in COORDINATOR_SETTINGS:
+            flag = "--" + name.replace("_", "-")
+            variable = VARIABLE_PREFIX + name.upper()
+            parser.add_argument(flag, metavar=metavar, help=f"{help} (or {variable}); for user, permission")
     things = parser.add_subparsers(dest="thing", required=True, metavar="THING")
     user = things.add_parser("user", help="who may connect")
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -1,27 +1,33 @@
 """``lightrail frontend``, ``shard`` and ``gateway``: one process of a broker, started by hand.
 
-Processes that share a data directory are one broker, whoever starts them.
+Processes that share a data directory, or a cluster in etcd, are one broker, whoever starts them.
 """
 
 import asyncio
 import importlib
-import os
 import sys
 
 from lightrail.cli.serve import Refused, refuse_without_users
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.opening import open_coordinator
 from lightrail.model.settings import Settings
 from lightrail.telemetry import directories, process
 
 
-def run(role: str, id: int, settings: Settings) -> int:
-    """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve."""
+def run(role: str, id: int | None, settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT; the exit status: 0 in order, 1 when it could not serve.
+
+    ``id`` None: the process finds its number by itself.
+    """
     try:
         directories.make_data_directory(settings.data)
-        settings, has_users = asyncio.run(_prepare(role, id, settings))
-        if role != "shard":
-            refuse_without_users(settings, has_users)
+        if settings.etcd:
+            # etcd may not be there yet: the process waits for it, alive, and looks for users itself.
+            settings = settings.resolved()
+        else:
+            settings, has_users = asyncio.run(_prepare(role, id or 0, settings))
+            if role != "shard":
+                refuse_without_users(settings, has_users)
         serve: process.Serve = importlib.import_module(f"lightrail.{role}.main").serve
         return process.alone(role, id, settings, serve)
     except (Refused, CoordinatorError, directories.DirectoryRefused) as error:
@@ -31,7 +37,7 @@ def run(role: str, id: int, settings: Settings) -> int:
 
 async def _prepare(role: str, id: int, settings: Settings) -> tuple[Settings, bool]:
     """Settings with the number of shards that the data directory knows; a shard makes itself known."""
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    coordinator = await open_coordinator(settings)
     try:
         known = await coordinator.shards()
         if role == "shard" and id >= known:

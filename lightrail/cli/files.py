@@ -1,4 +1,4 @@
-"""What ``lightrail-admin`` does on files of a data directory: users, their rights, repair of a journal."""
+"""What ``lightrail-admin`` does without a gateway: users, rights, and the repair of a journal."""
 
 import argparse
 import asyncio
@@ -9,9 +9,11 @@ import sys
 from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.opening import open_coordinator
+from lightrail.cluster.sqlite import FILE_NAME
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
 from lightrail.model.names import InvalidName, check
+from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings, SettingsError
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller
@@ -21,7 +23,7 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
 OPERATOR: Final = Caller("operator", everything=True)
-"""Whoever may write the data directory may do everything."""
+"""Whoever may write the data directory, or etcd, may do everything."""
 
 
 class Refused(Exception):
@@ -35,6 +37,9 @@ def run(parsed: argparse.Namespace) -> int:
             print(repair(parsed.directory))
             return 0
         return asyncio.run(_open(parsed))
+    except SettingsError as error:
+        print(f"lightrail-admin: {error}", file=sys.stderr)
+        return 2
     except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, InvalidName, Refused) as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
@@ -50,18 +55,32 @@ async def _open(parsed: argparse.Namespace) -> int:
         parsed.prefix = _prefix(parsed.prefix)
     if hasattr(parsed, "rights"):
         parsed.rights = _rights(parsed.rights)
-    path = os.path.join(parsed.data, FILE_NAME)
-    if (parsed.thing, parsed.action) == ("user", "add"):
-        make_data_directory(parsed.data)
+    settings = _settings(parsed)
+    path = os.path.join(settings.data, FILE_NAME)
+    if settings.etcd:
+        pass
+    elif (parsed.thing, parsed.action) == ("user", "add"):
+        make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
         raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and no user is defined")
-    coordinator = await SqliteCoordinator.open(path)
+    coordinator = await open_coordinator(settings)
     try:
         if parsed.thing == "permission":
             return await _permission(coordinator, parsed)
         return await _user(coordinator, parsed)
     finally:
         await coordinator.close()
+
+
+def _settings(parsed: argparse.Namespace) -> Settings:
+    """Where users and rights are, as the flags or else the variables say. Raises SettingsError."""
+    names = ("data", *COORDINATOR_SETTINGS)
+    given = {name: getattr(parsed, name, None) for name in names}
+    variables = (VARIABLE_PREFIX + name.upper() for name in names)
+    return Settings.load(
+        flags={name: text for name, text in given.items() if text is not None},
+        environ={name: os.environ[name] for name in variables if name in os.environ},
+    )
 
 
 async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:

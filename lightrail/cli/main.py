@@ -11,6 +11,8 @@ from typing import Any, Final
 from lightrail.cli import alone, serve
 from lightrail.model.settings import VARIABLE_PREFIX, Settings, SettingsError, descriptions, names
 from lightrail.model.units import format_duration, format_size
+from lightrail.wire import keys
+from lightrail.wire.keys import WireKeyRefused
 
 EXAMPLES: Final = """examples:
   lightrail serve
@@ -18,12 +20,15 @@ EXAMPLES: Final = """examples:
   lightrail serve --amqp 127.0.0.1:0 --http 127.0.0.1:0 --json
   lightrail serve --amqp 0.0.0.0:5672 --amqps 0.0.0.0:5671 --tls-certificate server.pem --tls-key server.key
   LIGHTRAIL_MEMORY_MARK=256MB lightrail serve --config lightrail.toml
+  lightrail shard --etcd 10.0.0.1:2379 --wire 0.0.0.0:5680 --wire-key wire.key --data /var/lib/lightrail
   lightrail bench --help
 """
 SOURCES: Final = (
     'Every setting is also a key of the TOML file given by --config (memory_mark = "64MB") and a variable '
     "(LIGHTRAIL_MEMORY_MARK=64MB). Flags win over variables, variables over the file."
 )
+NUMBER_MAX: Final = 9_999
+"""Highest number of a frontend, shard or gateway."""
 ROLES: Final = {
     "frontend": "one process that serves AMQP clients",
     "shard": "one process that owns queues",
@@ -39,11 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
         return status
     parsed = _parser().parse_args(arguments)
+    if parsed.command == "wire-key":
+        return _wire_key(parsed.file)
     try:
         settings = _settings(parsed)
         if parsed.command == "serve":
             return serve.serve(settings, as_json=parsed.json)
-        return alone.run(parsed.command, parsed.id, settings)
+        return alone.run(parsed.command, _number(parsed.id, settings), settings)
     except SettingsError as error:
         print(f"lightrail {parsed.command}: {error}", file=sys.stderr)
         return 2
@@ -71,10 +78,47 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             role, help=help, description=f"Run {help}.", epilog=SOURCES, allow_abbrev=False
         )
-        command.add_argument("--id", type=int, default=0, metavar="N", help="its number, from 0")
+        command.add_argument(
+            "--id",
+            metavar="N|auto",
+            default=os.environ.get(VARIABLE_PREFIX + "ID"),
+            help="its number, from 0; auto, the default with --etcd: a shard is who its directory below "
+            "--data says, others take the smallest free number",
+        )
         add_settings(command)
+    command = commands.add_parser(
+        "wire-key",
+        help="make a key for the wire between machines",
+        description="Make the key that all processes of an installation share: --wire-key.",
+    )
+    command.add_argument("file", metavar="FILE", help="a new file; only its owner may read it")
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
     return parser
+
+
+def _number(text: str | None, settings: Settings) -> int | None:
+    """The number of a process; None for one that it finds by itself. Raises SettingsError."""
+    if text is None:
+        return None if settings.etcd else 0
+    if text == "auto":
+        if not settings.etcd:
+            raise SettingsError("--id is 'auto', which needs --etcd; expected a whole number from 0")
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > NUMBER_MAX:
+        raise SettingsError(f"--id is {text!r}; expected auto, or a whole number from 0 to {NUMBER_MAX}")
+    return int(text)
+
+
+def _wire_key(path: str) -> int:
+    try:
+        keys.write(path)
+    except WireKeyRefused as error:
+        print(f"lightrail wire-key: {error}", file=sys.stderr)
+        return 1
+    print(
+        f"{path} holds a new key: give it to all processes of the installation by --wire-key, and nobody else"
+    )
+    return 0
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +139,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 def _help(name: str, help: str, default: Any) -> str:
     match default:
-        case None | False:
+        case None | False | ():
             return help
         case int() if name in ("frontends", "shards"):
             return help

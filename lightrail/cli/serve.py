@@ -15,9 +15,12 @@ from dataclasses import replace
 from typing import Final
 
 from lightrail.cli.supervisor import GaveUp, Limits, Plan, Supervisor
-from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
-from lightrail.model.settings import Endpoint, Settings
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused, Write
+from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
+from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
+from lightrail.model.limits import COORDINATOR_PAUSE_MS, COORDINATOR_PAUSE_MS_MAX
+from lightrail.model.settings import Endpoint, Settings, SettingsError
+from lightrail.shard import residence
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message
 
@@ -51,6 +54,8 @@ def serve(
         lock = lock_data_directory(os.path.abspath(settings.data))
         try:
             return asyncio.run(_serve(settings, lock, as_json, modules, limits))
+        except KeyboardInterrupt:
+            return 0  # while it waited for etcd; later SIGINT has a handler
         finally:
             os.close(lock)
     except (Refused, GaveUp, CoordinatorError, directories.DirectoryRefused) as error:
@@ -83,20 +88,69 @@ async def _serve(
 
 async def _prepare(settings: Settings) -> tuple[Settings, bool]:
     """Numbers of processes as the data directory knows them, and whether users are defined."""
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    if settings.etcd:
+        settings = of_this_machine(settings)
+        coordinator = await _when_there(settings)
+    else:
+        coordinator = await open_coordinator(settings)
     try:
-        settings = settings.resolved(await coordinator.shards())
-        await coordinator.set_shards(settings.shards)
+        if not settings.etcd:
+            settings = settings.resolved(await coordinator.shards())
+            await coordinator.set_shards(settings.shards)
+            await forget_members(coordinator)
         return settings, await coordinator.has_users()
     finally:
         await coordinator.close()
+
+
+def of_this_machine(settings: Settings) -> Settings:
+    """How many processes run here, one machine of a cluster. Raises Refused, SettingsError."""
+    for name in ("metrics", "wire"):
+        found: Endpoint = getattr(settings, name)
+        if found.port:
+            raise SettingsError(
+                f"{name} is {found}, but `serve` runs several processes here, and each needs its own port: "
+                "leave the port to the system (0), or start the processes one by one"
+            )
+    shards = residence.known(settings.data)
+    if 0 < settings.shards < len(shards):
+        raise Refused(
+            f"{settings.shards} shards were asked for, but {settings.data} holds the directories of "
+            f"{len(shards)} (shards {', '.join(map(str, shards))}): start with --shards {len(shards)}, or "
+            "drain and remove a shard first, and then remove its directory"
+        )
+    return settings.resolved(len(shards))
+
+
+async def _when_there(settings: Settings) -> Coordinator:
+    """Waits for etcd; what it refuses is not asked again."""
+    pause_s = COORDINATOR_PAUSE_MS / 1000
+    told = False
+    while True:
+        try:
+            return await open_coordinator(settings)
+        except CoordinatorRefused:
+            raise
+        except CoordinatorError as error:
+            if not told:
+                log.warning("waiting for %s: %s", where(settings), error)
+            told = True
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, COORDINATOR_PAUSE_MS_MAX / 1000)
+
+
+async def forget_members(coordinator: Coordinator) -> None:
+    """Takes out of the file who was registered by an instance that was killed: we hold its lock."""
+    for prefix in (SHARDS, FRONTENDS, GATEWAYS):
+        for entry in await coordinator.entries(prefix):
+            await coordinator.write([Write(entry.key, None)])
 
 
 def plans(settings: Settings, modules: Mapping[str, str]) -> list[Plan]:
     """The processes of this machine."""
     numbers = {"shard": settings.shards, "frontend": settings.frontends, "gateway": 1}
     return [
-        Plan(role, id, (sys.executable, "-m", modules[role]))
+        Plan(role, id, (sys.executable, "-m", modules[role]), auto=bool(settings.etcd))
         for role, number in numbers.items()
         for id in range(number)
     ]
@@ -147,22 +201,16 @@ def _is_running(pid: str) -> bool:
 
 def refuse_without_users(settings: Settings, has_users: bool) -> None:
     """Raise Refused when anybody in the network could send and receive, unless that was asked for."""
+    reason = open_to_strangers(settings, has_users)
+    if reason is not None:
+        raise Refused(reason)
     if has_users:
         return
-    outside = [
-        f"{name} {endpoint}"
-        for name in ("amqp", "amqps", "http", "https")
-        if (endpoint := getattr(settings, name)) is not None and not endpoint.loopback
-    ]
-    if not outside:
-        log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
-    elif settings.insecure_no_users:
+    outside = [each for name in OUTSIDE if (each := getattr(settings, name)) and not each.loopback]
+    if outside:
         log.warning("no user is defined and %s can be reached from outside: everybody gets in", outside[0])
     else:
-        raise Refused(
-            f"{', '.join(outside)} can be reached from outside of this machine, but no user is defined: "
-            f"add one with `lightrail-admin --data {settings.data} user add NAME`, or say --insecure-no-users"
-        )
+        log.info("no user is defined: ANONYMOUS is allowed, on loopback only")
 
 
 def reserve_all(settings: Settings, reserved: ExitStack) -> Settings:

@@ -47,6 +47,8 @@ class Plan:
     role: str
     id: int
     command: Sequence[str]
+    auto: bool = False
+    """Whether the process looks for its number by itself; `id` only tells the plans apart then."""
 
     @property
     def name(self) -> str:
@@ -73,6 +75,12 @@ class Child:
         """What it reported when it got ready; None while it does not serve."""
         self.restarts = 0
         self.pid = 0
+        self.number: int | None = None if plan.auto else plan.id
+        """The number of the process, as it last reported."""
+        self.boot: int | None = None
+        """Of the process that was last ready."""
+        self.waiting = False
+        """Whether it said that it waits for something that it can't do without, such as etcd."""
         self._supervisor = supervisor
         self._channel: Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -83,11 +91,12 @@ class Child:
         details = self.details or {}
         return {
             "role": self.plan.role,
-            "id": self.plan.id,
+            "id": self.plan.id if self.number is None else self.number,
             "pid": self.pid,
             "ready": self.details is not None,
             "restarts": self.restarts,
             "metrics": details.get("metrics"),
+            "control": details.get("control"),
         }
 
     async def keep(self) -> None:
@@ -174,7 +183,7 @@ class Child:
             theirs.close()
         self.pid = process.pid
         with suppress(ChannelClosed):  # it died already: its exit says so
-            channel.send(self._supervisor.first_message(self.plan))
+            channel.send(self._supervisor.first_message(self))
         ours.setblocking(False)
         asyncio.get_running_loop().add_reader(ours, self._from_child, channel)
         if self._supervisor.stopping.is_set():
@@ -183,8 +192,13 @@ class Child:
     def _from_child(self, channel: Channel) -> None:
         try:
             for message in channel.receive():
+                if message.get("waiting"):
+                    self.waiting = True
                 if message.get("ready"):
+                    self.waiting = False
                     self.details = message
+                    self.number = message.get("id", self.plan.id)
+                    self.boot = message.get("boot")
                     self._changed.set()
                     self._supervisor.changed()
         except ChannelClosed:
@@ -197,6 +211,10 @@ class Child:
         tasks = [asyncio.ensure_future(self._process.wait()), asyncio.ensure_future(self.until_serving())]
         try:
             done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            while not done and self.waiting:
+                # It would only wait again after a restart.
+                self.waiting = False
+                done, _ = await asyncio.wait(tasks, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
@@ -226,6 +244,7 @@ class Child:
         self._process = None
         self.details = None
         self.pid = 0
+        self.waiting = False
 
 
 class Supervisor:
@@ -299,10 +318,12 @@ class Supervisor:
                 if child.plan.role == "gateway":
                     child.send({"processes": processes})
 
-    def first_message(self, plan: Plan) -> Message:
+    def first_message(self, child: Child) -> Message:
         return {
-            "role": plan.role,
-            "id": plan.id,
+            "role": child.plan.role,
+            # A shard is who its directory says; others go on under the number of the one that died.
+            "id": None if child.plan.auto and child.plan.role == "shard" else child.number,
+            "replaces": child.boot,
             "settings": self.settings.to_json(),
             "sockets": self.sockets,
         }

@@ -28,6 +28,10 @@ class CoordinatorError(Exception):
     """The coordinator can't answer now, or must not; the message says why and what to do."""
 
 
+class CoordinatorRefused(CoordinatorError):
+    """It answers and will not have us, as with wrong credentials: asking again is in vain."""
+
+
 class UserExists(CoordinatorError):
     """A user of this name is there already."""
 
@@ -134,7 +138,9 @@ class Coordinator(Protocol):
     async def entries(self, prefix: str) -> list[Entry]:
         """All entries whose keys begin with `prefix`, sorted by key, without deleted ones."""
 
-    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
+    async def register(
+        self, key: str, value: str, displaced: Callable[[str], None], *, guard: int | None = None
+    ) -> None:
         """Keep an entry for as long as this process lives and reaches the coordinator.
 
         With etcd it hangs on a lease, which is refreshed, and is written again after the lease was lost; in a
@@ -142,6 +148,9 @@ class Coordinator(Protocol):
         there: who may do so was found out before. `displaced` is called, on the loop, with the value of
         another process that has taken the key since; the entry is then left alone. Calling it again gives the
         entry another value.
+
+        Raises:
+            Conflict: `guard` is the revision that the entry must have, as in a Write, and it does not.
         """
 
     async def unregister(self, key: str) -> None:

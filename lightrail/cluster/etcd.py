@@ -284,22 +284,24 @@ class EtcdCoordinator(KeyedCoordinator):
 
     # --- registrations ------------------------------------------------------------------------------------
 
-    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
+    async def register(
+        self, key: str, value: str, displaced: Callable[[str], None], *, guard: int | None = None
+    ) -> None:
         async with self._registering:
-            await super().register(key, value, displaced)
+            await super().register(key, value, displaced, guard=guard)
         if self._keeper is None:
             self._keeper = self._loop.create_task(self._keep())
 
-    async def _write_registration(self, key: str, value: str) -> int:
+    async def _write_registration(self, key: str, value: str, guard: int | None) -> int:
         if not self._lease:
             self._lease = await self._grant()
         try:
-            return await self._transact([Write(key, value)], self._lease)
+            return await self._transact([Write(key, value, guard)], self._lease)
         except LeaseLost:
             # What else hangs on it is registered again at the next refresh.
             self._unregistered = True
             self._lease = await self._grant()
-            return await self._transact([Write(key, value)], self._lease)
+            return await self._transact([Write(key, value, guard)], self._lease)
 
     async def unregister(self, key: str) -> None:
         async with self._registering:

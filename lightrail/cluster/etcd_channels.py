@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused
 from lightrail.model import limits
 
 # The code that etcd3 brings was generated for an older protobuf and works with its Python implementation
@@ -200,7 +200,7 @@ class EtcdChannels:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise LeaseLost(f"etcd refuses: {error.details()}") from None
             if error.code() not in _ELSEWHERE and not _login_is_old(error):
-                raise CoordinatorError(f"etcd refuses: {error.details()}") from None
+                raise CoordinatorRefused(f"etcd refuses: {error.details()}") from None
             self.leave(channel)
             return None, error
         except ValueError as error:

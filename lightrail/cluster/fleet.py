@@ -14,7 +14,9 @@ import zmq
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.model import conditions, limits, names
+from lightrail.wire import keys
 from lightrail.wire.homes import Homes
+from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.places import Place
 from lightrail.wire.shards import ShardPeer, State
@@ -34,6 +36,7 @@ class Fleet:
         now_ms: wall clock, in milliseconds since 1970.
         schedule_flush: asks for `flush` at the end of this turn.
         shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+        key: of the wire.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class Fleet:
         schedule_flush: Callable[[], None],
         flush: Callable[[], None],
         shard_wait_ms: int = 0,
+        key: WireKey | None = None,
     ) -> None:
         self.peers: dict[int, ShardPeer] = {}
         self.map = Map(coordinator)
@@ -60,6 +64,7 @@ class Fleet:
         self._now_ms = now_ms
         self._schedule_flush = schedule_flush
         self._flush = flush
+        self._key = key
         self._boots: dict[int, int] = {}
         """Of the shards' processes, as they are registered."""
         self._answers: dict[str, Place] = {}
@@ -76,7 +81,7 @@ class Fleet:
     def context(self) -> "zmq.Context[zmq.Socket[bytes]]":
         """Of all sockets of this process."""
         if self._context is None:
-            self._context = zmq.Context()
+            self._context = keys.context(self._key)
         return self._context
 
     # --- shards ----------------------------------------------------------------------------------------

@@ -112,14 +112,16 @@ class KeyedCoordinator(ABC):
 
     # --- registrations ------------------------------------------------------------------------------------
 
-    async def register(self, key: str, value: str, displaced: Callable[[str], None]) -> None:
-        await self._put_registration(key, Registration(value, 0, displaced))
+    async def register(
+        self, key: str, value: str, displaced: Callable[[str], None], *, guard: int | None = None
+    ) -> None:
+        await self._put_registration(key, Registration(value, 0, displaced), guard)
 
-    async def _put_registration(self, key: str, wanted: Registration) -> None:
+    async def _put_registration(self, key: str, wanted: Registration, guard: int | None = None) -> None:
         # News of our own new value may come before we know its revision: nobody looks meanwhile.
         before = self._registered.pop(key, None)
         try:
-            revision = await self._write_registration(key, wanted.value)
+            revision = await self._write_registration(key, wanted.value, guard)
         except CoordinatorError:
             if before is not None:
                 self._registered[key] = before
@@ -129,8 +131,8 @@ class KeyedCoordinator(ABC):
         if found is not None:
             self._look_for_another(found)
 
-    async def _write_registration(self, key: str, value: str) -> int:
-        return await self.write([Write(key, value)])
+    async def _write_registration(self, key: str, value: str, guard: int | None) -> int:
+        return await self.write([Write(key, value, guard)])
 
     async def unregister(self, key: str) -> None:
         registration = self._registered.pop(key, None)

@@ -37,6 +37,7 @@ from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.control import ControlServer
 from lightrail.wire.home import Home
+from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
 
@@ -55,6 +56,7 @@ class Frontend:
         coordinator: Coordinator,
         authenticator: Authenticator,
         loop: asyncio.AbstractEventLoop,
+        key: WireKey | None = None,
     ) -> None:
         self.name = name
         self.boot = boot
@@ -76,7 +78,9 @@ class Frontend:
             schedule_flush=self.schedule_flush,
             flush=self._flush,
             shard_wait_ms=settings.shard_wait,
+            key=key,
         )
+        self._key = key
         self.shards: dict[int, ShardPeer] = self.fleet.peers
         self.directory = Directory(
             coordinator, auto_create=settings.auto_create, now_ms=lambda: self.now_ms()
@@ -123,9 +127,11 @@ class Frontend:
         """Connects to a shard; it may come later."""
         self.fleet.add(shard, address)
 
-    def listen_to_gateways(self, address: str) -> None:
-        """Binds the control socket. Raises zmq.ZMQError where the address can't be had."""
-        self._control = ControlServer(self._loop, self.fleet.context, address, control.operations(self))
+    def listen_to_gateways(self, address: str) -> str:
+        """Binds the control socket; returns where. Raises zmq.ZMQError where the address can't be had."""
+        operations = control.operations(self)
+        self._control = ControlServer(self._loop, self.fleet.context, address, operations, self._key)
+        return self._control.address
 
     def not_ready(self) -> str | None:
         """Why this frontend does not serve, or None: see Fleet."""

@@ -3,12 +3,13 @@
 import asyncio
 import gc
 import logging
-import os
-import secrets
 import sys
 
+import zmq
+
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.joining import Joining, patiently, reachable_metrics
+from lightrail.cluster.map import FRONTENDS
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import listen
@@ -17,7 +18,7 @@ from lightrail.model.settings import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES
-from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.metrics import FamilyCollector, registry
 from lightrail.telemetry.process import Process, main
 from lightrail.wire.control import address as control_address
 
@@ -33,34 +34,39 @@ async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
     settings = process.settings
     loop = asyncio.get_running_loop()
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    metrics = registry((), None)
+    runner, page = await exposition.of_process(process, metrics)
+    joining = await Joining.begin(process)
+    coordinator = joining.coordinator
+    await joining.take_number(FRONTENDS)
     authenticator = Authenticator(coordinator, settings)
-    await authenticator.refresh()
+    await patiently(process, authenticator.refresh)
+    joining.refuse_strangers(authenticator.has_users)
     if not authenticator.has_users:
         log.warning("no user is defined: everybody on this machine gets in; see `lightrail-admin user add`")
     frontend = Frontend(
         name=process.name,
-        boot=secrets.randbits(32),
+        boot=process.boot,
         settings=settings,
         coordinator=coordinator,
         authenticator=authenticator,
         loop=loop,
+        key=joining.key,
     )
-    await frontend.lifetimes.sweep()
+    metrics.register(FamilyCollector(FRONTEND_FAMILIES, frontend.counts))
+    await patiently(process, frontend.lifetimes.sweep)
     frontend.fleet.refresh()
-    for shard in range(await coordinator.shards() or settings.shards):
-        frontend.add_shard(shard, process.shard_address(shard))
-    frontend.listen_to_gateways(control_address(process.sockets, process.id))
+    if not settings.etcd:
+        for shard in range(await coordinator.shards() or settings.shards):
+            if shard not in frontend.shards:
+                frontend.add_shard(shard, process.shard_address(shard))
+    try:
+        control = frontend.listen_to_gateways(joining.wire or control_address(process.sockets, process.id))
+    except zmq.ZMQError as error:
+        raise joining.cannot_bind(error) from None
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
     if settings.amqps is not None and settings.tls_certificate is not None:
         process.running.serves_with(settings.tls_certificate)
-    runner, metrics_port = await exposition.start(
-        settings.metrics,
-        0,
-        registry(FRONTEND_FAMILIES, frontend.counts),
-        lambda: process.not_ready() or frontend.not_ready(),
-        running=process.running,
-    )
     tls = tls_context(settings) if settings.amqps is not None else None
     # Batches and events die by reference counting; full collections would only walk idle connections.
     gc.freeze()
@@ -73,10 +79,13 @@ async def serve(process: Process) -> None:
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     details = {
         "amqp": str(Endpoint(settings.amqp.host, ports[0])),
-        "metrics": str(Endpoint(settings.metrics, metrics_port)),
+        "metrics": str(page),
+        "control": joining.reachable(control),
     }
     if settings.amqps is not None:
         details["amqps"] = str(Endpoint(settings.amqps.host, ports[1]))
+    await joining.register(address=details["control"], metrics=reachable_metrics(settings, page))
+    process.check = frontend.not_ready
     process.report_ready(**details)
     await process.until_stop()
     refresh.cancel()
@@ -85,7 +94,7 @@ async def serve(process: Process) -> None:
     await frontend.stop(STOP_WAIT_S)
     poll.cancel()
     await runner.cleanup()
-    await coordinator.close()
+    await joining.leave()
 
 
 async def _poll(frontend: Frontend) -> None:
@@ -95,12 +104,16 @@ async def _poll(frontend: Frontend) -> None:
 
 
 async def _refresh(authenticator: Authenticator) -> None:
+    failed = False
     while True:
         await asyncio.sleep(USERS_REFRESH_S)
         try:
             await authenticator.refresh()
+            failed = False
         except Exception as error:
-            log.warning("the users could not be read: %s", error)
+            if not failed:
+                log.warning("the users can't be read, tried again from now on: %s", error)
+            failed = True
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.rights import Caller
 from lightrail.namespace.service import Service
+from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")
 
@@ -108,7 +109,9 @@ class Gateway:
     Args:
         shards: links to the shards; empty until they are added.
         members: the other processes, as the supervisor tells.
-        sockets: the directory of the frontends' control sockets.
+        sockets: the directory of the frontends' control sockets, where they have not said where theirs is.
+        map: of queues and members; the same as that of the shards.
+        key: of the wire.
         now_ms: milliseconds since 1970.
     """
 
@@ -123,6 +126,8 @@ class Gateway:
         sockets: str | None = None,
         callers: Callers | None = None,
         directory: Directory | None = None,
+        map: Map | None = None,
+        key: WireKey | None = None,
     ) -> None:
         self.settings = settings
         self.coordinator = coordinator
@@ -131,9 +136,9 @@ class Gateway:
         self.counts = Counts()
         health.show(HTTP_FAMILIES, self)
         self.health = health
-        self.map = Map(coordinator)
+        self.map = map or Map(coordinator)
         health.show(PLACEMENT_FAMILIES, self.map)
-        self.connections = connections.Connections(members, sockets)
+        self.connections = connections.Connections(members, sockets, key)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
         destinations = Destinations(settings.push_allow)

@@ -8,14 +8,15 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-import zmq
 from aiohttp import web
 
 from lightrail.gateway.errors import Problem
-from lightrail.gateway.members import Members
+from lightrail.gateway.members import Member, Members
 from lightrail.model import conditions, limits
 from lightrail.namespace.service import Missing
+from lightrail.wire import keys
 from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
+from lightrail.wire.keys import WireKey
 
 if TYPE_CHECKING:
     from lightrail.gateway.asked import Asked
@@ -27,16 +28,17 @@ TEXT_MAX: Final = 256
 
 
 class Connections:
-    """What all frontends of this machine say about their connections; used on a loop.
+    """What all frontends say about their connections; used on a loop.
 
     Args:
-        sockets: the directory of their control sockets; None for a gateway that knows of none.
+        sockets: the directory of the control sockets of frontends that have not said where theirs is.
+        key: of the wire.
     """
 
-    def __init__(self, members: Members, sockets: str | None) -> None:
+    def __init__(self, members: Members, sockets: str | None, key: WireKey | None = None) -> None:
         self._members = members
         self._sockets = sockets
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context = keys.context(key)
         self._clients: dict[int, ControlClient] = {}
 
     def close(self) -> None:
@@ -104,7 +106,7 @@ class Connections:
         except ValueError as error:
             raise Missing(str(error)) from None
         if frontend not in self._frontends(ready=False):
-            raise Missing(f"there is no frontend-{frontend} on this machine")
+            raise Missing(f"there is no frontend-{frontend}")
         try:
             return await self._client(frontend).request(op, {"id": id, **fields})
         except ControlRefused as refused:
@@ -113,16 +115,23 @@ class Connections:
             raise
 
     def _frontends(self, *, ready: bool = True) -> list[int]:
-        if self._sockets is None:
-            return []
-        frontends = (one for one in self._members.list() if one.role == "frontend")
+        frontends = [one for one in self._members.list() if one.role == "frontend" and self._where(one)]
         return sorted(one.id for one in frontends if one.ready or not ready)
 
+    def _where(self, member: Member) -> str | None:
+        if member.control is not None:
+            return member.control
+        return None if self._sockets is None else address(self._sockets, member.id)
+
     def _client(self, frontend: int) -> ControlClient:
+        members = self._members.list()
+        (where,) = (self._where(one) for one in members if (one.role, one.id) == ("frontend", frontend))
+        assert where is not None, "of these it is known where they are"
         client = self._clients.get(frontend)
+        if client is not None and client.address != where:
+            client.close()
+            client = None
         if client is None:
-            assert self._sockets is not None, "without a directory there are no frontends"
-            where = address(self._sockets, frontend)
             client = ControlClient(asyncio.get_running_loop(), self._context, where)
             self._clients[frontend] = client
         return client

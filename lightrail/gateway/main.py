@@ -1,12 +1,11 @@
 """The gateway's process: HTTP for people and programs, health checks and Prometheus."""
 
 import asyncio
-import os
-import secrets
 import sys
 
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
+from lightrail.cluster.map import GATEWAYS
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.health import Health
 from lightrail.gateway.listener import listen
@@ -15,19 +14,29 @@ from lightrail.gateway.shards import Shards
 from lightrail.gateway.sweeper import sweep
 from lightrail.model.settings import Endpoint
 from lightrail.model.tls import tls_context
-from lightrail.telemetry import process
+from lightrail.telemetry import exposition, process
+from lightrail.telemetry.metrics import registry
 
 
 async def serve(process: process.Process) -> None:
     """Serve until told to stop."""
     settings = process.settings
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    page_runner, page = await exposition.of_process(process, registry((), None))
     members = Members()
     process.on_message = members.update
-    shards = Shards(coordinator, asyncio.get_running_loop(), name=process.name, boot=secrets.randbits(32))
+    joining = await Joining.begin(process)
+    coordinator = joining.coordinator
+    joining.refuse_strangers(await patiently(process, coordinator.has_users))
+    await joining.take_number(GATEWAYS)
+    loop = asyncio.get_running_loop()
+    shards = Shards(coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
     shards.fleet.refresh()
-    for shard in range(await coordinator.shards() or settings.shards):
-        shards.add(shard, process.shard_address(shard))
+    if not settings.etcd:
+        for shard in range(await coordinator.shards() or settings.shards):
+            if shard not in shards.peers:
+                shards.add(shard, process.shard_address(shard))
+    if settings.etcd or not process.supervised:
+        members.follow(shards.fleet.map, process.boot, joining.own.host)
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
@@ -45,22 +54,29 @@ async def serve(process: process.Process) -> None:
         members=members,
         health=health,
         sockets=process.sockets,
+        map=shards.fleet.map,
+        key=joining.key,
     )
     gateway.directory.refresh()
-    await gateway.callers.refresh()
+    await patiently(process, gateway.callers.refresh)
     tls = tls_context(settings) if settings.https is not None else None
     runner, ports = await listen(gateway.application(), (settings.http, None), (settings.https, tls))
     await shards.fleet.until_ready()
     sweeping = asyncio.create_task(sweep(gateway))
     try:
         here = Endpoint(settings.http.host, ports[0])
+        await joining.register(
+            http=str(Endpoint(advertised(settings), here.port)) if settings.etcd else str(here.reachable),
+            metrics=reachable_metrics(settings, page),
+        )
         process.report_ready(http=str(here), metrics=str(here.reachable))
         await process.until_stop()
     finally:
         sweeping.cancel()
         gateway.receivers.close()
         await runner.cleanup()
-        await coordinator.close()
+        await page_runner.cleanup()
+        await joining.leave()
 
 
 if __name__ == "__main__":

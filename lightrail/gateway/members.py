@@ -1,9 +1,12 @@
-"""Members: the other processes of this machine, as the supervisor tells the gateway."""
+"""Members: the other processes, as the supervisor of this machine and the cluster's map tell the gateway."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lightrail.cluster.map import Map, MapChanges
+from lightrail.cluster.map import Member as Registered
+from lightrail.model.settings import endpoint
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter
 
 
@@ -17,6 +20,10 @@ class Member:
     restarts: int
     metrics: str | None
     """``HOST:PORT``"""
+    control: str | None = None
+    """Of a frontend: the ZeroMQ address of its control socket."""
+    supervised: bool = True
+    """Whether the supervisor of this machine runs it; of others we only know that they are registered."""
 
     @property
     def name(self) -> str:
@@ -24,12 +31,14 @@ class Member:
 
 
 class Members:
-    """The list that came last; empty for a gateway that runs alone."""
+    """The supervisor's list that came last, and who else is registered; the gateway itself is left out."""
 
-    __slots__ = ("_list", "families", "known", "scrapes_failed")
+    __slots__ = ("_list", "_registered", "_supervised", "families", "known", "scrapes_failed")
 
     def __init__(self) -> None:
         self._list: list[Member] = []
+        self._supervised: list[Member] = []
+        self._registered: list[Member] = []
         self.families = FAMILIES
         self.known = False
         """Whether a list has come."""
@@ -39,14 +48,60 @@ class Members:
         return self._list
 
     def update(self, message: dict[str, Any]) -> None:
-        """Take a line of the supervisor; the gateway itself is left out."""
+        """Take a line of the supervisor."""
         if "processes" in message:
             self.known = True
-            self._list = [
-                Member(one["role"], one["id"], one["ready"], one["restarts"], one.get("metrics"))
+            self._supervised = [
+                Member(
+                    one["role"],
+                    one["id"],
+                    one["ready"],
+                    one["restarts"],
+                    one.get("metrics"),
+                    one.get("control"),
+                )
                 for one in message["processes"]
                 if one["role"] != "gateway"
             ]
+            self._unite()
+
+    def follow(self, map: Map, boot: int, host: str) -> None:
+        """Take who is registered, now and whenever that changes.
+
+        Args:
+            boot: of this gateway.
+            host: of this machine: addresses of the loopback network mean nothing on another one.
+        """
+
+        def changed(_: MapChanges) -> None:
+            tables = (("shard", map.shards), ("frontend", map.frontends), ("gateway", map.gateways))
+            self._registered = [
+                Member(
+                    role,
+                    each.id,
+                    True,
+                    0,
+                    each.metrics if each.metrics and _can_be_reached(each, host) else None,
+                    each.address if role == "frontend" and each.address else None,
+                    False,
+                )
+                for role, table in tables
+                for each in table.values()
+                if each.boot != boot
+            ]
+            self._unite()
+
+        map.listen(changed)
+        changed(MapChanges())
+
+    def _unite(self) -> None:
+        supervised = {(each.role, each.id) for each in self._supervised}
+        others = [each for each in self._registered if (each.role, each.id) not in supervised]
+        self._list = self._supervised + sorted(others, key=lambda each: (each.role, each.id))
+
+
+def _can_be_reached(member: Registered, host: str) -> bool:
+    return member.host == host or not endpoint(member.metrics).loopback
 
 
 def _each(name: str) -> Any:
@@ -67,9 +122,11 @@ FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "counter",
         "lightrail_process_restarts",
-        "Times the supervisor has started a process again.",
+        "Times the supervisor of this machine has started a process again.",
         ("of", "number"),
-        _each("restarts"),
+        lambda members: [
+            ((one.role, str(one.id)), float(one.restarts)) for one in members.list() if one.supervised
+        ],
     ),
     counter(
         "lightrail_scrapes_failed",

@@ -366,10 +366,10 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
     "/!shards/{shard}": {
         "put": Operation(
             "changeShard",
-            "let a shard drain, or take queues again",
+            "let a shard drain, or take queues again; with an empty disk: give up the one that it had",
             {200: ("it", _content(_ref("Shard")))},
             (),
-            _content(_of({"state": {"enum": ["active", "draining"]}}, "state")),
+            _content(_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
         ),
         "delete": Operation(
             "removeShard", "forget a shard that has no queues and was stopped", {204: ("done", None)}

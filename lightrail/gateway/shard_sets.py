@@ -31,9 +31,11 @@ async def list_all(asked: Asked) -> web.Response:
 
 
 async def change(asked: Asked) -> web.Response:
-    """PUT /!shards/ID with {"state": "draining" or "active"}."""
+    """PUT /!shards/ID with {"state": "draining" or "active"}, or {"disk": ""}: its disk is lost for good."""
     asked.manager()
-    value = await asked.json_object("state")
+    value = await asked.json_object("state", "disk")
+    if "disk" in value:
+        return await _forget_disk(asked, value)
     state = value.get("state")
     if state not in STATES:
         raise Problem(
@@ -52,6 +54,19 @@ async def change(asked: Asked) -> web.Response:
     return web.json_response(
         _shown(map, map.shard_sets[found.id], peer is not None and peer.state is State.SERVING)
     )
+
+
+async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
+    """The next process that registers under this number makes its disk the shard's, with no messages."""
+    if value != {"disk": ""}:
+        raise Problem(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
+    map = asked.gateway.map
+    found = _found(asked)
+    if found.id in map.shards:
+        raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
+    await _write(asked, found, replace(found, disk="").encode())
+    map.refresh()
+    return web.json_response(_shown(map, map.shard_sets[found.id], False))
 
 
 async def remove(asked: Asked) -> web.Response:

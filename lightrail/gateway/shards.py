@@ -9,6 +9,7 @@ from typing import Any
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.fleet import Fleet
 from lightrail.wire.home import Home
+from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardPeer
 
@@ -32,7 +33,13 @@ class Shards:
     """
 
     def __init__(
-        self, coordinator: Coordinator, loop: asyncio.AbstractEventLoop, *, name: str, boot: int
+        self,
+        coordinator: Coordinator,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        name: str,
+        boot: int,
+        key: WireKey | None = None,
     ) -> None:
         self.fleet = Fleet(
             coordinator,
@@ -42,6 +49,7 @@ class Shards:
             now_ms=self.now_ms,
             schedule_flush=self._schedule_flush,
             flush=self._flush,
+            key=key,
         )
         self.peers: dict[int, ShardPeer] = self.fleet.peers
         self._loop = loop

@@ -21,6 +21,7 @@ async def sweep(gateway: Gateway) -> None:
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
     orphans = Orphans()
+    failed = False
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
@@ -35,8 +36,13 @@ async def sweep(gateway: Gateway) -> None:
                 for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
                     log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
                     await gateway.service.expire(record)
+                failed = False
         except Exception as error:
-            log.warning("the namespace could not be followed or swept: %s", error)
+            if not failed:
+                log.warning(
+                    "the namespace could not be followed or swept, tried again from now on: %s", error
+                )
+            failed = True
 
 
 async def sweep_once(gateway: Gateway, now_ms: int) -> None:

@@ -126,6 +126,12 @@ CONTROL_LINKS_SHOWN: Final = 16
 """Links of each connection in a list of connections; all of one connection are asked for by its id."""
 CONTROL_LINKS_MAX: Final = 4_000
 """Links in the answer about one connection."""
+LEASE_MARGIN_MS: Final = 3_000
+"""What is waited beyond ETCD_LEASE_MS until a registration counts as that of a living process: etcd looks now
+and then for leases that ran out, and its leader may change."""
+COORDINATOR_PAUSE_MS: Final = 100
+"""Between two attempts to reach a coordinator that a process needs to start; doubles each time."""
+COORDINATOR_PAUSE_MS_MAX: Final = 2_000
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 
@@ -310,6 +316,10 @@ ETCD_ATTEMPT_MS: Final = 2_000
 """How long one endpoint may take for its answer before the next one is asked."""
 ETCD_CALLS_WAITING: Final = 10_000
 """Writes of one process that wait for etcd."""
+ETCD_OPEN_MS: Final = 10_000
+"""How long a command waits until etcd has answered and its key space is read."""
+ETCD_OPEN_MS_MAX: Final = 60_000
+"""The same of a process, which tries again and again."""
 ETCD_THREADS: Final = 4
 """Writes of one process that are on their way to etcd at a time."""
 ETCD_LEASE_MS: Final = 10_000

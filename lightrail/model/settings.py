@@ -11,6 +11,7 @@ No field is a secret: keys and passwords are named by the path of their file.
 import ipaddress
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -24,6 +25,18 @@ PROCESSES_MAX: Final = 256
 SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 """Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
+COORDINATOR_SETTINGS: Final = (
+    "etcd",
+    "cluster",
+    "etcd_ca",
+    "etcd_certificate",
+    "etcd_key",
+    "etcd_user",
+    "etcd_password_file",
+)
+"""What is needed to reach the coordinator, apart from `data`."""
+LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+"""Of a cluster or a zone: part of a key, and of a metric's label."""
 Value = TypeVar("Value")
 
 
@@ -81,6 +94,24 @@ def endpoint(text: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
+def endpoint_or_host(text: str) -> Endpoint:
+    """``HOST``, whose port is the system's choice, or ``HOST:PORT``."""
+    host = text.strip()
+    if host.count(":") == 1 or "]:" in host:
+        return endpoint(host)
+    return Endpoint(_host(host), 0)
+
+
+def endpoints(text: str) -> tuple[Endpoint, ...]:
+    """``HOST:PORT`` separated by commas; a URL's ``http://`` is no part of it."""
+    found = tuple(endpoint(each) for each in text.split(",") if each.strip())
+    if any(each.port == 0 or "/" in each.host for each in found):
+        raise ValueError(
+            "HOST:PORT separated by commas, without http://, such as 10.0.0.1:2379,10.0.0.2:2379"
+        )
+    return found
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         number = text.strip().replace("_", "")
@@ -119,6 +150,18 @@ def _host(text: str) -> str:
     if not text.strip() or text != text.strip() or "/" in text:
         raise ValueError("an address or host name without a port, such as 127.0.0.1")
     return text.strip("[]")
+
+
+def _label(text: str) -> str:
+    if not LABEL.fullmatch(text):
+        raise ValueError("1 to 63 letters, digits, dots, hyphens and underscores")
+    return text
+
+
+def _user(text: str) -> str:
+    if not text or len(text) > 256 or not text.isprintable():
+        raise ValueError("a name of at most 256 printable characters")
+    return text
 
 
 def _mechanisms(text: str) -> tuple[str, ...]:
@@ -161,8 +204,12 @@ class Settings:
     https: Endpoint | None = _setting(
         None, _optional(endpoint), "HOST:PORT", "where the gateway serves HTTP over TLS (off by default)"
     )
-    metrics: str = _setting(
-        "127.0.0.1", _host, "HOST", "address of each process's own /metrics; the port is the system's choice"
+    metrics: Endpoint = _setting(
+        Endpoint("127.0.0.1", 0),
+        endpoint_or_host,
+        "HOST[:PORT]",
+        "where each process serves its own /metrics, /healthz and /readyz; without a port, or with 0, the "
+        "system chooses it",
     )
     frontends: int = _setting(0, _whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores")
     shards: int = _setting(
@@ -229,6 +276,62 @@ class Settings:
         "hosts that subscriptions may push to, separated by commas: names, *.DOMAIN, addresses, networks, "
         "or * for all public ones; empty is this machine alone",
     )
+    etcd: tuple[Endpoint, ...] = _setting(
+        (),
+        endpoints,
+        "HOST:PORT,...",
+        "members of the etcd that keeps names, placement and users; without it they are in a file below data",
+    )
+    cluster: str = _setting(
+        "lightrail", _label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
+    )
+    etcd_ca: str | None = _setting(
+        None,
+        _optional(_path),
+        "FILE",
+        "speak TLS with etcd, whose certificate is signed by one of these, PEM",
+    )
+    etcd_certificate: str | None = _setting(
+        None, _optional(_path), "FILE", "certificate that etcd is shown, PEM"
+    )
+    etcd_key: str | None = _setting(None, _optional(_path), "FILE", "private key of that certificate, PEM")
+    etcd_user: str | None = _setting(None, _optional(_user), "NAME", "user of etcd, where it asks for one")
+    etcd_password_file: str | None = _setting(
+        None, _optional(_path), "FILE", "file whose first line is the password of that user"
+    )
+    wire: Endpoint = _setting(
+        Endpoint("127.0.0.1", 0),
+        endpoint,
+        "HOST:PORT",
+        "with etcd: where a shard takes frontends, and a frontend the questions of gateways; port 0 is the "
+        "system's choice",
+    )
+    advertise: str | None = _setting(
+        None,
+        _optional(_host),
+        "HOST",
+        "with etcd: name or address by which other machines reach this one; the default is the host of wire, "
+        "or the host name where that is 0.0.0.0 or ::",
+    )
+    wire_key: str | None = _setting(
+        None,
+        _optional(_path),
+        "FILE",
+        "with etcd: key of the installation, made by `lightrail wire-key FILE`; encrypts the wire and lets "
+        "nobody in without it",
+    )
+    insecure_wire: bool = _setting(
+        False,
+        _flag,
+        "BOOL",
+        "let the wire be reached beyond loopback without a key: whoever reaches it gets in",
+    )
+    zone: str | None = _setting(
+        None,
+        _optional(_label),
+        "NAME",
+        "where this machine is: queues are spread over zones where they can be",
+    )
     log_format: str = _setting("plain", _choice("plain", "json"), "KIND", "plain or json lines on stderr")
     log_level: str = _setting(
         "info", _choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
@@ -278,6 +381,34 @@ class Settings:
             if path and not os.access(path, os.R_OK):
                 raise SettingsError(f"{name} is {path!r}: expected a PEM file that can be read")
 
+        self._check_etcd()
+        if not self.wire.loopback and not self.wire_key and not self.insecure_wire:
+            raise SettingsError(
+                f"wire is {self.wire}, which can be reached from other machines: set wire_key to a key made "
+                "by `lightrail wire-key FILE`, or say insecure_wire where nobody else is in that network"
+            )
+        if self.wire_key and not os.access(self.wire_key, os.R_OK):
+            raise SettingsError(
+                f"wire_key is {self.wire_key!r}: expected a file made by `lightrail wire-key`, readable"
+            )
+
+    def _check_etcd(self) -> None:
+        for one, other in (("etcd_certificate", "etcd_key"), ("etcd_user", "etcd_password_file")):
+            for there, absent in ((one, other), (other, one)):
+                if getattr(self, there) and not getattr(self, absent):
+                    raise SettingsError(f"{there} is set, but {absent} is not: set both, or none of them")
+        for name in ("etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"):
+            value = getattr(self, name)
+            if value and not self.etcd:
+                raise SettingsError(f"{name} is {value!r}, but etcd is not set: say where etcd is")
+            if value and name != "etcd_user" and not os.access(value, os.R_OK):
+                raise SettingsError(f"{name} is {value!r}: expected a file that can be read")
+        if self.etcd_certificate and not self.etcd_ca:
+            raise SettingsError(
+                "etcd_certificate is set, but etcd_ca is not: set it to the certificates that etcd's own is "
+                "signed by"
+            )
+
     def resolved(self, remembered_shards: int = 0) -> Self:
         """The same with numbers of processes filled in and an absolute data directory."""
         cores_half = max(1, len(os.sched_getaffinity(0)) // 2)
@@ -308,8 +439,9 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Self:
         values: dict[str, Any] = json.loads(text)
-        for name in ("amqp", "amqps", "http", "https"):
+        for name in ("amqp", "amqps", "http", "https", "metrics", "wire"):
             values[name] = Endpoint(*values[name]) if values[name] else None
+        values["etcd"] = tuple(Endpoint(*each) for each in values["etcd"])
         for name in ("sasl_mechanisms", "push_allow"):
             values[name] = tuple(values[name])
         return cls(**values)

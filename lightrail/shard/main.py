@@ -4,15 +4,16 @@ import asyncio
 import gc
 import logging
 import os
-import secrets
 import sys
 import time
 
-from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+import zmq
+
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
+from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
-from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
-from lightrail.model.settings import Endpoint, Settings
+from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
@@ -25,6 +26,7 @@ from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreError, StoreRefused
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.moving.sources import ShardSources
+from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -64,8 +66,12 @@ async def serve(process: Process) -> None:
     """Serves until the process shall stop."""
     settings = process.settings
     loop = asyncio.get_running_loop()
-    coordinator = await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
-    cluster = await coordinator.cluster_id()
+    counts = ShardCounts(settings.memory_mark)
+    runner, page = await exposition.of_process(process, registry(SHARD_FAMILIES, counts), shard=counts)
+    joining = await Joining.begin(process)
+    coordinator = joining.coordinator
+    cluster = await patiently(process, coordinator.cluster_id)
+    residence = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
     places = Map(coordinator)
@@ -78,7 +84,6 @@ async def serve(process: Process) -> None:
         dropping.add(task)
         task.add_done_callback(dropping.discard)
 
-    counts = ShardCounts(settings.memory_mark)
     if settings.store != "memory":
         counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
@@ -86,12 +91,15 @@ async def serve(process: Process) -> None:
     now_ms = Server.now_ms()
     try:
         store = open_store(settings, process.id, cluster)
+        disk = residence.settle(settings.store, cluster)
         recovered = store.recover(settings.memory_mark, now_ms)
+        # A journal that had lost its identity has drawn it anew.
+        disk = residence.disk or disk
     except StoreError as error:
         raise CannotServe(str(error)) from error
     engine = Engine(
         shard=process.id,
-        boot=secrets.randbits(32),
+        boot=process.boot,
         store=store,
         recovered=recovered,
         counts=counts,
@@ -112,17 +120,15 @@ async def serve(process: Process) -> None:
     # Messages and runs die by reference counting; full collections would only walk the backlog.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    server = Server(loop, engine, store, counts, process.shard_address(process.id))
-    mover, sources = moving(process, engine, server, coordinator, directory, places, counts)
-    runner, port = await exposition.start(
-        settings.metrics,
-        0,
-        registry(SHARD_FAMILIES, counts),
-        lambda: process.not_ready() or engine.not_ready(),
-        running=process.running,
-        shard=counts,
-    )
-    process.report_ready(metrics=str(Endpoint(settings.metrics, port)))
+    address = joining.wire or process.shard_address(process.id)
+    try:
+        server = Server(loop, engine, store, counts, address, joining.key)
+    except zmq.ZMQError as error:
+        raise joining.cannot_bind(error) from None
+    await make_known(joining, residence, disk, server.address, page)
+    mover, sources = moving(joining, engine, server, directory, places, counts)
+    process.check = engine.not_ready
+    process.report_ready(metrics=str(page))
     stop = asyncio.create_task(process.until_stop())
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
@@ -134,33 +140,35 @@ async def serve(process: Process) -> None:
     await server.close()
     await runner.cleanup()
     await asyncio.gather(*dropping)
-    await coordinator.close()
+    await joining.leave()
+    residence.leave()
 
 
 def moving(
-    process: Process,
+    joining: Joining,
     engine: Engine,
     server: Server,
-    coordinator: Coordinator,
     directory: Directory,
     places: Map,
     counts: ShardCounts,
 ) -> tuple[Mover, ShardSources]:
     """What brings queues here; close the mover first."""
     loop = asyncio.get_running_loop()
+    coordinator = joining.coordinator
 
     def address(shard: int) -> str | None:
-        # On one machine shards find each other by their sockets, registered or not.
         member = places.shards.get(shard)
-        return process.shard_address(shard) if member is None or not member.address else member.address
+        return None if member is None else member.address
 
     def look() -> None:
         # Not from within a write of ours.
         loop.call_soon(server.look)
 
-    sources = ShardSources(loop, shard=process.id, boot=engine.boot, address=address, now_ms=server.now_ms)
+    sources = ShardSources(
+        loop, shard=engine.shard, boot=engine.boot, address=address, now_ms=server.now_ms, key=joining.key
+    )
     mover = Mover(
-        shard=process.id,
+        shard=engine.shard,
         engine=engine,
         coordinator=coordinator,
         places=places,

@@ -1,9 +1,7 @@
 """Performs what the engine decides: the ROUTER socket, the commit thread, the reader thread, the timer."""
 
 import asyncio
-import contextlib
 import logging
-import os
 import time
 from functools import partial
 
@@ -15,7 +13,8 @@ from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.reading import Read
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
-from lightrail.wire.peer import LoopSocket
+from lightrail.wire.keys import Admission, WireKey
+from lightrail.wire.peer import LoopSocket, bind
 
 log = logging.getLogger("lightrail.shard")
 
@@ -24,7 +23,13 @@ class Server:
     """One shard process on its loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, engine: Engine, store: Store, counts: ShardCounts, address: str
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: Engine,
+        store: Store,
+        counts: ShardCounts,
+        address: str,
+        key: WireKey | None = None,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -44,17 +49,16 @@ class Server:
         self.failed = asyncio.Event()
         """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._admission = Admission(loop, self._context, key)
         socket = self._context.socket(zmq.ROUTER)
+        self._admission.guard(socket)
         # A ROUTER drops what does not fit; what may be under way is bounded by link credit instead.
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        if address.startswith("ipc://"):
-            # A socket file that a killed process left behind; who owns the directory holds its lock.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(address.removeprefix("ipc://"))
-        socket.bind(address)
+        self.address = bind(socket, address)
+        """With the port that the system chose."""
         self._socket = LoopSocket(loop, socket, self._receive, self._turn)
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
@@ -202,6 +206,7 @@ class Server:
         await self._idle.wait()
         self._closed = True
         self._socket.close(linger_ms=500)
+        self._admission.close()
         self._committer.close()
         self._reader.close()
         self._store.close()

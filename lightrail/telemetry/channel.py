@@ -3,8 +3,9 @@
 It is a socket pair that the child inherits, so settings never stand in the process list, and each side sees
 at once when the other one is gone, however it died.
 
-Supervisor to child, first: ``{"role", "id", "settings", "sockets"}``; later, to the gateway:
-``{"processes": [...]}``. Child to supervisor: ``{"ready": true, ...}`` when it serves.
+Supervisor to child, first: ``{"role", "id", "replaces", "settings", "sockets"}``; later, to the gateway:
+``{"processes": [...]}``. Child to supervisor: ``{"waiting": WHAT}`` while it waits for what it can't start
+without, ``{"ready": true, "id", "boot", ...}`` when it serves.
 """
 
 import json

@@ -7,9 +7,11 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from lightrail.model.settings import Endpoint
 from lightrail.telemetry.families import ShardCounts
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import registry
+from lightrail.telemetry.process import CannotServe, Process
 from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running
 
@@ -66,6 +68,25 @@ async def start(
         ]
     )
     return await listen(app, host, port)
+
+
+async def of_process(
+    process: Process, metrics: CollectorRegistry, *, shard: ShardCounts | None = None
+) -> tuple[web.AppRunner, Endpoint]:
+    """What every process serves from its first moment on, where the setting `metrics` says; and the endpoint.
+
+    Families may be added to `metrics` later. Raises CannotServe.
+    """
+    wanted = process.settings.metrics
+    try:
+        runner, port = await start(
+            wanted.host, wanted.port, metrics, process.not_ready, running=process.running, shard=shard
+        )
+    except OSError as error:
+        raise CannotServe(
+            f"metrics can't be served on {wanted}: {error.strerror}; choose another with --metrics HOST:PORT"
+        ) from None
+    return runner, Endpoint(wanted.host, port)
 
 
 async def listen(

@@ -19,6 +19,7 @@ import faulthandler
 import logging
 import os
 import resource
+import secrets
 import signal
 import socket
 import sys
@@ -38,6 +39,8 @@ STOP_TIME_MAX_S: Final = 25
 """From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
 Kubernetes and Docker wait 30 s and 10 s before they kill."""
 
+UNNUMBERED: Final = -1
+"""Stands for the number of a process that has none yet."""
 OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
 """Sockets of clients, and some for everything else."""
 
@@ -48,36 +51,59 @@ class CannotServe(Exception):
     """Why a process ends at once, in words for whoever runs it: what was expected, found, what to do."""
 
 
+class Stopped(Exception):
+    """The process was told to stop before it served: no error."""
+
+
 class Process:
     """One running process of a role: who it is, what it was told, and when it shall stop."""
 
     __slots__ = (
         "_channel",
+        "auto",
+        "boot",
+        "check",
+        "failure",
         "id",
         "on_message",
         "ready",
+        "replaces",
         "role",
         "running",
         "settings",
         "sockets",
         "stopping",
+        "waiting",
     )
 
     def __init__(
         self,
         role: str,
-        id: int,
+        id: int | None,
         settings: Settings,
         sockets: str,
         channel: Channel | None = None,
     ) -> None:
         self.role = role
-        self.id = id
+        self.id = id if id is not None else UNNUMBERED
+        """Its number; UNNUMBERED as long as it has none, see `adopt`."""
+        self.auto = id is None
+        """Whether it looks for a number by itself."""
+        self.boot = secrets.randbits(32)
+        """Tells this process from others before and after it under the same number."""
+        self.replaces: int | None = None
+        """The boot of the process of the same supervisor that has died, and that this one stands in for."""
         self.settings = settings
         self.sockets = sockets
         """Directory of this installation's sockets: those of shards, and the frontends' control sockets."""
         self.ready: Message | None = None
         """What report_ready was given, or None as long as the process does not serve."""
+        self.waiting: str | None = None
+        """What it waits for before it can serve."""
+        self.check: Callable[[], str | None] = lambda: None
+        """Why it doesn't serve although it has once reported ready, or None."""
+        self.failure: str | None = None
+        """Why it ends, where that is an error."""
         self.stopping = asyncio.Event()
         self.on_message: Callable[[Message], None] | None = None
         """Called with every later line from the supervisor."""
@@ -87,7 +113,12 @@ class Process:
 
     @property
     def name(self) -> str:
-        return f"{self.role}-{self.id}"
+        return self.role if self.id == UNNUMBERED else f"{self.role}-{self.id}"
+
+    def adopt(self, id: int) -> None:
+        """Go by this number from here on."""
+        self.id = id
+        logs.configure(self.name, self.settings.log_level, self.settings.log_format)
 
     @property
     def supervised(self) -> bool:
@@ -100,7 +131,8 @@ class Process:
 
     def report_ready(self, **details: Any) -> None:
         """Tell the supervisor that this process serves, and where, such as ``amqp="127.0.0.1:5672"``."""
-        self.ready = {"ready": True, "pid": os.getpid(), **details}
+        self.waiting = None
+        self.ready = {"ready": True, "pid": os.getpid(), "id": self.id, "boot": self.boot, **details}
         if self._channel is None:
             log.info("ready: %s", ", ".join(f"{key} {value}" for key, value in self.ready.items()))
             return
@@ -113,7 +145,22 @@ class Process:
         """Why /readyz should refuse, or None."""
         if self.stopping.is_set():
             return "stopping"
-        return None if self.ready else "starting"
+        if self.ready is None:
+            return f"starting: {self.waiting}" if self.waiting else "starting"
+        return self.check()
+
+    def wait_for(self, what: str) -> None:
+        """Say what the start waits for, at /readyz and to the supervisor, which then has patience."""
+        self.waiting = what
+        if self._channel is not None:
+            with contextlib.suppress(ChannelClosed):  # the reader of the channel finds that out as well
+                self._channel.send({"waiting": what})
+
+    def fail(self, reason: str) -> None:
+        """Begin the orderly end because of an error: the exit status will be 1."""
+        if self.failure is None and not self.stopping.is_set():
+            self.failure = reason
+            self.stop(reason)
 
     def stop(self, reason: str) -> None:
         """Begin the orderly end; once is enough, more do nothing."""
@@ -179,11 +226,13 @@ def main(role: str, serve: Serve, argv: Sequence[str] | None = None) -> int:
         print(f"lightrail {role}: no settings came from the supervisor: {error}", file=sys.stderr)
         return 1
     settings = Settings.from_json(first["settings"])
-    return run(Process(role, int(first["id"]), settings, first["sockets"], channel), serve)
+    process = Process(role, first["id"], settings, first["sockets"], channel)
+    process.replaces = first.get("replaces")
+    return run(process, serve)
 
 
-def alone(role: str, id: int, settings: Settings, serve: Serve) -> int:
-    """Run one process of a role without a supervisor; ``settings`` must be resolved."""
+def alone(role: str, id: int | None, settings: Settings, serve: Serve) -> int:
+    """Run one process of a role without a supervisor; ``settings`` must be resolved, no ``id`` is any."""
     return run(Process(role, id, settings, socket_directory(settings.data)), serve)
 
 
@@ -216,11 +265,16 @@ def run(process: Process, serve: Serve) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(turn())
+    except Stopped:
+        return 0
     except CannotServe as error:
         log.error("%s can't serve: %s", process.name, error)
         return 1
     except Exception:
         log.exception("%s failed", process.name)
+        return 1
+    if process.failure is not None:
+        log.error("%s has ended: %s", process.name, process.failure)
         return 1
     if not process.stopping.is_set():
         log.error("%s ended without having been told to", process.name)

@@ -1,9 +1,10 @@
 """The control socket of a frontend: what the gateway asks about its connections, and what it has it do.
 
-A frontend binds a ROUTER socket in the directory of sockets, which only the installation's own user may
-enter; a gateway connects a DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and
-a shard (docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a
-gateway that hears nothing in time is told so and may ask again.
+A frontend binds a ROUTER socket, in the directory of sockets, which only the installation's own user may
+enter, or on the wire between machines, where whoever comes shows the key (keys.py); a gateway connects a
+DEALER to each. Messages are REQUEST and RESPONSE frames as between a gateway and a shard
+(docs/formats/wire.md): a number, JSON, no blob. Nothing is repeated and nothing is remembered: a gateway
+that hears nothing in time is told so and may ask again.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ import zmq
 
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import HEADER, Kind, WireError, frame
+from lightrail.wire.keys import Admission, WireKey
 from lightrail.wire.messages import decode_request, encode_request
-from lightrail.wire.peer import LoopSocket
+from lightrail.wire.peer import LoopSocket, bind, connect
 
 log = logging.getLogger("lightrail.wire.control")
 
@@ -54,22 +56,28 @@ class ControlServer:
         context: "zmq.Context[zmq.Socket[bytes]]",
         address: str,
         operations: Mapping[str, Operation],
+        key: WireKey | None = None,
     ) -> None:
         """Binds. Raises zmq.ZMQError where the address can't be had."""
         self._operations = operations
+        self._admission = Admission(loop, context, key)
         socket = context.socket(zmq.ROUTER)
+        self._admission.guard(socket)
         socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
         # Answers to a gateway that went, or does not read, are dropped.
         socket.setsockopt(zmq.SNDHWM, limits.CONTROL_REQUESTS_MAX)
         try:
-            socket.bind(address)
+            self.address = bind(socket, address)
+            """With the port that the system chose."""
         except zmq.ZMQError:
             socket.close(0)
+            self._admission.close()
             raise
         self._socket = LoopSocket(loop, socket, self._receive, _nothing)
 
     def close(self) -> None:
         self._socket.close()
+        self._admission.close()
 
     def _receive(self, parts: list[bytes]) -> None:
         if len(parts) != 2 or len(parts[1]) < HEADER.size:
@@ -108,7 +116,7 @@ class ControlClient:
         self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", address: str
     ) -> None:
         self._loop = loop
-        self._address = address
+        self.address = address
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._next = 0
         socket = context.socket(zmq.DEALER)
@@ -118,7 +126,7 @@ class ControlClient:
         socket.setsockopt(zmq.RCVHWM, limits.CONTROL_REQUESTS_MAX)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        socket.connect(address)
+        connect(socket, address)
         self._socket = LoopSocket(loop, socket, self._receive, _nothing)
 
     def close(self) -> None:
@@ -150,7 +158,7 @@ class ControlClient:
                     await asyncio.sleep(RECONNECT_MS / 1000)
                 answer = await waiting
         except TimeoutError:
-            raise ControlAway(f"no answer from {self._address} within {wait_ms} ms; try again") from None
+            raise ControlAway(f"no answer from {self.address} within {wait_ms} ms; try again") from None
         finally:
             self._waiting.pop(number, None)
         error = answer.get("error")

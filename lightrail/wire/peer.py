@@ -6,7 +6,9 @@ message, which costs more than the message does here.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,6 +21,30 @@ Receive = Callable[[Parts], None]
 
 MESSAGES_PER_TURN: Final = 256
 """Messages that are read before the loop's other work gets its turn."""
+
+
+def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
+    """Binds; returns the address with the port that the system chose. Raises zmq.ZMQError."""
+    if address.startswith("ipc://"):
+        # A socket file that a killed process left behind; who owns the directory holds its lock.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(address.removeprefix("ipc://"))
+    _allow_ipv6(socket, address)
+    socket.bind(address)
+    bound: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+    return bound.rstrip(b"\0").decode()
+
+
+def connect(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Connects, now or as soon as somebody is there."""
+    _allow_ipv6(socket, address)
+    socket.connect(address)
+
+
+def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
+    # Only where it is meant: with it ZeroMQ takes the IPv6 address of a name that has both.
+    if address.startswith("tcp://["):
+        socket.setsockopt(zmq.IPV6, 1)
 
 
 class LoopSocket:

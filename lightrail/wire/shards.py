@@ -26,7 +26,7 @@ from lightrail.wire.messages import (
     decode_request,
     encode_request,
 )
-from lightrail.wire.peer import LoopSocket
+from lightrail.wire.peer import LoopSocket, connect
 
 log = logging.getLogger("lightrail.wire.shards")
 
@@ -234,7 +234,7 @@ class ShardPeer:
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + self._frontend.encode())
-        socket.connect(address)
+        connect(socket, address)
         # What shards said leaves for the clients at once, not with the next round of the loop.
         return LoopSocket(self._loop, socket, self._receive, self._flush)
 

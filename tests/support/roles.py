@@ -2,6 +2,7 @@
 
 ``python -m tests.support.role_ROLE --supervisor-fd N``; each appends lines ``ROLE-ID EVENT PID`` to
 ``DATA/events``. A file ``DATA/ROLE-ID.fail`` makes it end at once, ``DATA/ROLE-ID.hang`` never be ready,
+``DATA/ROLE-ID.wait`` say that it waits, for as long as it is there,
 ``DATA/ROLE-ID.deaf`` not obey SIGTERM nor the supervisor's end.
 """
 
@@ -31,6 +32,10 @@ async def serve(process: process.Process) -> None:
     if asked(process, "deaf"):
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while asked(process, "wait"):
+        process.wait_for("waiting for a file to go")
+        note(process, "wait")
+        await asyncio.sleep(0.05)
     if not asked(process, "hang"):
         note(process, "ready")
         process.report_ready(metrics="127.0.0.1:9")

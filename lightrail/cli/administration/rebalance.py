@@ -60,6 +60,8 @@ def register(things: Subparsers) -> None:
     command.add_argument("--no-wait", action="store_true", help="begin, and do not wait for the end")
     command = add(shards, "revive", _revive, "let a shard that drains take queues again")
     command.add_argument("id", metavar="ID", type=int)
+    command = add(shards, "forget-disk", _forget_disk, "give up a disk that is lost, with its messages")
+    command.add_argument("id", metavar="ID", type=int)
     command = add(shards, "remove", _remove, "forget a shard that has no queues and was stopped")
     command.add_argument("id", metavar="ID", type=int)
 
@@ -252,6 +254,15 @@ def _revive(client: Client, parsed: argparse.Namespace) -> int:
         show_json(shown)
     else:
         pairs({key: shown[key] for key in ("id", "state", "serving", "queues")})
+    return 0
+
+
+def _forget_disk(client: Client, parsed: argparse.Namespace) -> int:
+    shown = client.request("PUT", path_of("!shards", str(parsed.id)), json_body={"disk": ""}).json()
+    if parsed.json:
+        show_json(shown)
+    else:
+        print(f"shard {parsed.id} has no disk now: start one with --id {parsed.id}, its queues will be empty")
     return 0
 
 

@@ -50,11 +50,14 @@ def load(files: Files) -> Identity | None:
     )
 
 
-def settle(files: Files, cluster: str, shard: int, salt: int | None = None) -> Identity:
+def settle(
+    files: Files, cluster: str, shard: int, salt: int | None = None, disk: str | None = None
+) -> Identity:
     """Checks that the directory is this shard's, and makes it so when it is new.
 
     Args:
         salt: for a directory that lost its identity file but has segments: the one in their headers.
+        disk: for a new directory whose disk has an id already.
 
     Raises:
         StoreRefused: it belongs to another shard or cluster, or a newer program wrote it.
@@ -64,7 +67,7 @@ def settle(files: Files, cluster: str, shard: int, salt: int | None = None) -> I
         drawn = files.random()
         if salt is None:
             salt = int.from_bytes(drawn[:4], "little")
-        identity = Identity(FORMAT_VERSION, cluster, shard, drawn.hex(), salt)
+        identity = Identity(FORMAT_VERSION, cluster, shard, disk or drawn.hex(), salt)
         files.replace(FILE, json.dumps(asdict(identity), indent=2).encode() + b"\n")
         return identity
     if (found.cluster, found.shard) != (cluster, shard):

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import zmq
 
 from lightrail.model import limits
+from lightrail.wire import keys
+from lightrail.wire.keys import WireKey
 from lightrail.wire.shards import ShardAway, ShardPeer
 
 
@@ -16,6 +18,7 @@ class ShardSources:
         shard: this one.
         boot: of this process.
         address: where a shard is now, or None while nobody knows.
+        key: of the wire between machines.
     """
 
     def __init__(
@@ -26,13 +29,14 @@ class ShardSources:
         boot: int,
         address: Callable[[int], str | None],
         now_ms: Callable[[], int],
+        key: WireKey | None = None,
     ) -> None:
         self._loop = loop
         self._name = f"shard-{shard}"
         self._boot = boot
         self._address = address
         self._now_ms = now_ms
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = keys.context(key)
         self._peers: dict[int, ShardPeer] = {}
         self._users: dict[int, int] = {}
 

@@ -113,6 +113,21 @@ def test_a_child_that_never_gets_ready_is_killed_and_started_again(tmp_path: Pat
         wait.until(lambda: len(started(data, "frontend-1")) == 2, "frontend-1 comes back")
 
 
+def test_a_child_that_says_what_it_waits_for_is_given_time(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(data, "--ready", "3") as running:
+        (data / "frontend-1.wait").touch()
+        (pid,) = started(data, "frontend-1")
+        os.kill(pid, signal.SIGKILL)
+        wait.until(lambda: len(events(data, "start")) == 6, "frontend-1 is started again")
+        # Twenty of them take a second.
+        wait.until(lambda: len(events(data, "wait")) > 80, "more than its time has passed")
+        assert "was not ready" not in running.said()
+        (data / "frontend-1.wait").unlink()
+        wait.until(lambda: len(started(data, "frontend-1")) == 2, "it serves")
+        assert events(data, "start").count("frontend-1") == 2
+
+
 def test_a_child_that_can_not_start_ends_the_start(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -165,3 +165,58 @@ def test_what_a_client_on_this_machine_uses() -> None:
     assert str(endpoint("0.0.0.0:1").reachable) == "127.0.0.1:1"
     assert str(endpoint("[::]:1").reachable) == "[::1]:1"
     assert str(endpoint("example.org:1").reachable) == "example.org:1"
+
+
+def test_an_address_of_metrics_may_have_a_port() -> None:
+    assert Settings.load(flags={"metrics": "0.0.0.0"}).metrics == ("0.0.0.0", 0)
+    assert Settings.load(flags={"metrics": "0.0.0.0:9100"}).metrics == ("0.0.0.0", 9100)
+    assert Settings.load(flags={"metrics": "::1"}).metrics == ("::1", 0)
+    assert Settings.load(flags={"metrics": "[::1]"}).metrics == ("::1", 0)
+    assert Settings.load(flags={"metrics": "[::1]:9100"}).metrics == ("::1", 9100)
+    with pytest.raises(SettingsError, match="--metrics"):
+        Settings.load(flags={"metrics": "host:port"})
+
+
+def test_etcd_is_a_list_of_members() -> None:
+    found = Settings.load(flags={"etcd": "10.0.0.1:2379, [::1]:2379"}).etcd
+    assert [str(each) for each in found] == ["10.0.0.1:2379", "[::1]:2379"]
+    assert Settings.load(flags={"etcd": ""}).etcd == ()
+    for wrong in ("http://10.0.0.1:2379", "10.0.0.1", "10.0.0.1:0"):
+        with pytest.raises(SettingsError, match="--etcd is"):
+            Settings.load(flags={"etcd": wrong})
+    with pytest.raises(SettingsError, match="--cluster is 'a/b'"):
+        Settings.load(flags={"cluster": "a/b"})
+
+
+def test_settings_of_etcd_go_together(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    etcd = {"etcd": "127.0.0.1:2379"}
+    with pytest.raises(SettingsError, match="etcd_user is 'u', but etcd is not set"):
+        Settings.load(flags={"etcd_user": "u", "etcd_password_file": str(file)})
+    with pytest.raises(SettingsError, match="etcd_user is set, but etcd_password_file is not"):
+        Settings.load(flags=etcd | {"etcd_user": "u"})
+    with pytest.raises(SettingsError, match="etcd_password_file is '/absent': expected a file"):
+        Settings.load(flags=etcd | {"etcd_user": "u", "etcd_password_file": "/absent"})
+    with pytest.raises(SettingsError, match="etcd_key is set, but etcd_certificate is not"):
+        Settings.load(flags=etcd | {"etcd_ca": str(file), "etcd_key": str(file)})
+    with pytest.raises(SettingsError, match="etcd_certificate is set, but etcd_ca is not"):
+        Settings.load(flags=etcd | {"etcd_certificate": str(file), "etcd_key": str(file)})
+
+
+def test_a_wire_that_others_reach_needs_a_key(tmp_path: Path) -> None:
+    key = tmp_path / "wire.key"
+    with pytest.raises(SettingsError, match="lightrail wire-key"):
+        Settings.load(flags={"wire": "0.0.0.0:5680"})
+    with pytest.raises(SettingsError, match="wire_key is"):
+        Settings.load(flags={"wire": "0.0.0.0:5680", "wire_key": str(key)})
+    key.write_text("")
+    Settings.load(flags={"wire": "0.0.0.0:5680", "wire_key": str(key)})
+    Settings.load(flags={"wire": "0.0.0.0:5680", "insecure_wire": "true"})
+    Settings.load(flags={"wire": "127.0.0.1:5680"})
+
+
+def test_children_read_where_etcd_and_the_wire_are() -> None:
+    flags = {"etcd": "10.0.0.1:2379,[::1]:2379", "wire": "[::1]:5680", "metrics": "::1", "zone": "a"}
+    settings = Settings.load(flags=flags)
+    assert Settings.from_json(settings.to_json()) == settings

@@ -41,7 +41,8 @@ def test_it_reports_and_obeys_sigterm(tmp_path: Path) -> None:
     child, channel = supervised(tmp_path)
     with child:
         (message,) = channel.receive()
-        assert message == {"ready": True, "pid": child.pid, "metrics": "127.0.0.1:9"}
+        assert isinstance(message.pop("boot"), int)
+        assert message == {"ready": True, "pid": child.pid, "id": 5, "metrics": "127.0.0.1:9"}
         child.send_signal(signal.SIGINT)  # the terminal's Ctrl-C is the supervisor's business
         child.send_signal(signal.SIGTERM)
         _, log = child.communicate(timeout=wait.DEADLINE_S)

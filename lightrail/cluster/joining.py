@@ -1,0 +1,264 @@
+"""Joining: how a process of any role finds the coordinator, gets its number, and makes itself known.
+
+    joining = await Joining.begin(process)              # waits for etcd, for as long as it takes
+    await joining.take_number(FRONTENDS)                # or a shard's own way, by its disk
+    await joining.register(address="tcp://10.0.0.1:5680")
+    ...
+    await joining.leave()
+
+Whatever needs the coordinator before the process serves is tried again until it goes well. Later the
+coordinator may go and come back as it likes: the registration is written again by itself.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any, Final, TypeVar
+
+import zmq
+
+from lightrail.cluster import membership
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused
+from lightrail.cluster.map import Member
+from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.opening import open_coordinator, open_to_strangers, where
+from lightrail.model import limits
+from lightrail.model.settings import Endpoint, Settings, is_loopback
+from lightrail.telemetry.process import CannotServe, Process, Stopped
+from lightrail.wire import keys
+from lightrail.wire.keys import WireKey, WireKeyRefused
+
+log = logging.getLogger("lightrail.cluster.joining")
+
+Answer = TypeVar("Answer")
+FIRST_OPENINGS_S: Final = (2.0, 5.0, 10.0)
+"""How long the first attempts to open etcd take: soon something can be said of what is wrong with it, and
+later there is time to read a large key space."""
+LEAVE_TIME_MAX_S: Final = 2.0
+"""How long the end waits for the registration to go; without etcd the lease runs out."""
+
+
+class Joining:
+    """One process on its way into the cluster, in it, and out of it again."""
+
+    def __init__(self, process: Process, coordinator: Coordinator, key: WireKey | None) -> None:
+        self.process = process
+        self.coordinator = coordinator
+        self.key = key
+        """Of the wire; None where there is none, and without etcd."""
+        self.own = Member(
+            id=max(process.id, 0),
+            boot=process.boot,
+            host=socket.gethostname(),
+            zone=process.settings.zone or "",
+            version=version("lightrail"),
+            started_ms=time.time_ns() // 1_000_000,
+        )
+        self._entry: str | None = None
+
+    @classmethod
+    async def begin(cls, process: Process) -> "Joining":
+        """Opens the coordinator. Raises CannotServe, Stopped."""
+        settings = process.settings
+        try:
+            key = keys.read(settings.wire_key) if settings.etcd else None
+        except WireKeyRefused as error:
+            raise CannotServe(str(error)) from None
+        if settings.etcd and key is None and not settings.wire.loopback:
+            log.warning("the wire %s has no key: whoever reaches it gets in", settings.wire)
+        process.waiting = f"waiting for {where(settings)}"
+        wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
+        coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
+        return cls(process, coordinator, key)
+
+    # --- addresses -------------------------------------------------------------------------------------
+
+    @property
+    def wire(self) -> str | None:
+        """The ZeroMQ address to bind; None for one in the directory of sockets."""
+        settings = self.process.settings
+        return f"tcp://{settings.wire}" if settings.etcd else None
+
+    def reachable(self, bound: str) -> str:
+        """What others are told about an address that was bound."""
+        if not bound.startswith("tcp://"):
+            return bound
+        return f"tcp://{Endpoint(advertised(self.process.settings), int(bound.rpartition(':')[2]))}"
+
+    def cannot_bind(self, error: zmq.ZMQError) -> CannotServe:
+        """Why the wire can't be served."""
+        wire = self.process.settings.wire
+        return CannotServe(
+            f"the wire can't be served on {wire}: {error.strerror}; choose another with --wire HOST:PORT"
+        )
+
+    # --- number and registration -----------------------------------------------------------------------
+
+    async def take_number(self, prefix: str) -> None:
+        """For who keeps nothing: the number that was asked for, or the smallest free one.
+
+        Raises CannotServe, Stopped.
+        """
+        process = self.process
+        if process.auto:
+            await self._take_any(prefix)
+        elif process.settings.etcd:
+            try:
+                await self._take(prefix)
+            except MemberRefused as error:
+                if process.replaces is None:
+                    raise CannotServe(str(error)) from None
+                await self._take_any(prefix)
+        else:
+            self._entry = f"{prefix}{process.id}"
+
+    async def until_free(self, key: str) -> int:
+        """See membership.until_free. Raises CannotServe, MemberRefused, Stopped."""
+        process = self.process
+        if not process.settings.etcd:
+            return 0  # Whoever was registered in the file of this data directory does not live any more.
+
+        def waiting(what: str) -> None:
+            if process.waiting != what:
+                log.info("%s", what)
+            process.wait_for(what)
+
+        return await patiently(
+            process,
+            lambda: membership.until_free(
+                self.coordinator,
+                key,
+                self.own,
+                lease_ms=limits.ETCD_LEASE_MS,
+                # Whose number it was is dead, and this number was its own.
+                replaces=process.replaces,
+                clock=time.monotonic,
+                waiting=waiting,
+            ),
+        )
+
+    async def _take(self, prefix: str) -> None:
+        key = f"{prefix}{self.process.id}"
+        if self.process.replaces is not None:
+            entry = await patiently(self.process, lambda: self.coordinator.entry(key))
+            found = membership.holder(membership.member_of(entry), self.own, self.process.replaces)
+            if found is not None:
+                raise MemberRefused("another process has the number by now")
+        await self.until_free(key)
+        self._entry = key
+        await self.register()
+
+    async def _take_any(self, prefix: str) -> None:
+        value = self.own.encode()
+        id = await patiently(
+            self.process,
+            lambda: membership.take_number(self.coordinator, prefix, value, self._displaced),
+        )
+        self._entry = f"{prefix}{id}"
+        self.adopt(id)
+
+    def adopt(self, id: int) -> None:
+        """The number is known."""
+        self.process.adopt(id)
+        self.own = replace(self.own, id=id)
+
+    async def register(self, key: str | None = None, **fields: Any) -> None:
+        """Makes the process known, with these fields of a Member. Raises CannotServe, Stopped."""
+        self._entry = key or self._entry
+        self.own = replace(self.own, **fields)
+        entry, value = self._entry, self.own.encode()
+        assert entry is not None, "a number was taken before"
+        await patiently(self.process, lambda: self.coordinator.register(entry, value, self._displaced))
+
+    def _displaced(self, value: str) -> None:
+        assert self._entry is not None
+        reason = membership.displaced_by(self._entry, value, self.own)
+        if reason is not None:
+            self._entry = None
+            self.process.fail(reason)
+
+    async def leave(self) -> None:
+        """Takes the registration away, where the coordinator can be reached, and lets go of it."""
+        if self._entry is not None:
+            with suppress(CoordinatorError, TimeoutError):
+                async with asyncio.timeout(LEAVE_TIME_MAX_S):
+                    await self.coordinator.unregister(self._entry)
+        await self.coordinator.close()
+
+    def refuse_strangers(self, has_users: bool) -> None:
+        """Raises CannotServe when everybody in the network could get in, unless that was asked for.
+
+        Whoever started this process has looked already, where it could.
+        """
+        settings = self.process.settings
+        reason = open_to_strangers(settings, has_users)
+        if reason is not None and settings.etcd and not self.process.supervised:
+            raise CannotServe(reason)
+
+
+def advertised(settings: Settings) -> str:
+    """The name or address by which other machines reach this one."""
+    if settings.advertise:
+        return settings.advertise
+    host = settings.wire.host
+    return socket.gethostname() if host in ("0.0.0.0", "::") else host
+
+
+def reachable_metrics(settings: Settings, bound: Endpoint) -> str:
+    """``HOST:PORT`` at which others find a process's own /metrics; loopback is for this machine alone."""
+    if not settings.etcd:
+        return str(bound.reachable)
+    if bound.reachable != bound:  # the wildcard address
+        host = advertised(settings)
+        return str(Endpoint("127.0.0.1" if is_loopback(host) else host, bound.port))
+    return str(bound)
+
+
+async def patiently(process: Process, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Does it again until the coordinator has answered; says at /readyz that it is being waited for.
+
+    Raises:
+        CannotServe: the coordinator refuses; without etcd at once, as a file does not get better by waiting.
+        Stopped: the process shall end.
+    """
+    pause_s = limits.COORDINATOR_PAUSE_MS / 1000
+    waited_for: str | None = None
+    while True:
+        try:
+            answer = await _unless_stopped(process, work())
+        except CoordinatorRefused as error:
+            raise CannotServe(str(error)) from None
+        except CoordinatorError as error:
+            if not process.settings.etcd:
+                raise CannotServe(str(error)) from None
+            if waited_for != str(error):
+                waited_for = str(error)
+                log.warning("waiting for %s: %s", where(process.settings), error)
+            process.wait_for(f"waiting for {where(process.settings)}: {error}")
+        else:
+            if waited_for is not None:
+                log.info("%s has answered", where(process.settings))
+            process.waiting = None
+            return answer
+        await _unless_stopped(process, asyncio.sleep(pause_s))
+        pause_s = min(2 * pause_s, limits.COORDINATOR_PAUSE_MS_MAX / 1000)
+
+
+async def _unless_stopped(process: Process, work: Awaitable[Answer]) -> Answer:
+    task = asyncio.ensure_future(work)
+    stop = asyncio.ensure_future(process.until_stop())
+    try:
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Stopped
+        return task.result()
+    finally:
+        for each in (task, stop):
+            each.cancel()
+        await asyncio.gather(task, stop, return_exceptions=True)

@@ -1,0 +1,211 @@
+"""Membership: which number a process has, who may take it, and who is refused.
+
+A shard's number belongs to its disk: ``shardsets/ID`` pins the disk of the first process that registered, so
+that an empty disk under an old name does not pass for the shard whose messages it has lost. Frontends and
+gateways keep nothing, so any number that nobody has is as good. Who is registered under a number that is
+wanted may be dead: then the entry goes as soon as its lease has run out, and until then we wait.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
+
+from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
+from lightrail.model import limits
+
+Clock = Callable[[], float]
+"""Seconds, rising."""
+Sleep = Callable[[float], Awaitable[None]]
+ATTEMPTS_MAX: Final = 100
+"""Conflicts in a row after which a change is given up; each one means that somebody else got through."""
+LOOK_S: Final = 0.2
+"""Between two looks whether an entry is still there."""
+
+
+class MemberRefused(Exception):
+    """Why a process may not serve under this number: what was expected, what was found, what to do."""
+
+
+def free_number(taken: Iterable[int]) -> int:
+    """The smallest that nobody has."""
+    known = set(taken)
+    return next(number for number in range(len(known) + 1) if number not in known)
+
+
+def check_disk(shard: int, known: ShardSet | None, disk: str | None, directory: str) -> None:
+    """Whether the shard of this number may live on a disk; `disk` None is an empty directory.
+
+    Raises MemberRefused.
+    """
+    if known is None or known.disk in ("", disk):
+        return
+    found = f"holds disk {disk}" if disk else "is empty"
+    raise MemberRefused(
+        f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
+        f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
+        f"or remove the shard first with `lightrail-admin shard remove {shard}`"
+    )
+
+
+def holder(found: Member | None, own: Member, replaces: int | None = None) -> Member | None:
+    """Who else may be alive under the number that `own` wants, or None.
+
+    Args:
+        replaces: the boot of a process that is known to be dead.
+    """
+    if found is None or found.boot in (own.boot, replaces):
+        return None
+    if own.disk and (found.disk, found.host) == (own.disk, own.host):
+        # Both hold the lock of one directory on one machine, so only one of them lives, and that is us.
+        return None
+    return found
+
+
+def member_of(entry: Entry | None) -> Member | None:
+    """The process in a registration. Raises CoordinatorError where it can't be read."""
+    if entry is None or entry.value is None:
+        return None
+    id = entry.key.rpartition("/")[2]
+    try:
+        return Member(id=int(id), **json.loads(entry.value))
+    except (ValueError, TypeError) as error:
+        raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
+
+
+async def until_free(
+    coordinator: Coordinator,
+    key: str,
+    own: Member,
+    *,
+    lease_ms: int,
+    replaces: int | None = None,
+    clock: Clock,
+    sleep: Sleep = asyncio.sleep,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Wait until nobody else who lives is registered under `key`.
+
+    Args:
+        lease_ms: how long the entry of a dead process stays.
+
+    Returns:
+        The revision of what is there, 0 for nothing: the guard of the registration.
+
+    Raises:
+        MemberRefused: another process goes on refreshing its lease.
+        CoordinatorError: the coordinator can't be asked.
+    """
+    first: Member | None = None
+    end = 0.0
+    while True:
+        entry = await coordinator.entry(key)
+        found = holder(member_of(entry), own, replaces)
+        if found is None:
+            return 0 if entry is None else entry.revision
+        now = clock()
+        if first is None or found.boot != first.boot:
+            if first is not None:
+                raise MemberRefused(_held(key, found))
+            first, end = found, now + (lease_ms + limits.LEASE_MARGIN_MS) / 1000
+        if now >= end:
+            raise MemberRefused(_held(key, found))
+        waiting(f"{key} is registered by a process on host {found.host!a}; waiting whether it lives")
+        await sleep(LOOK_S)
+
+
+def _held(key: str, found: Member) -> str:
+    return (
+        f"{key} is held by a living process on host {found.host!a} (boot {found.boot:08x}, at "
+        f"{found.address or '?'}, version {found.version or '?'}): stop that one, or start this one under "
+        "another number"
+    )
+
+
+async def allocate_shard(coordinator: Coordinator, disk: str) -> int:
+    """A number for a new shard on a new disk; asked again for the same disk, the same number.
+
+    Raises CoordinatorError.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        known = await shard_sets(coordinator)
+        for each in known.values():
+            if each.disk == disk:
+                return each.id
+        id = free_number(known)
+        try:
+            await coordinator.write([Write(f"{SHARD_SETS}{id}", ShardSet(id, disk).encode(), 0)])
+        except Conflict:
+            continue
+        return id
+    raise CoordinatorError("numbers of shards are being taken by others all the time: try again")
+
+
+async def pin_disk(coordinator: Coordinator, shard: int, disk: str, *, lasting: bool, directory: str) -> None:
+    """Write down that this disk is the shard's.
+
+    Args:
+        lasting: False for a store in memory, whose disk is another one after each start.
+
+    Raises:
+        MemberRefused: another disk is.
+        CoordinatorError: the coordinator can't be asked.
+    """
+    key = f"{SHARD_SETS}{shard}"
+    for _ in range(ATTEMPTS_MAX):
+        known = (await shard_sets(coordinator)).get(shard)
+        if known is None:
+            write = Write(key, ShardSet(shard, disk).encode(), 0)
+        elif known.disk == disk:
+            return
+        else:
+            if lasting:
+                check_disk(shard, known, disk, directory)
+            write = Write(key, ShardSet(shard, disk, known.state).encode(), known.revision)
+        try:
+            await coordinator.write([write])
+        except Conflict:
+            continue
+        return
+    raise CoordinatorError(f"{key} is being changed by others all the time: try again")
+
+
+async def shard_sets(coordinator: Coordinator) -> dict[int, ShardSet]:
+    """All shards that were ever made known and not removed. Raises CoordinatorError."""
+    found = {}
+    for entry in await coordinator.entries(SHARD_SETS):
+        try:
+            id = int(entry.key.removeprefix(SHARD_SETS))
+            found[id] = ShardSet(id=id, revision=entry.revision, **json.loads(entry.value or "{}"))
+        except (ValueError, TypeError) as error:
+            raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
+    return found
+
+
+async def take_number(
+    coordinator: Coordinator, prefix: str, value: str, displaced: Callable[[str], None]
+) -> int:
+    """Register a process under the smallest number that nobody has. Raises CoordinatorError."""
+    for _ in range(ATTEMPTS_MAX):
+        entries = await coordinator.entries(prefix)
+        numbers = (each.key.removeprefix(prefix) for each in entries)
+        id = free_number(int(each) for each in numbers if each.isdecimal())
+        try:
+            await coordinator.register(f"{prefix}{id}", value, displaced, guard=0)
+        except Conflict:
+            continue
+        return id
+    raise CoordinatorError(f"numbers of {prefix} are being taken by others all the time: try again")
+
+
+def displaced_by(key: str, value: str, own: Member) -> str | None:
+    """Why a process has to end that finds another value under its key; None for a value of its own."""
+    try:
+        found = member_of(Entry(key, value, 0, 0))
+    except CoordinatorError as error:
+        return str(error)
+    if found is None or found.boot == own.boot:
+        return None
+    again = " It has our disk, so it is this shard's owner now." if key.startswith(SHARDS) else ""
+    return f"{key} was taken by another process, on host {found.host!a} (boot {found.boot:08x}).{again}"

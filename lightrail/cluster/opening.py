@@ -1,0 +1,74 @@
+"""Opening the coordinator that the settings name: etcd, or a file in the data directory."""
+
+import asyncio
+import os
+from typing import Final
+
+from lightrail.cluster.coordinator import Coordinator, CoordinatorRefused
+from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
+from lightrail.cluster.users import PASSWORD_BYTES_MAX
+from lightrail.model import limits
+from lightrail.model.settings import Settings
+
+OUTSIDE: Final = ("amqp", "amqps", "http", "https")
+"""Where strangers may come in."""
+
+
+async def open_coordinator(settings: Settings, wait_s: float = limits.ETCD_OPEN_MS / 1000) -> Coordinator:
+    """One attempt, which takes `wait_s` at most.
+
+    Raises:
+        CoordinatorRefused: another attempt is in vain.
+        CoordinatorError: it can't be reached now.
+    """
+    if not settings.etcd:
+        return await SqliteCoordinator.open(os.path.join(settings.data, FILE_NAME))
+    # Loaded late: gRPC and protobuf take a third of a second, which who needs no etcd shall not wait for.
+    from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings
+
+    etcd = EtcdSettings(
+        endpoints=tuple(str(each) for each in settings.etcd),
+        cluster=settings.cluster,
+        ca=settings.etcd_ca or "",
+        certificate=settings.etcd_certificate or "",
+        key=settings.etcd_key or "",
+        user=settings.etcd_user or "",
+        password=_password(settings.etcd_password_file),
+    )
+    return await EtcdCoordinator.open(etcd, asyncio.get_running_loop(), wait_s=wait_s)
+
+
+def _password(path: str | None) -> str:
+    """The first line of a file. Raises CoordinatorRefused."""
+    if path is None:
+        return ""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.readline(PASSWORD_BYTES_MAX + 2).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CoordinatorRefused(f"the password file of etcd, {path}, can't be read: {error}") from None
+
+
+def where(settings: Settings) -> str:
+    """What a person is told that the coordinator is."""
+    if not settings.etcd:
+        return os.path.join(settings.data, FILE_NAME)
+    return f"etcd at {','.join(map(str, settings.etcd))}, cluster {settings.cluster}"
+
+
+def open_to_strangers(settings: Settings, has_users: bool) -> str | None:
+    """Why a broker without users must not be served where the settings say, or None."""
+    outside = [
+        f"{name} {endpoint}"
+        for name in OUTSIDE
+        if (endpoint := getattr(settings, name)) is not None and not endpoint.loopback
+    ]
+    if has_users or not outside or settings.insecure_no_users:
+        return None
+    flag = f"--etcd {','.join(map(str, settings.etcd))}" if settings.etcd else f"--data {settings.data}"
+    if settings.etcd and settings.cluster != Settings().cluster:
+        flag += f" --cluster {settings.cluster}"
+    return (
+        f"{', '.join(outside)} can be reached from outside of this machine, but no user is defined: "
+        f"add one with `lightrail-admin {flag} user add NAME`, or say --insecure-no-users"
+    )

@@ -1,0 +1,69 @@
+"""Registration: a shard's way into the cluster, from its directory and number to its entry."""
+
+import asyncio
+from dataclasses import replace
+
+from lightrail.cluster.joining import Joining, patiently, reachable_metrics
+from lightrail.cluster.map import SHARDS
+from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_sets
+from lightrail.model import limits
+from lightrail.model.settings import Endpoint
+from lightrail.shard import residence as residences
+from lightrail.shard.journal.store import StoreError
+from lightrail.shard.residence import Residence
+from lightrail.telemetry.process import CannotServe
+
+
+async def move_in(joining: Joining, cluster: str) -> Residence:
+    """The directory of this shard and, where it was not told, its number; see residence.py.
+
+    Raises CannotServe, Stopped.
+    """
+    process = joining.process
+    settings = process.settings
+    try:
+        if process.auto:
+
+            async def allocate(disk: str) -> int:
+                return await patiently(process, lambda: allocate_shard(joining.coordinator, disk))
+
+            residence = None
+            while residence is None:
+                residence = await residences.find(settings.data, settings.store, cluster, allocate)
+                if residence is None:
+                    await asyncio.sleep(limits.COORDINATOR_PAUSE_MS / 1000)
+            joining.adopt(residence.shard)
+        else:
+            residence = residences.hold(settings.data, process.id)
+            if residence is None:
+                raise CannotServe(residences.held_by_other(settings.data, process.id))
+        disk = residence.disk
+        if settings.store != "memory":
+            known = await patiently(process, lambda: shard_sets(joining.coordinator))
+            check_disk(process.id, known.get(process.id), disk, residence.directory)
+        joining.own = replace(joining.own, disk=disk or "")
+        await joining.until_free(f"{SHARDS}{process.id}")
+    except (StoreError, MemberRefused) as error:
+        raise CannotServe(str(error)) from None
+    return residence
+
+
+async def make_known(joining: Joining, residence: Residence, disk: str, address: str, page: Endpoint) -> None:
+    """Registers the shard, which serves at `address`. Raises CannotServe, Stopped."""
+    process = joining.process
+    lasting = process.settings.store != "memory"
+    try:
+        await patiently(
+            process,
+            lambda: pin_disk(
+                joining.coordinator, process.id, disk, lasting=lasting, directory=residence.directory
+            ),
+        )
+    except MemberRefused as error:
+        raise CannotServe(str(error)) from None
+    await joining.register(
+        f"{SHARDS}{process.id}",
+        disk=disk,
+        address=joining.reachable(address),
+        metrics=reachable_metrics(process.settings, page),
+    )

@@ -1,0 +1,174 @@
+"""Residence: the directory that a shard lives in, and with it the shard's number.
+
+``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves
+them. A process that was not told its number takes the first directory that nobody holds; where there is
+none it asks the coordinator for a new number. What disk it asked for stands in ``DATA/shard-new.json``
+meanwhile, so that a process that dies in between does not leave a number behind that belongs to nobody.
+"""
+
+import fcntl
+import json
+import os
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lightrail.shard.journal import identity
+from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.segment import numbers
+from lightrail.shard.journal.store import StoreRefused
+
+NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
+DISK_FILE: Final = "disk.json"
+"""Names the disk where the store has no identity file of its own."""
+DRAFT: Final = "shard-new.json"
+
+Allocate = Callable[[str], Awaitable[int]]
+"""From a disk id to the number of a new shard."""
+
+
+@dataclass(slots=True)
+class Residence:
+    """A directory that this process holds for as long as it lives."""
+
+    shard: int
+    directory: str
+    lock: int
+    """File descriptor."""
+
+    def leave(self) -> None:
+        os.close(self.lock)
+
+    @property
+    def disk(self) -> str | None:
+        """The id of the disk; None for a directory that holds nothing yet. Raises StoreRefused."""
+        if not os.path.isdir(self.directory):
+            return None
+        files = RealFiles(self.directory)
+        try:
+            found = identity.load(files)
+            if found is not None:
+                return found.disk
+            data = files.load(DISK_FILE)
+        finally:
+            files.unlock()
+        if data is None:
+            return None
+        try:
+            return str(json.loads(data)["disk"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreRefused(
+                f"expected the id of a disk in {self.directory}/{DISK_FILE}, found {data[:80]!r} ({error}): "
+                "restore the file from a copy"
+            ) from error
+
+    def settle(self, store: str, cluster: str, disk: str | None = None) -> str:
+        """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises StoreRefused.
+
+        One with a store in memory gets another one each time: it never is the disk that it was.
+        """
+        if store == "memory":
+            os.makedirs(self.directory, exist_ok=True)
+            return disk or secrets.token_hex(16)
+        found = self.disk
+        if found is not None:
+            return found
+        disk = disk or secrets.token_hex(16)
+        files = RealFiles(self.directory)
+        try:
+            if store != "journal":
+                files.replace(DISK_FILE, json.dumps({"disk": disk}).encode() + b"\n")
+            elif not numbers(files):
+                # One with segments has lost its identity file: the journal makes it anew, with what they say.
+                identity.settle(files, cluster, self.shard, disk=disk)
+        finally:
+            files.unlock()
+        return disk
+
+
+def known(data: str) -> list[int]:
+    """Shards that have a directory, by number."""
+    try:
+        names = os.listdir(data)
+    except FileNotFoundError:
+        return []
+    found = (NAME.fullmatch(name) for name in names)
+    return sorted(int(match[1]) for match in found if match and os.path.isdir(os.path.join(data, match[0])))
+
+
+def hold(data: str, shard: int) -> Residence | None:
+    """The directory of a shard, which may not be there yet; None when another process holds it."""
+    directory = os.path.join(data, f"shard-{shard}")
+    lock = _lock(f"{directory}.lock")
+    return None if lock is None else Residence(shard, directory, lock)
+
+
+def held_by_other(data: str, shard: int) -> str:
+    """What a person is told then."""
+    return (
+        f"{os.path.join(data, f'shard-{shard}')} is held by another process, which serves shard {shard}: end "
+        "that one, give this one another directory with --data, or another number with --id"
+    )
+
+
+async def find(data: str, store: str, cluster: str, allocate: Allocate) -> Residence | None:
+    """The first directory that nobody holds, or a new one; None while another process looks for a new one.
+
+    Raises:
+        StoreRefused: a directory that is there can't be used.
+    """
+    found = _first(data)
+    if found is not None:
+        return found
+    looking = _lock(os.path.join(data, "shard-new.lock"))
+    if looking is None:
+        return None
+    try:
+        # Again: somebody may have made one, and died, since we looked.
+        found = _first(data)
+        if found is not None:
+            return found
+        disk = _draft(data)
+        shard = await allocate(disk)
+        found = hold(data, shard)
+        if found is None:
+            raise StoreRefused(held_by_other(data, shard))
+        found.settle(store, cluster, disk)
+        os.unlink(os.path.join(data, DRAFT))
+        return found
+    finally:
+        os.close(looking)
+
+
+def _first(data: str) -> Residence | None:
+    return next((found for shard in known(data) if (found := hold(data, shard)) is not None), None)
+
+
+def _draft(data: str) -> str:
+    """The disk id for a new directory, the same until that is made."""
+    path = os.path.join(data, DRAFT)
+    try:
+        with open(path, "rb") as file:
+            found: dict[str, Any] = json.loads(file.read())
+            return str(found["disk"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        pass  # none, or half of one: nothing was asked for under it
+    files = RealFiles(data)
+    try:
+        disk = secrets.token_hex(16)
+        files.replace(DRAFT, json.dumps({"disk": disk}).encode() + b"\n")
+        return disk
+    finally:
+        files.unlock()
+
+
+def _lock(path: str) -> int | None:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock

@@ -1,0 +1,137 @@
+"""The key of an installation's wire: who connects shows it, who listens lets nobody in without it.
+
+All processes share one CURVE key pair (RFC 26 of ZeroMQ), kept in one file. A process that connects takes
+it for its own and expects the other end to have it as well; one that listens asks, by ZAP (RFC 27), whether
+a client has shown this very public key. So both ends know that the other one belongs to the installation,
+and what passes between them is encrypted. Without a key nothing of this happens: for loopback, and networks
+of one's own.
+"""
+
+import asyncio
+import logging
+import os
+from typing import Final, NamedTuple
+
+import zmq
+from zmq.utils import z85
+
+from lightrail.wire.peer import LoopSocket
+
+log = logging.getLogger("lightrail.wire.keys")
+
+HEAD: Final = "lightrail-wire-key 1"
+KEY_BYTES: Final = 40
+"""Of a key in Z85, the text form of 32 bytes."""
+FILE_BYTES_MAX: Final = 1_024
+ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
+ZAP_VERSION: Final = b"1.0"
+DOMAIN: Final = b"lightrail"
+
+
+class WireKeyRefused(Exception):
+    """A key file that can't be used or made; the message says which, why, and what to do."""
+
+
+class WireKey(NamedTuple):
+    """Both halves, as ZeroMQ wants them: 40 characters of Z85 each."""
+
+    public: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "WireKey(...)"  # the secret half shall not get into a log by accident
+
+
+def write(path: str) -> None:
+    """Draws a key into a new file for its owner alone. Raises WireKeyRefused, also where one is there."""
+    public, secret = zmq.curve_keypair()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise WireKeyRefused(
+            f"{path} is there already and stays as it is: processes that know its key could not talk to "
+            "others; give another name, or remove it first"
+        ) from None
+    except OSError as error:
+        raise WireKeyRefused(f"{path} can't be made: {error.strerror}") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(f"{HEAD}\n{public.decode()}\n{secret.decode()}\n")
+
+
+def read(path: str | None) -> WireKey | None:
+    """The key in a file, or None without one. Raises WireKeyRefused."""
+    if path is None:
+        return None
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(FILE_BYTES_MAX).split()
+    except OSError as error:
+        raise WireKeyRefused(f"the wire key {path} can't be read: {error.strerror}") from None
+    if lines[:2] != HEAD.encode().split() or len(lines) != 4:
+        raise WireKeyRefused(f"{path} is no wire key: expected a file made by `lightrail wire-key FILE`")
+    key = WireKey(lines[2], lines[3])
+    try:
+        right = zmq.curve_public(key.secret) == key.public
+    except (ValueError, zmq.ZMQError):
+        right = False
+    if not right:
+        raise WireKeyRefused(f"the wire key {path} is damaged: its halves don't belong together; restore it")
+    return key
+
+
+def context(key: WireKey | None) -> "zmq.Context[zmq.Socket[bytes]]":
+    """A context whose sockets show the key wherever they connect."""
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    if key is not None:
+        made.setsockopt(zmq.CURVE_PUBLICKEY, key.public)
+        made.setsockopt(zmq.CURVE_SECRETKEY, key.secret)
+        made.setsockopt(zmq.CURVE_SERVERKEY, key.public)
+    return made
+
+
+class Admission:
+    """Who may connect to sockets of one context that listen; one per context."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, context: "zmq.Context[zmq.Socket[bytes]]", key: WireKey | None
+    ) -> None:
+        self._key = key
+        self._public = None if key is None else z85.decode(key.public)
+        self._asked: LoopSocket | None = None
+        self.refused = 0
+        """Connections of strangers."""
+        if key is not None:
+            socket = context.socket(zmq.REP)
+            socket.bind(ZAP_ADDRESS)
+            self._asked = LoopSocket(loop, socket, self._answer, _nothing)
+
+    def guard(self, socket: "zmq.Socket[bytes]") -> None:
+        """Lets a socket ask for the key; to be called before it is bound."""
+        if self._key is not None:
+            socket.setsockopt(zmq.CURVE_SECRETKEY, self._key.secret)
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+
+    def close(self) -> None:
+        """After the sockets that it guards."""
+        if self._asked is not None:
+            self._asked.close()
+
+    def _answer(self, parts: list[bytes]) -> None:
+        """A request: version, id, domain, address, identity, mechanism, and for CURVE the client's key."""
+        assert self._asked is not None
+        number = parts[1] if len(parts) > 1 else b""
+        known = len(parts) == 7 and parts[5] == b"CURVE" and parts[6] == self._public
+        if not known:
+            self.refused += 1
+            if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th: a stranger tries for ever
+                where = parts[3].decode(errors="replace") if len(parts) > 3 else "?"
+                log.warning(
+                    "%s has shown another wire key and is not let in (%d so far)", where, self.refused
+                )
+        status = (b"200", b"OK") if known else (b"400", b"another key")
+        self._asked.send([ZAP_VERSION, number, *status, b"", b""])
+
+
+def _nothing() -> None:
+    """Answers leave one by one: nothing is to be done at the end of a turn."""

@@ -1,0 +1,144 @@
+"""etcd comes late, goes and comes back: processes wait for it at the start, and serve without it later."""
+
+import threading
+from pathlib import Path
+
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.cluster.letters import make, receive
+from tests.support import wait
+from tests.support.cluster import Cluster
+
+
+class Load(threading.Thread):
+    """Sends durable messages to a queue, one after the other, until it is told to stop."""
+
+    def __init__(self, amqp: str, queue: str) -> None:
+        super().__init__(daemon=True)
+        self.taken = 0
+        self.error: BaseException | None = None
+        self._amqp, self._queue = amqp, queue
+        self._told = threading.Event()
+
+    def run(self) -> None:
+        try:
+            connection = BlockingConnection(self._amqp, timeout=wait.DEADLINE_S)
+            sender = connection.create_sender(self._queue)
+            while not self._told.is_set():
+                sender.send(Message(body=str(self.taken), durable=True))
+                self.taken += 1
+            connection.close()
+        except BaseException as error:
+            self.error = error
+
+    def until(self, count: int) -> None:
+        """Waits until so many more were taken."""
+        wanted = self.taken + count
+        wait.until(lambda: self.taken >= wanted or self.error, f"{count} more messages are taken")
+        assert self.error is None, self.error
+
+    def end(self) -> int:
+        """How many were taken."""
+        self._told.set()
+        self.join(wait.DEADLINE_S)
+        assert self.error is None, self.error
+        return self.taken
+
+
+def test_processes_wait_for_an_etcd_that_comes_late(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.etcd.servers[0].kill()
+        nodes = (cluster.shard(), cluster.frontend(), cluster.gateway())
+        stopped = cluster.shard()
+        for each in (*nodes, stopped):
+            each.start()
+        for each in (*nodes, stopped):
+            wait.until(lambda each=each: each.asked("/healthz") == (200, "alive\n"), f"{each.name} is alive")
+            status, text = each.asked("/readyz")
+            assert status == 503
+            assert f"starting: waiting for etcd at {cluster.etcd.endpoints[0]}, cluster lightrail" in text
+        # Who waits ends in order when it is told to.
+        assert stopped.terminate() == 0
+        for each in nodes:
+            wait.until(
+                lambda each=each: "does not answer" in each.asked("/readyz")[1], "it says what it has tried"
+            )
+        cluster.etcd.start()
+        for each in nodes:
+            each.until_ready()
+            assert each.said().count("waiting for etcd") == 1
+            wait.until(lambda each=each: each.asked("/readyz")[0] == 200, f"{each.name} serves")
+
+
+def test_etcd_is_started_again_under_load_and_nobody_notices(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        shard, frontend, gateway = cluster.shard(), cluster.frontend(), cluster.gateway()
+        nodes = (shard, frontend, gateway)
+        cluster.start()
+        make(frontend.amqp, "queue")
+        (etcd,) = cluster.etcd.servers
+        pids = [each.pid for each in nodes]
+        load = Load(frontend.amqp, "queue")
+        load.start()
+        load.until(20)
+        etcd.kill()
+        load.until(20)
+        for each in nodes:
+            wait.until(
+                lambda each=each: "not followed now" in each.said(), f"{each.name} notices that etcd is gone"
+            )
+            assert each.asked("/healthz")[0] == 200
+            assert each.asked("/readyz")[0] == 200
+        load.until(20)
+        # Registrations that are gone with their lease are written again.
+        etcd.start()
+        cluster.etcd.ready()
+        for prefix in ("shards/", "frontends/", "gateways/"):
+            cluster.etcd.servers[0].control("del", "--prefix", f"/lightrail/lightrail/{prefix}")
+        leases = etcd.control("lease", "list").stdout.split()[1:]
+        for lease in leases:
+            etcd.control("lease", "revoke", lease.strip(","))
+        wait.until(
+            lambda: all(len(cluster.keys(each)) == 1 for each in ("shards/", "frontends/", "gateways/")),
+            "everybody has registered again",
+        )
+        load.until(20)
+        taken = load.end()
+        assert receive(frontend.amqp, "queue", taken) == [str(each) for each in range(taken)]
+        assert [each.pid for each in nodes if each.running] == pids
+        for each in nodes:
+            assert each.said().count("not followed now") == 1, each.said()
+            assert "Traceback" not in each.said()
+        make(frontend.amqp, "new")
+
+
+def test_wrong_credentials_end_a_process(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        (etcd,) = cluster.etcd.servers
+        for command in (
+            ("user", "add", "root:right"),
+            ("user", "grant-role", "root", "root"),
+            ("auth", "enable"),
+        ):
+            done = etcd.control(*command)
+            assert done.returncode == 0, done.stderr
+        passwords = {}
+        for word in ("right", "wrong"):
+            passwords[word] = tmp_path / word
+            passwords[word].write_text(word + "\n")
+        wrong = cluster.shard("--etcd-user", "root", "--etcd-password-file", str(passwords["wrong"]))
+        wrong.start()
+        assert wrong.ended() == 1
+        assert (
+            "can't serve: etcd refuses: etcdserver: authentication failed, invalid user ID or password"
+            in wrong.said()
+        )
+        nobody = cluster.frontend()
+        nobody.start()
+        assert nobody.ended() == 1
+        assert "can't serve: etcd refuses" in nobody.said()
+        right = cluster.shard("--etcd-user", "root", "--etcd-password-file", str(passwords["right"]))
+        cluster.start(right)
+        assert b"right" not in Path(f"/proc/{right.pid}/cmdline").read_bytes().split(b"\0")
+        assert etcd.control("--user", "root:right", "auth", "disable").returncode == 0

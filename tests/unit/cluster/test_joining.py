@@ -1,0 +1,143 @@
+"""What a process waits for at its start, what it gives up at, and under which address it is known."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightrail.cluster import joining
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused
+from lightrail.cluster.joining import advertised, patiently, reachable_metrics
+from lightrail.cluster.opening import open_coordinator, open_to_strangers
+from lightrail.model import limits
+from lightrail.model.settings import Settings, endpoint
+from lightrail.telemetry.process import CannotServe, Process, Stopped
+
+CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))
+
+
+def process(settings: Settings = CLUSTER) -> Process:
+    return Process("shard", None, settings, "/sockets")
+
+
+class Answers:
+    """What the coordinator says, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    async def __call__(self) -> Any:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COORDINATOR_PAUSE_MS", 1)
+    monkeypatch.setattr(limits, "COORDINATOR_PAUSE_MS_MAX", 2)
+
+
+def test_a_coordinator_that_is_away_is_asked_again_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        one = process()
+        away = [CoordinatorError("nobody there")] * 5
+        assert await patiently(one, Answers(*away, "here")) == "here"
+        assert one.waiting is None
+
+    asyncio.run(story())
+    assert [each.getMessage() for each in caplog.records] == [
+        "waiting for etcd at 127.0.0.1:1, cluster lightrail: nobody there",
+        "etcd at 127.0.0.1:1, cluster lightrail has answered",
+    ]
+
+
+def test_readyz_says_what_is_waited_for() -> None:
+    async def story() -> None:
+        one = process()
+        seen: list[str | None] = []
+
+        async def work() -> str:
+            seen.append(one.not_ready())
+            if len(seen) < 2:
+                raise CoordinatorError("nobody there")
+            return "here"
+
+        await patiently(one, work)
+        assert seen == [
+            "starting",
+            "starting: waiting for etcd at 127.0.0.1:1, cluster lightrail: nobody there",
+        ]
+
+    asyncio.run(story())
+
+
+def test_what_refuses_is_not_asked_again() -> None:
+    async def story() -> None:
+        with pytest.raises(CannotServe, match="wrong password"):
+            await patiently(process(), Answers(CoordinatorRefused("wrong password")))
+        # A file does not get better by waiting.
+        with pytest.raises(CannotServe, match="another program's"):
+            await patiently(process(Settings()), Answers(CoordinatorError("another program's")))
+
+    asyncio.run(story())
+
+
+def test_who_waits_stops_when_told_to() -> None:
+    async def story() -> None:
+        one = process()
+        waiting = asyncio.ensure_future(patiently(one, asyncio.Event().wait))
+        await asyncio.sleep(0)
+        one.stopping.set()
+        with pytest.raises(Stopped):
+            await waiting
+
+    asyncio.run(story())
+
+
+def test_the_address_that_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining.socket, "gethostname", lambda: "name")
+
+    def told(wire: str, advertise: str | None = None) -> str:
+        return advertised(Settings(wire=endpoint(wire), advertise=advertise))
+
+    assert told("127.0.0.1:0") == "127.0.0.1"
+    assert told("10.0.0.1:5680") == "10.0.0.1"
+    assert told("0.0.0.0:5680") == "name"
+    assert told("[::]:5680") == "name"
+    assert told("0.0.0.0:5680", "shard.example") == "shard.example"
+
+
+def test_the_address_of_metrics_that_others_are_told() -> None:
+    def told(wire: str, bound: str, *, etcd: bool = True) -> str:
+        settings = Settings(wire=endpoint(wire), etcd=CLUSTER.etcd if etcd else ())
+        return reachable_metrics(settings, endpoint(bound))
+
+    assert told("127.0.0.1:0", "0.0.0.0:9100", etcd=False) == "127.0.0.1:9100"
+    assert told("127.0.0.1:0", "0.0.0.0:9100") == "127.0.0.1:9100"
+    assert told("10.0.0.1:0", "0.0.0.0:9100") == "10.0.0.1:9100"
+    assert told("10.0.0.1:0", "10.0.0.2:9100") == "10.0.0.2:9100"
+    assert told("10.0.0.1:0", "127.0.0.1:9100") == "127.0.0.1:9100"
+
+
+def test_nobody_gets_in_from_outside_without_users_unless_that_is_meant() -> None:
+    outside = Settings(amqp=endpoint("0.0.0.0:5672"), data="/data")
+    assert open_to_strangers(Settings(), False) is None
+    assert open_to_strangers(outside, True) is None
+    assert open_to_strangers(Settings(amqp=outside.amqp, insecure_no_users=True), False) is None
+    assert "lightrail-admin --data /data user add" in str(open_to_strangers(outside, False))
+    cluster = Settings(amqp=outside.amqp, etcd=CLUSTER.etcd, cluster="other")
+    assert "lightrail-admin --etcd 127.0.0.1:1 --cluster other user" in str(open_to_strangers(cluster, False))
+
+
+def test_a_password_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
+    path = str(tmp_path / "absent")
+    settings = Settings(etcd=CLUSTER.etcd, etcd_user="u", etcd_password_file=path)
+    with pytest.raises(CoordinatorRefused, match="the password file of etcd"):
+        asyncio.run(open_coordinator(settings))

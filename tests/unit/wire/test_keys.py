@@ -1,0 +1,114 @@
+"""The wire's key: its file, and that nobody gets in without it."""
+
+import asyncio
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from lightrail.wire import keys
+from lightrail.wire.control import ControlAway, ControlClient, ControlServer
+from lightrail.wire.keys import WireKey, WireKeyRefused
+
+WAIT_MS = 300
+
+
+def made(path: Path) -> WireKey:
+    keys.write(str(path))
+    key = keys.read(str(path))
+    assert key is not None
+    return key
+
+
+def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "wire.key"
+    key = made(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert key.secret.decode() not in repr(key)
+    with pytest.raises(WireKeyRefused, match="is there already"):
+        keys.write(str(path))
+    assert keys.read(str(path)) == key
+    assert keys.read(None) is None
+
+
+def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "wire.key"
+    with pytest.raises(WireKeyRefused, match="can't be read: No such file"):
+        keys.read(str(path))
+    with pytest.raises(WireKeyRefused, match="can't be made"):
+        keys.write(str(tmp_path / "absent" / "wire.key"))
+    for text in ("", "a key", "lightrail-wire-key 2\nA\nB\n"):
+        path.write_text(text)
+        with pytest.raises(WireKeyRefused, match="is no wire key"):
+            keys.read(str(path))
+    other = made(tmp_path / "other")
+    mine = made(tmp_path / "mine")
+    for secret in (other.secret.decode(), "short", "é" * 20):
+        path.write_text(f"{keys.HEAD}\n{mine.public.decode()}\n{secret}\n")
+        with pytest.raises(WireKeyRefused, match="is damaged"):
+            keys.read(str(path))
+
+
+def asked(server_key: WireKey | None, client_key: WireKey | None) -> Any:
+    """What a client with one key hears from a server with another."""
+
+    async def run() -> Any:
+        loop = asyncio.get_running_loop()
+        ours, theirs = keys.context(server_key), keys.context(client_key)
+        server = ControlServer(
+            loop, ours, "tcp://127.0.0.1:0", {"twice": lambda f: {"n": 2 * f["n"]}}, server_key
+        )
+        client = ControlClient(loop, theirs, server.address)
+        try:
+            return await client.request(
+                "twice", {"n": 21}, wait_ms=WAIT_MS if server_key != client_key else 5_000
+            )
+        finally:
+            client.close()
+            server.close()
+            theirs.term()
+            ours.term()
+
+    return asyncio.run(run())
+
+
+def test_who_has_the_key_is_served(tmp_path: Path) -> None:
+    key = made(tmp_path / "wire.key")
+    assert asked(key, key) == {"n": 42}
+    assert asked(None, None) == {"n": 42}
+
+
+def test_a_stranger_hears_nothing(tmp_path: Path) -> None:
+    key, other = made(tmp_path / "wire.key"), made(tmp_path / "other.key")
+    for shown in (None, other, WireKey(key.public, other.secret), WireKey(other.public, other.secret)):
+        with pytest.raises(ControlAway, match="no answer"):
+            asked(key, shown)
+
+
+def test_who_knows_the_public_half_alone_is_refused_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a client gets through the encryption with a key of its own; what it shows is another one."""
+    key, other = made(tmp_path / "wire.key"), made(tmp_path / "other.key")
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        ours: zmq.Context[Any] = keys.context(key)
+        theirs: zmq.Context[Any] = keys.context(other)
+        theirs.setsockopt(zmq.CURVE_SERVERKEY, key.public)
+        server = ControlServer(loop, ours, "tcp://127.0.0.1:0", {"any": lambda _: {}}, key)
+        client = ControlClient(loop, theirs, server.address)
+        try:
+            with pytest.raises(ControlAway, match="no answer"):
+                await client.request("any", {}, wait_ms=WAIT_MS)
+        finally:
+            client.close()
+            server.close()
+            theirs.term()
+            ours.term()
+
+    asyncio.run(run())
+    assert "127.0.0.1 has shown another wire key and is not let in (1 so far)" in caplog.text
+    assert key.secret.decode() not in caplog.text

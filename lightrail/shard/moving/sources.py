@@ -39,6 +39,8 @@ class ShardSources:
         self._context: zmq.Context[zmq.Socket[bytes]] = keys.context(key)
         self._peers: dict[int, ShardPeer] = {}
         self._users: dict[int, int] = {}
+        self._idle: dict[int, asyncio.TimerHandle] = {}
+        """Ways that nobody uses now, and when they end."""
 
     def take(self, shard: int) -> ShardPeer:
         """A way to this shard, which may not be there now. Raises ShardAway where its address is unknown."""
@@ -53,6 +55,9 @@ class ShardSources:
                 raise ShardAway(f"shard {shard} is not registered now; its queues can't be copied")
             peer = self._peers[shard] = self._connect(shard, address)
         self._users[shard] = self._users.get(shard, 0) + 1
+        # Whoever looks in again and again while the source greets us must find the way that he began.
+        if (ends := self._idle.pop(shard, None)) is not None:
+            ends.cancel()
         return peer
 
     def leave(self, shard: int) -> None:
@@ -60,19 +65,23 @@ class ShardSources:
         self._users[shard] -= 1
         if not self._users[shard]:
             del self._users[shard]
-            self._loop.call_later(limits.MOVE_SOURCE_IDLE_MS / 1000, self._close_idle, shard)
+            after_s = limits.MOVE_SOURCE_IDLE_MS / 1000
+            self._idle[shard] = self._loop.call_later(after_s, self._close_idle, shard)
 
     def close(self) -> None:
         """This process ends."""
+        for ends in self._idle.values():
+            ends.cancel()
+        self._idle.clear()
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
         self._context.term()
 
     def _close_idle(self, shard: int) -> None:
-        peer = self._peers.get(shard)
-        if peer is not None and shard not in self._users:
-            del self._peers[shard]
+        del self._idle[shard]
+        peer = self._peers.pop(shard, None)
+        if peer is not None:
             peer.close()
 
     def _connect(self, shard: int, address: str) -> ShardPeer:

@@ -352,6 +352,8 @@ MOVE_AGAIN_MS: Final = 100
 """Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""
 MOVE_AGAIN_MS_MAX: Final = 2_000
 """Longest such pause; also between two attempts of a sealed source to win its queue back."""
+MOVE_SOURCE_AGAIN_MS_MAX: Final = 250
+"""Longest pause before a source is asked again that is away: its queue may be sealed, and waits for us."""
 MOVE_SOURCE_IDLE_MS: Final = 5_000
 """How long a way to another shard is kept that no move uses."""
 MOVES_SHOWN_MS: Final = 600_000

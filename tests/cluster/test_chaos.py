@@ -1,9 +1,10 @@
 """A queue moves under full traffic while, at every step of the move, each party of it dies or stands still.
 
-The moves stand at a step because a proxy holds the very message of it (tests/support/holding_proxy.py), so that
-a fault hits where it is meant to. After each fault the move ends, done or called off; every queue is served by
-exactly the shard where it is placed; traffic goes on. In the end nothing that was accepted is lost, nothing
-came twice but what clients held at a process that was killed, the order is kept, and a further move goes through.
+The moves stand at a step because a proxy holds the very message of it (tests/support/holding_proxy.py), so
+that a fault hits where it is meant to. After each fault the move ends, done or called off; every queue is
+served by exactly the shard where it is placed; traffic goes on. In the end nothing that was accepted is lost,
+nothing came twice but what clients held at a process that was killed, the order is kept, and a further move
+goes through.
 """
 
 import time
@@ -30,7 +31,7 @@ from tests.support.chaos_cluster import (
 STOP_S = 1.5
 """A pause after which nobody has given up on anybody."""
 LONG_STOP_S = 14.0
-"""Longer than a peer may be silent, than a lease lasts, and than a source waits before it wants its queue back."""
+"""Longer than a peer may be silent, a lease lasts, and a source waits before it wants its queue back."""
 PARTIES = ("source", "destination", "frontend", "gateway", "etcd")
 
 pytestmark = pytest.mark.timeout(300)
@@ -77,7 +78,9 @@ STOPS = {
 }
 
 
-def storm(scene: ClusterScene, party: str, kills: tuple[Step, ...], stops: tuple[Step, ...], seconds: float) -> None:
+def storm(
+    scene: ClusterScene, party: str, kills: tuple[Step, ...], stops: tuple[Step, ...], seconds: float
+) -> None:
     """One fault after the other, each in a move of its own."""
     scene.warm()
     for step in kills:

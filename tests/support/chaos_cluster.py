@@ -115,9 +115,7 @@ class ClusterScene:
         strict: of the ledger; not where a frontend with clients goes.
     """
 
-    def __init__(
-        self, directory: Path, *flags: str, strict: bool = True, count_max: int = 4_000_000
-    ) -> None:
+    def __init__(self, directory: Path, *flags: str, strict: bool = True, count_max: int = 4_000_000) -> None:
         self.cluster = Cluster(directory, *flags)
         self.machines = [Machine(self.cluster, id) for id in range(2)]
         self.frontends = [self.cluster.frontend() for _ in range(2)]

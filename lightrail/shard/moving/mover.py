@@ -235,7 +235,11 @@ class Mover:
                 log.info("the move of %s to this shard is over: %s", queue, over)
                 self._drop(queue)
                 return
-            except (ShardAway, ShardRefused, CoordinatorError) as error:
+            except ShardAway as error:
+                self._failed(progress, error)
+                # Nothing leaves this process while it is away: to look again costs nearly nothing.
+                pause_ms = min(pause_ms, limits.MOVE_SOURCE_AGAIN_MS_MAX)
+            except (ShardRefused, CoordinatorError) as error:
                 self._failed(progress, error)
             except (ImportFailed, StoreError) as error:
                 self._failed(progress, error)

@@ -1,0 +1,71 @@
+"""As much of a Kubernetes API as helm needs to look something up: discovery, and objects by name."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+VERSION: Final = {"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
+GROUPS: Final = {"v1": {"secrets": "Secret"}, "apps/v1": {"statefulsets": "StatefulSet"}}
+"""{API version: {name in paths: kind}}"""
+
+
+@contextmanager
+def serving(objects: list[Mapping[str, Any]]) -> Iterator[str]:
+    """The URL of an API that has these objects, as long as the block lasts."""
+    answers = _discovery()
+    plural = {kind: (api, name) for api, kinds in GROUPS.items() for name, kind in kinds.items()}
+    for each in objects:
+        api, name = plural[each["kind"]]
+        data = each["metadata"]
+        answers[f"{_prefix(api)}/namespaces/{data['namespace']}/{name}/{data['name']}"] = each
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = answers.get(self.path.partition("?")[0])
+            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            body = json.dumps(missing if found is None else found).encode()
+            self.send_response(404 if found is None else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _prefix(api: str) -> str:
+    return f"/apis/{api}" if "/" in api else f"/api/{api}"
+
+
+def _discovery() -> dict[str, Mapping[str, Any]]:
+    group = {"groupVersion": "apps/v1", "version": "v1"}
+    answers: dict[str, Mapping[str, Any]] = {
+        "/version": VERSION,
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {
+            "kind": "APIGroupList",
+            "apiVersion": "v1",
+            "groups": [{"name": "apps", "versions": [group], "preferredVersion": group}],
+        },
+    }
+    for api, kinds in GROUPS.items():
+        resources = [
+            {"name": name, "singularName": "", "namespaced": True, "kind": kind, "verbs": ["get"]}
+            for name, kind in kinds.items()
+        ]
+        answers[_prefix(api)] = {"kind": "APIResourceList", "groupVersion": api, "resources": resources}
+    return answers

@@ -48,7 +48,7 @@ INSTALLATIONS: Final[Mapping[str, Values]] = {
             "max_delivery_count": 5,
             "auto_create": False,
             "sasl_mechanisms": "SCRAM-SHA-512,PLAIN",
-            "push_allow": '*.example.org,"quoted"',
+            "push_allow": "*.example.org,10.0.0.0/8",
             "allow_anonymous": True,
         },
         "users": {

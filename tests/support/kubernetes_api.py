@@ -8,8 +8,31 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 VERSION: Final = {"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
-GROUPS: Final = {"v1": {"secrets": "Secret"}, "apps/v1": {"statefulsets": "StatefulSet"}}
+GROUPS: Final = {
+    "v1": {
+        "configmaps": "ConfigMap",
+        "pods": "Pod",
+        "secrets": "Secret",
+        "serviceaccounts": "ServiceAccount",
+        "services": "Service",
+    },
+    "apps/v1": {"deployments": "Deployment", "statefulsets": "StatefulSet"},
+    "batch/v1": {"jobs": "Job"},
+    "networking.k8s.io/v1": {"networkpolicies": "NetworkPolicy"},
+    "policy/v1": {"poddisruptionbudgets": "PodDisruptionBudget"},
+}
 """{API version: {name in paths: kind}}"""
+
+
+def released(api: str, kind: str, name: str, **rest: Any) -> dict[str, Any]:
+    """An object that release `rel` in namespace `ns` has made."""
+    metadata = {
+        "name": name,
+        "namespace": "ns",
+        "labels": {"app.kubernetes.io/managed-by": "Helm"},
+        "annotations": {"meta.helm.sh/release-name": "rel", "meta.helm.sh/release-namespace": "ns"},
+    }
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
 
 
 @contextmanager
@@ -52,15 +75,16 @@ def _prefix(api: str) -> str:
 
 
 def _discovery() -> dict[str, Mapping[str, Any]]:
-    group = {"groupVersion": "apps/v1", "version": "v1"}
+    groups = []
+    for api in GROUPS:
+        group, slash, version = api.rpartition("/")
+        if slash:
+            known = {"groupVersion": api, "version": version}
+            groups.append({"name": group, "versions": [known], "preferredVersion": known})
     answers: dict[str, Mapping[str, Any]] = {
         "/version": VERSION,
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
-        "/apis": {
-            "kind": "APIGroupList",
-            "apiVersion": "v1",
-            "groups": [{"name": "apps", "versions": [group], "preferredVersion": group}],
-        },
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups},
     }
     for api, kinds in GROUPS.items():
         resources = [

@@ -1,8 +1,7 @@
-"""What holds for everything that the chart makes, whatever its values are."""
+"""What holds for every pod that the chart makes, whatever the values are: what it may, reads, and is told."""
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,19 @@ import pytest
 import yaml
 
 from lightrail.model.settings import Settings, names
+from scripts import helm_files
 from tests.support import helm
-from tests.support.helm import Manifest, containers, of_kind, pods
+from tests.support.helm import Manifest, containers, of_kind, pods, ports, selects
 from tests.support.helm_values import FIXED, INSTALLATIONS, merged, schema
 
 OWN = ("frontend", "shard", "gateway")
 PORTS = {"amqp": 5672, "amqps": 5671, "http": 8080, "https": 8443, "wire": 5680, "metrics": 9464}
-CHARTS_OWN = set(
-    "amqp amqps http https tls_certificate tls_key tls_client_ca data metrics frontends shards etcd cluster etcd_ca "
-    "etcd_certificate etcd_key etcd_user etcd_password_file wire advertise wire_key insecure_wire zone".split()
-)
+CHARTS_OWN = {
+    *("amqp", "amqps", "http", "https", "tls_certificate", "tls_key", "tls_client_ca"),
+    *("data", "metrics", "frontends", "shards"),
+    *("etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"),
+    *("wire", "advertise", "wire_key", "insecure_wire", "zone"),
+}
 """Settings that the chart makes itself."""
 COMMAND_VARIABLES = {"config", "url", "user", "password_file", "ca"}
 """Variables that are no settings: of the command line and of the chart's test."""
@@ -30,29 +32,7 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
     return helm.render(INSTALLATIONS[request.param])
 
 
-def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector of Kubernetes takes these labels."""
-    for each in selector.get("matchExpressions", ()):
-        assert each["operator"] == "In"
-        if labels.get(each["key"]) not in each["values"]:
-            return False
-    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
-
-
-def chosen(selector: Mapping[str, Any], manifests: list[Manifest]) -> dict[str, Manifest]:
-    """The pods that a selector takes; an empty one would take all of the namespace and is none of ours."""
-    assert selector
-    return {name: pod for name, pod in pods(manifests).items() if selects(selector, pod["metadata"]["labels"])}
-
-
-def ports(pod: Manifest) -> dict[str, int]:
-    """{name: number} of all ports of a pod."""
-    return {
-        each["name"]: each["containerPort"] for one in containers(pod) for each in one.get("ports", ())
-    }
-
-
-# --- what a pod may -----------------------------------------------------------------------------------------
+# --- what a pod may ---------------------------------------------------------------------------------------
 
 
 def test_every_container_is_without_privileges(manifests: list[Manifest]) -> None:
@@ -84,7 +64,9 @@ def test_no_pod_talks_to_kubernetes(manifests: list[Manifest]) -> None:
     accounts = of_kind(manifests, "ServiceAccount")
     assert all(each["automountServiceAccountToken"] is False for each in accounts.values())
     assert {pod["spec"]["serviceAccountName"] for pod in pods(manifests).values()} <= {*accounts, "broker"}
-    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {each["kind"] for each in manifests}
+    assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {
+        each["kind"] for each in manifests
+    }
 
 
 def test_images_say_which_version_runs(manifests: list[Manifest]) -> None:
@@ -115,7 +97,7 @@ def test_a_pod_gets_only_the_secrets_that_it_needs(manifests: list[Manifest]) ->
         assert has <= allowed, name
 
 
-# --- probes ---------------------------------------------------------------------------------------------------
+# --- probes -----------------------------------------------------------------------------------------------
 
 
 def test_no_process_is_started_anew_because_of_etcd(manifests: list[Manifest]) -> None:
@@ -124,7 +106,11 @@ def test_no_process_is_started_anew_because_of_etcd(manifests: list[Manifest]) -
         if component not in OWN:
             continue
         (each,) = pod["spec"]["containers"]
-        for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        for probe, path in (
+            ("startupProbe", "/healthz"),
+            ("livenessProbe", "/healthz"),
+            ("readinessProbe", "/readyz"),
+        ):
             assert each[probe]["httpGet"] == {"path": path, "port": "metrics"}, component
         assert ports(pod)["metrics"] == PORTS["metrics"]
         # Longer than a pause that a busy machine makes.
@@ -145,123 +131,7 @@ def test_ports_are_where_the_processes_listen(manifests: list[Manifest]) -> None
         assert all(PORTS[port] == number for port, number in ports(pod).items()), name
 
 
-# --- who finds whom -------------------------------------------------------------------------------------------
-
-
-def test_selectors_take_the_pods_of_one_role(manifests: list[Manifest]) -> None:
-    for each in manifests:
-        if each["kind"] in ("Deployment", "StatefulSet", "PodDisruptionBudget"):
-            selector = each["spec"]["selector"]
-        elif each["kind"] == "Service":
-            selector = {"matchLabels": each["spec"]["selector"]}
-        elif each["kind"] == "NetworkPolicy":
-            selector = each["spec"]["podSelector"]
-        else:
-            continue
-        found = {name.partition("/")[0] for name in chosen(selector, manifests)}
-        allowed_empty = each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith(("-jobs", "-users"))
-        assert len(found) == 1 or (not found and allowed_empty), each["metadata"]["name"]
-
-
-def test_services_and_policies_name_ports_that_the_pods_have(manifests: list[Manifest]) -> None:
-    for each in of_kind(manifests, "Service").values():
-        for pod in chosen({"matchLabels": each["spec"]["selector"]}, manifests).values():
-            assert {port["targetPort"] for port in each["spec"]["ports"]} <= set(ports(pod))
-            for port in each["spec"]["ports"]:
-                # Headless: there is nobody between who would translate the number.
-                assert each["spec"].get("clusterIP") != "None" or port["port"] == ports(pod)[port["targetPort"]]
-    for each in of_kind(manifests, "NetworkPolicy").values():
-        for pod in chosen(each["spec"]["podSelector"], manifests).values():
-            named = [port["port"] for rule in each["spec"].get("ingress", ()) for port in rule["ports"]]
-            assert sorted(named) == sorted(ports(pod))
-
-
-def test_stateful_sets_and_autoscalers_name_what_is_there(manifests: list[Manifest]) -> None:
-    services = of_kind(manifests, "Service")
-    for each in of_kind(manifests, "StatefulSet").values():
-        service = services[each["spec"]["serviceName"]]
-        assert service["spec"]["clusterIP"] == "None"
-        assert service["spec"]["publishNotReadyAddresses"] is True
-        assert each["spec"]["podManagementPolicy"] == "Parallel"
-    for each in of_kind(manifests, "HorizontalPodAutoscaler").values():
-        target = of_kind(manifests, each["spec"]["scaleTargetRef"]["kind"])[each["spec"]["scaleTargetRef"]["name"]]
-        assert "replicas" not in target["spec"]
-    for each in of_kind(manifests, "Ingress").values():
-        (rule,) = each["spec"]["rules"]
-        backend = rule["http"]["paths"][0]["backend"]["service"]
-        assert backend["port"]["name"] in {port["name"] for port in services[backend["name"]]["spec"]["ports"]}
-
-
-def hosts(manifests: list[Manifest]) -> Iterator[tuple[str, int]]:
-    """(host, port) of everything in variables and arguments that looks like a name of the cluster."""
-    for pod in pods(manifests).values():
-        for each in containers(pod):
-            texts = [*each.get("args", ()), *(one.get("value", "") for one in each.get("env", ()))]
-            for text in texts:
-                for host, port in re.findall(r"([\w.-]+)\.ns\.svc:(\d+)", text.replace("$(POD_NAME)", "pod")):
-                    yield host, int(port)
-
-
-def test_addresses_lead_to_services_that_are_there(manifests: list[Manifest]) -> None:
-    services = of_kind(manifests, "Service")
-    for host, port in hosts(manifests):
-        of_pod, _, name = host.rpartition(".")
-        numbers = {each["port"] for each in services[name]["spec"]["ports"]}
-        for pod in chosen({"matchLabels": services[name]["spec"]["selector"]}, manifests).values():
-            assert port in (set(ports(pod).values()) if of_pod else numbers), host
-
-
-def test_only_the_broker_reaches_the_wire_and_only_what_needs_it_etcd() -> None:
-    policies = of_kind(helm.render(FIXED), "NetworkPolicy")
-
-    def components(policy: str, port: str) -> set[str]:
-        (rule,) = [
-            each
-            for each in policies[f"rel-lightrail-{policy}"]["spec"]["ingress"]
-            if port in {one["port"] for one in each["ports"]}
-        ]
-        return {each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in rule["from"]}
-
-    assert components("shard", "wire") == components("frontend", "wire") == {"frontend", "shard", "gateway"}
-    assert components("etcd", "client") == {"frontend", "shard", "gateway", "users"}
-    assert components("etcd", "peer") == {"etcd"}
-    assert all(each["spec"]["policyTypes"] == ["Ingress"] for each in policies.values())
-
-
-def test_the_chart_lets_its_own_jobs_in_where_others_are_kept_out() -> None:
-    policies = of_kind(helm.render(INSTALLATIONS["everything"]), "NetworkPolicy")
-    for name, port in (("frontend", "amqps"), ("gateway", "https"), ("shard", "metrics")):
-        (rule,) = [
-            each
-            for each in policies[f"rel-lightrail-{name}"]["spec"]["ingress"]
-            if port in {one["port"] for one in each["ports"]}
-        ]
-        own = [each for each in rule["from"] if "namespaceSelector" not in each]
-        assert "jobs" in {each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in own}
-
-
-def test_monitors_find_every_process_once() -> None:
-    for kind in ("podMonitor", "serviceMonitor"):
-        manifests = helm.render(merged(FIXED, {"monitoring": {kind: {"enabled": True}}}))
-        (monitor,) = [each for each in manifests if each["kind"].endswith("Monitor")]
-        assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["ns"]}
-        if kind == "podMonitor":
-            found = list(chosen(monitor["spec"]["selector"], manifests).items())
-            endpoints = monitor["spec"]["podMetricsEndpoints"]
-        else:
-            services = of_kind(manifests, "Service").values()
-            taken = [each for each in services if selects(monitor["spec"]["selector"], each["metadata"]["labels"])]
-            assert all([port["name"] for port in each["spec"]["ports"]] == ["metrics"] for each in taken)
-            found = [
-                pod for each in taken for pod in chosen({"matchLabels": each["spec"]["selector"]}, manifests).items()
-            ]
-            endpoints = monitor["spec"]["endpoints"]
-        assert sorted(name.partition("/")[0] for name, _ in found) == ["etcd", "frontend", "gateway", "shard"]
-        assert [each["port"] for each in endpoints] == ["metrics"]
-        assert all("metrics" in ports(pod) for _, pod in found)
-
-
-# --- what a pod reads -----------------------------------------------------------------------------------------
+# --- what a pod reads -------------------------------------------------------------------------------------
 
 
 def test_what_pods_read_is_there_or_the_users(manifests: list[Manifest]) -> None:
@@ -300,7 +170,11 @@ def test_variables_are_those_that_the_commands_know(manifests: list[Manifest]) -
 def test_the_file_of_settings_is_read_as_it_was_meant(tmp_path: Path) -> None:
     values = INSTALLATIONS["everything"]["config"]
     path = tmp_path / "lightrail.toml"
-    path.write_text(of_kind(helm.render(INSTALLATIONS["everything"]), "ConfigMap")["rel-lightrail-config"]["data"][path.name])
+    path.write_text(
+        of_kind(helm.render(INSTALLATIONS["everything"]), "ConfigMap")["rel-lightrail-config"]["data"][
+            path.name
+        ]
+    )
     settings = Settings.load(config=str(path))
     assert settings.memory_mark == values["memory_mark"]
     assert settings.segment_bytes == 64 << 20
@@ -313,11 +187,13 @@ def test_the_file_of_settings_is_read_as_it_was_meant(tmp_path: Path) -> None:
 def test_every_setting_is_a_value_or_the_charts_own() -> None:
     offered = set(schema()["properties"]["config"]["properties"])
     assert not offered & CHARTS_OWN
-    assert set(names()) <= offered | CHARTS_OWN, "a new setting: offer it in values.schema.json (config), or set it in the chart"
+    assert set(names()) <= offered | CHARTS_OWN, (
+        "a new setting: offer it in values.schema.json (config), or set it in the chart"
+    )
     assert offered <= set(names())
 
 
-# --- restarts -------------------------------------------------------------------------------------------------
+# --- restarts ---------------------------------------------------------------------------------------------
 
 
 def annotations(values: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -330,7 +206,11 @@ def annotations(values: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 def test_a_change_of_what_pods_read_replaces_them() -> None:
     before = annotations(FIXED)
-    for change in ({"config": {"log_level": "debug"}}, {"wire": {"keySecret": "other"}}, {"tls": {"secret": "other"}}):
+    for change in (
+        {"config": {"log_level": "debug"}},
+        {"wire": {"keySecret": "other"}},
+        {"tls": {"secret": "other"}},
+    ):
         after = annotations(merged(FIXED, change))
         assert all(before[role] != after[role] for role in OWN)
         assert before["etcd"] == after["etcd"]
@@ -345,33 +225,49 @@ def test_the_job_of_users_has_another_name_when_it_is_another() -> None:
         return name
 
     users = [{"name": "a", "rights": "send", "prefix": "/"}]
-    changes = [{}, {"users": {"create": users}}, {"image": {"tag": "0.1.1"}}, {"users": {"existingSecret": "other"}}]
+    changes = [
+        {},
+        {"users": {"create": users}},
+        {"image": {"tag": "0.1.1"}},
+        {"users": {"existingSecret": "other"}},
+    ]
     assert len({job(change) for change in changes}) == len(changes)
     assert job({}) == job({"shards": {"replicas": 4}})
 
 
-# --- shards ---------------------------------------------------------------------------------------------------
+# --- shards -----------------------------------------------------------------------------------------------
 
 
 def test_the_number_of_a_shard_is_that_of_its_pod() -> None:
-    new = pods(helm.render(FIXED, "--kube-version", "1.28"))["shard/rel-lightrail-shard"]["spec"]["containers"][0]
+    new = pods(helm.render(FIXED, "--kube-version", "1.28"))["shard/rel-lightrail-shard"]["spec"][
+        "containers"
+    ][0]
     assert [*new["command"], *new["args"]] == ["lightrail", "shard", "--id", "$(SHARD_ID)"]
-    (found,) = [each["valueFrom"]["fieldRef"]["fieldPath"] for each in new["env"] if each["name"] == "SHARD_ID"]
+    (found,) = [
+        each["valueFrom"]["fieldRef"]["fieldPath"] for each in new["env"] if each["name"] == "SHARD_ID"
+    ]
     assert found == "metadata.labels['apps.kubernetes.io/pod-index']"
-    old = pods(helm.render(FIXED, "--kube-version", "1.27"))["shard/rel-lightrail-shard"]["spec"]["containers"][0]
+    old = pods(helm.render(FIXED, "--kube-version", "1.27"))["shard/rel-lightrail-shard"]["spec"][
+        "containers"
+    ][0]
     assert "SHARD_ID" not in str(old)
     shell, option, script = old["command"]
     shown = script.replace("exec lightrail", "echo")
-    said = subprocess.run([shell, option, shown], env={"POD_NAME": "rel-lightrail-shard-12"}, capture_output=True)
+    said = subprocess.run(
+        [shell, option, shown], env={"POD_NAME": "rel-lightrail-shard-12"}, capture_output=True
+    )
     assert said.stdout == b"shard --id 12\n"
 
 
 def test_volumes_stay_unless_somebody_says_otherwise() -> None:
     for each in of_kind(helm.render(FIXED), "StatefulSet").values():
-        assert each["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+        assert each["spec"]["persistentVolumeClaimRetentionPolicy"] == {
+            "whenDeleted": "Retain",
+            "whenScaled": "Retain",
+        }
 
 
-def test_every_role_has_a_budget_and_is_spread(manifests: list[Manifest]) -> None:
+def test_every_role_has_a_budget_and_is_spread() -> None:
     manifests = helm.render(FIXED)
     assert len(of_kind(manifests, "PodDisruptionBudget")) == 4
     for role in OWN:
@@ -384,7 +280,23 @@ def test_every_role_has_a_budget_and_is_spread(manifests: list[Manifest]) -> Non
         )
 
 
-def test_documents_of_the_chart_are_yaml_with_the_version_of_the_broker() -> None:
+def test_the_chart_names_the_version_of_the_broker() -> None:
     chart = yaml.safe_load((helm.CHART / "Chart.yaml").read_text())
     project = (helm.CHART.parents[2] / "pyproject.toml").read_text()
     assert f'version = "{chart["appVersion"]}"' in project
+
+
+# --- alerts and dashboards --------------------------------------------------------------------------------
+
+
+def test_alerts_and_dashboards_are_those_of_the_repository() -> None:
+    assert helm_files.found() == helm_files.wanted(), "run: .venv/bin/python scripts/helm_files.py"
+
+
+def test_alerts_and_dashboards_reach_kubernetes_as_they_are() -> None:
+    manifests = helm.render(INSTALLATIONS["everything"])
+    rules = [each["spec"] for each in of_kind(manifests, "PrometheusRule").values()]
+    (of_rules, pattern, _), (of_dashboards, every, _) = helm_files.COPIES
+    assert rules == [yaml.safe_load(path.read_text()) for path in sorted(of_rules.glob(pattern))]
+    found = [each["data"] for name, each in of_kind(manifests, "ConfigMap").items() if "-dashboard-" in name]
+    assert found == [{path.name: path.read_text()} for path in sorted(of_dashboards.glob(every))]

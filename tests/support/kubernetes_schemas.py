@@ -1,6 +1,7 @@
 """The schemas of Kubernetes, strict ones: what is not in them is wrong.
 
-The package has them as files and a check that reads all of them anew for every object; here each is read once.
+The package has them as files, and a check that reads all of them anew for every object; here each is read
+once.
 """
 
 import json

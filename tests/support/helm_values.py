@@ -27,9 +27,10 @@ EVERYWHERE: Final[Values] = {
     "priorityClassName": "high",
     "extraEnv": [{"name": "TZ", "value": "UTC"}],
 }
-ANYWHERE_BUT: Final = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-    {"matchExpressions": [{"key": "slow", "operator": "DoesNotExist"}]}
-]}}}  # fmt: skip
+_QUICK: Final = {"matchExpressions": [{"key": "slow", "operator": "DoesNotExist"}]}
+ANYWHERE_BUT: Final = {
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_QUICK]}}
+}
 SHOP: Final = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}}}]
 
 INSTALLATIONS: Final[Mapping[str, Values]] = {

@@ -15,14 +15,13 @@ from tests.support.helm import Manifest, of_kind
 from tests.support.helm_values import FIXED, merged
 from tests.support.kubernetes_api import released
 
-SERVER = ("--dry-run=server", "--disable-openapi-validation", "--kube-apiserver")
 USERS = [{"name": name, "rights": "all", "prefix": "/"} for name in ("admin", "new")]
 
 
 def upgrade(found: list[Mapping[str, Any]], values: Mapping[str, Any]) -> list[Manifest]:
     """What an upgrade makes where these objects are in the cluster."""
     with kubernetes_api.serving(found) as url:
-        return helm.render(values, *SERVER, url)
+        return helm.render(values, *kubernetes_api.HELM, url)
 
 
 def shards(number: int) -> Manifest:

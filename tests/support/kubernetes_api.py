@@ -35,6 +35,10 @@ def released(api: str, kind: str, name: str, **rest: Any) -> dict[str, Any]:
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **rest}
 
 
+HELM: Final = ("--dry-run=server", "--disable-openapi-validation", "--kube-apiserver")
+"""Has helm look things up at the URL that follows."""
+
+
 @contextmanager
 def serving(objects: list[Mapping[str, Any]]) -> Iterator[str]:
     """The URL of an API that has these objects, as long as the block lasts."""

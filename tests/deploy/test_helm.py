@@ -61,6 +61,12 @@ def test_every_kubernetes_takes_whole_installations(name: str, version: str) -> 
     assert_right(helm.render(INSTALLATIONS[name], "--kube-version", version), version)
 
 
+def by_name(text: str) -> dict[tuple[str, str], helm.Manifest]:
+    """Objects without the order and the blank lines, which are helm's business."""
+    found = [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
 @pytest.mark.parametrize("name", INSTALLATIONS)
 def test_golden_files(name: str) -> None:
     """LIGHTRAIL_GOLDEN=write writes them; their difference shows what a change of the chart does."""
@@ -68,7 +74,8 @@ def test_golden_files(name: str) -> None:
     found = helm.text(INSTALLATIONS[name], "--kube-version", "1.37")
     if os.environ.get("LIGHTRAIL_GOLDEN") == "write":
         path.write_text(found)
-    assert found == path.read_text(), "look at what changed, then: LIGHTRAIL_GOLDEN=write pytest tests/deploy"
+    hint = "look at what changed, then: LIGHTRAIL_GOLDEN=write pytest tests/deploy"
+    assert by_name(found) == by_name(path.read_text()), hint
 
 
 def test_the_defaults_alone_are_an_installation() -> None:
@@ -148,7 +155,8 @@ BAD: list[tuple[str, Any, str]] = [
 def test_a_bad_value_is_refused_by_its_name(path: str, value: Any, named: str) -> None:
     with pytest.raises(helm.Refused, match="schema") as refused:
         helm.text(merged(FIXED, at(path, value)))
-    assert named in str(refused.value)
+    # Helm 4 writes /shards/replicas, Helm 3 shards.replicas.
+    assert named.strip("/").replace("/", ".") in str(refused.value).replace("/", ".")
 
 
 TOGETHER: list[tuple[dict[str, Any], str]] = [

@@ -280,7 +280,8 @@ class Mover:
         source = self._sources.take(move.source)
         try:
             arrival = self._engine.arrivals.find(queue)
-            if arrival is None or arrival.epoch != move.epoch + 1:
+            if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
+                # One that is complete is of a former life, and what has come since is not in it.
                 self._drop(queue)
                 progress.messages = progress.bytes = 0
                 arrival = self._engine.arrivals.begin(queue, move.epoch + 1, self._now_ms())

@@ -1,4 +1,4 @@
-"""Two shards of which one keeps a queue and the other's moves: both go through the same, and must say the same.
+"""Two shards: one keeps a queue, the other's moves; both go through the same, and must say the same.
 
 `Twins` drives a scene where nothing moves and one from which the queue (and its dead-letter queue) moves to a
 third, by hand: without the protocol, with the frontend's part of it played here.
@@ -84,9 +84,7 @@ def importing_of(scene: Scene, name: str, epoch: int = 2) -> Importing:
 def recovered_of(scene: Scene, queue: Queue) -> Importing:
     engine = scene.engine
     memory = engine._house.memory
-    return Importing.recovered(
-        queue, engine._queues, engine._performer, engine._store, memory, engine._links
-    )
+    return Importing.recovered(queue, engine._queues, engine._performer, engine._store, memory, engine._links)
 
 
 def ask(
@@ -94,9 +92,7 @@ def ask(
 ) -> Answer:
     """One piece, when it has come."""
     answers: list[Answer] = []
-    exporting.piece(
-        first, size, count, lambda said, blob: answers.append((said, blob)), rewritten=rewritten
-    )
+    exporting.piece(first, size, count, lambda said, blob: answers.append((said, blob)), rewritten=rewritten)
     source.settle_down()
     (answer,) = answers
     return answer
@@ -385,6 +381,7 @@ class Twins:
             taken |= each.open()
         target.settle_down()
         self.away.move_to(target, taken)
+
         # Whoever sent says again what was not answered.
         def say_again(side: Side) -> None:
             # How much of each shard is in memory is their own affair, and moves answers by a commit.

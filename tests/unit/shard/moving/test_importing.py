@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from lightrail.model.policy import Policy
+from lightrail.shard.declarations import declared_of
+from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.moving.columns import BadColumns, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
@@ -17,6 +19,7 @@ from tests.support.moving import (
     KEY,
     NOTES,
     QUEUE,
+    SEGMENT_BYTES,
     Answer,
     Side,
     ask,
@@ -177,8 +180,13 @@ def test_transient_messages_come_along_and_are_in_no_journal() -> None:
     move.copy()
     assert move.importing.queue.machine.held == 6
     move.target.settle_down()
-    recovered = scene_of(move.policy, move.files.after_crash(1, "all"), memory_mark=EVERYTHING)
-    assert recovered.engine._queues.copies[QUEUE].machine.held == 0
+    (found,) = (
+        Journal(move.files.after_crash(1, "all"), "test", 0, segment_bytes=SEGMENT_BYTES)
+        .recover(EVERYTHING, 1)
+        .queues
+    )
+    assert found.runs == []
+    assert declared_of(found.policy) == (1, 2, True, False)
 
 
 def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:

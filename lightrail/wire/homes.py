@@ -292,7 +292,7 @@ class Homes(Watch):
         if self._closed:
             return
         wait_ms = AWAY_TICK_MS
-        wanders = [home for home in self._away if home.peer is None or home.late_at is not None]
+        wanders = [home for home in self._away if home.is_nowhere or home.late_at or home.due]
         if wanders:
             # One that has been nowhere for long waits for a shard or the coordinator to come back.
             recent = self.now_ms() - limits.HOME_LOST_MS
@@ -313,7 +313,7 @@ class Homes(Watch):
         self.places.refresh()
         now_ms = self.now_ms()
         for home in list(self._away):
-            if home.is_idle or (home.away_since is None and home.late_at is None):
+            if home.is_idle or not home.waits:
                 self._away.pop(home, None)
                 self.drop(home)
                 continue

@@ -24,7 +24,7 @@ class Docker:
 
 @pytest.fixture(scope="session")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
-    """An engine with the image of this tree and the images that Compose asks for; skips where none can run."""
+    """An engine with all images that are not built of this tree, and Compose; skips where none can run."""
     scratch = tmp_path_factory.mktemp("docker")
     try:
         with alone("engine"), Engine(scratch) as engine:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from proton import Message
@@ -52,7 +51,15 @@ def test_a_broker_in_one_container_ends_in_order_and_keeps_what_it_took(docker: 
     run = ("run", "--rm", "--volume", "alone:/var/lib/lightrail")
     password = PASSWORD.encode() + b"\n"
     docker.engine.docker(
-        *run, "-i", "--network=none", "--entrypoint=lightrail-admin", image, "user", "add", "alice", input=password
+        *run,
+        "-i",
+        "--network=none",
+        "--entrypoint=lightrail-admin",
+        image,
+        "user",
+        "add",
+        "alice",
+        input=password,
     )
     with _served(docker, image) as address, connected(address, **LOGIN) as connection:
         connection.create_sender("orders").send(Message(body="kept", durable=True))
@@ -68,8 +75,8 @@ def _served(docker: Docker, image: str) -> Iterator[str]:
     port = free_port()
     name = docker.engine.docker(
         "run", "--detach", "--volume=alone:/var/lib/lightrail", f"--publish=127.0.0.1:{port}:5672",
-        "--network=tests", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--env=LIGHTRAIL_PLAIN_WITHOUT_TLS=true",
-        "--health-interval=1s", image,
+        "--network=tests", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--health-interval=1s",
+        "--env=LIGHTRAIL_PLAIN_WITHOUT_TLS=true", image,
     ).split()[-1]  # fmt: skip
     try:
         health = ("inspect", "--format", "{{.State.Health.Status}}", name)

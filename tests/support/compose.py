@@ -87,7 +87,9 @@ class Compose:
     def up(self, *arguments: str) -> str:
         """Starts what is described, and waits until all of it is healthy."""
         try:
-            return self("up", "--detach", "--wait", "--wait-timeout", str(UP_S), *arguments, time_s=UP_S + 300)
+            return self(
+                "up", "--detach", "--wait", "--wait-timeout", str(UP_S), *arguments, time_s=UP_S + 300
+            )
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self('ps', '--all')}\n{self('logs', '--tail=15')}") from None
 

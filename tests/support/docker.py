@@ -1,7 +1,8 @@
 """A Docker engine of the tests' own: Debian's dockerd on a socket, with data and network settings apart.
 
-What is built stays in a cache outside the repository, so that the next run finds it; containers and volumes do not.
-Nothing of the machine's network is changed: no bridge of the engine's, no rules of a packet filter, no forwarding.
+What is built stays in a cache outside the repository, so that the next run finds it; containers and volumes
+do not. Nothing of the machine's network is changed: no rules of a packet filter, no forwarding, no bridge
+that stays.
 """
 
 import contextlib
@@ -65,7 +66,11 @@ class Engine:
         self.socket = scratch / "docker.sock"
         self.log = scratch / "dockerd.log"
         self.environ = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("DOCKER_", "LIGHTRAIL_"))},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("DOCKER_", "LIGHTRAIL_"))
+            },
             "PATH": search_path(),
             "DOCKER_HOST": f"unix://{self.socket}",
             "DOCKER_CONFIG": str(scratch),
@@ -83,13 +88,17 @@ class Engine:
         last = self.log.read_text(errors="replace").strip().splitlines()[-3:]
         raise NoEngine("dockerd does not start here: " + " | ".join(last))
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None
+    ) -> None:
         try:
             self._sweep()
         finally:
             self._end()
 
-    def docker(self, *arguments: str, input: bytes | None = None, check: bool = True, time_s: float = 300) -> str:
+    def docker(
+        self, *arguments: str, input: bytes | None = None, check: bool = True, time_s: float = 300
+    ) -> str:
         """What ``docker ARGUMENTS`` prints, stderr included; asserts that it succeeds."""
         return self.run("docker", *arguments, input=input, check=check, time_s=time_s)
 
@@ -115,7 +124,9 @@ class Engine:
             check=False,
         )
         printed = done.stdout.decode(errors="replace")
-        assert not check or done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{printed}"
+        assert not check or done.returncode == 0, (
+            f"{' '.join(command)} ended with {done.returncode}:\n{printed}"
+        )
         return printed
 
     def label(self, image: str, name: str) -> str:
@@ -157,6 +168,10 @@ class Engine:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        # dockerd leaves the mount of its network namespace behind.
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            if line.split()[1].startswith((f"{self.scratch}/", f"{self.data}/")):
+                self.run("umount", line.split()[1])
 
 
 def search_path() -> str:

@@ -1,7 +1,8 @@
 """Images under the names that Dockerfile and docker-compose.yml expect, made of Debian packages.
 
-Registries of images can't be reached by tests. So the base of the Dockerfile is a debootstrap with Python, and what
-others make (etcd, HAProxy, Prometheus) is the same with Debian's packages. Grafana is no Debian package.
+Registries of images can't be reached by tests. So the base of the Dockerfile is a debootstrap with Python,
+and what others make (etcd, HAProxy, Prometheus) is the same with Debian's packages. Grafana is no Debian
+package.
 """
 
 import hashlib
@@ -70,7 +71,13 @@ def make_servers(engine: Engine) -> None:
     if any(engine.label(name, RECIPE) != recipe for name in names):
         tags = [word for name in names for word in ("--tag", name)]
         engine.docker(
-            "build", "--network=host", f"--label={RECIPE}={recipe}", *tags, "-", input=text.encode(), time_s=600
+            "build",
+            "--network=host",
+            f"--label={RECIPE}={recipe}",
+            *tags,
+            "-",
+            input=text.encode(),
+            time_s=600,
         )
 
 

@@ -59,11 +59,14 @@ def test_what_is_published_is_published_on_this_machine_alone_unless_it_is_said(
 
 
 def test_dashboards_name_the_source_that_is_provisioned() -> None:
-    (uid,) = {each["uid"] for each in DATASOURCES}
+    (source,) = DATASOURCES
+    assert source["isDefault"]
     assert DASHBOARDS
     for path in DASHBOARDS:
-        for found in _sources(json.loads(path.read_text())):
-            assert found in (uid, "-- Grafana --", "grafana", "-- Mixed --"), path.name
+        dashboard = json.loads(path.read_text())
+        chosen = {f"${{{each['name']}}}" for each in dashboard["templating"]["list"] if _chooses(each, source)}
+        for found in _sources(dashboard):
+            assert found in {source["uid"], *chosen, "-- Grafana --", "grafana"}, path.name
 
 
 def test_the_home_dashboard_is_one_of_those() -> None:
@@ -71,6 +74,11 @@ def test_the_home_dashboard_is_one_of_those() -> None:
     assert Path(home).name in [path.name for path in DASHBOARDS]
     (provider,) = yaml.safe_load((COMPOSE / "grafana/dashboards/lightrail.yml").read_text())["providers"]
     assert provider["options"]["path"] == str(Path(home).parent)
+
+
+def _chooses(variable: dict[str, Any], source: dict[str, Any]) -> bool:
+    """Whether a variable of a dashboard stands for sources of this kind; the default one is taken first."""
+    return bool(variable["type"] == "datasource" and variable["query"] == source["type"])
 
 
 def _sources(node: Any) -> list[str]:

@@ -61,6 +61,11 @@ class Engine:
         absent = [name for name in PROGRAMS if shutil.which(name, path=search_path()) is None]
         if absent:
             raise NoEngine(f"not installed: {', '.join(absent)}; scripts/setup.sh compose installs them")
+        if _bridges_are_filtered():
+            raise NoEngine(
+                "the packet filter drops what bridges forward, so containers can't reach each other: "
+                "another engine runs here, or has left its rules (`iptables -P FORWARD ACCEPT` lets them)"
+            )
         self.data = cache_directory() / "engine"
         self.scratch = scratch
         self.socket = scratch / "docker.sock"
@@ -172,6 +177,17 @@ class Engine:
         for line in Path("/proc/self/mounts").read_text().splitlines():
             if line.split()[1].startswith((f"{self.scratch}/", f"{self.data}/")):
                 self.run("umount", line.split()[1])
+
+
+def _bridges_are_filtered() -> bool:
+    """What another engine does on the whole machine."""
+    switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+    if not switch.exists() or switch.read_text().strip() == "0":
+        return False
+    listed = subprocess.run(
+        ["iptables", "-S", "FORWARD"], capture_output=True, text=True, check=False, env={"PATH": search_path()}
+    )
+    return "-P FORWARD DROP" in listed.stdout
 
 
 def search_path() -> str:

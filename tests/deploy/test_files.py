@@ -64,7 +64,8 @@ def test_dashboards_name_the_source_that_is_provisioned() -> None:
     assert DASHBOARDS
     for path in DASHBOARDS:
         dashboard = json.loads(path.read_text())
-        chosen = {f"${{{each['name']}}}" for each in dashboard["templating"]["list"] if _chooses(each, source)}
+        variables = [each for each in dashboard["templating"]["list"] if _chooses(each, source)]
+        chosen = {f"${{{each['name']}}}" for each in variables}
         for found in _sources(dashboard):
             assert found in {source["uid"], *chosen, "-- Grafana --", "grafana"}, path.name
 

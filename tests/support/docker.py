@@ -184,10 +184,9 @@ def _bridges_are_filtered() -> bool:
     switch = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
     if not switch.exists() or switch.read_text().strip() == "0":
         return False
-    listed = subprocess.run(
-        ["iptables", "-S", "FORWARD"], capture_output=True, text=True, check=False, env={"PATH": search_path()}
-    )
-    return "-P FORWARD DROP" in listed.stdout
+    asked = ("iptables", "-S", "FORWARD")
+    listed = subprocess.run(asked, capture_output=True, check=False, env={"PATH": search_path()})
+    return b"-P FORWARD DROP" in listed.stdout
 
 
 def search_path() -> str:

@@ -54,6 +54,8 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+SHARD: Final = "shard-"
+"""How the names of peers begin that are shards, which copy queues."""
 
 
 class Engine:
@@ -315,7 +317,9 @@ class Engine:
             self._performer.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._house.memory.resident
-        self._counts.frontends_connected = len(self._peers)
+        self._counts.frontends_connected = sum(
+            not peer.frontend.startswith(SHARD) for peer in self._peers.values()
+        )
 
     @property
     def deadline_ms(self) -> int | None:

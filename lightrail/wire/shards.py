@@ -135,6 +135,12 @@ class Watch:
     def welcomed(self, peer: "ShardPeer") -> None:
         """The shard has greeted us, and every link has said all that it had to."""
 
+    def silent(self, peer: "ShardPeer", silent_ms: int) -> None:
+        """The shard has said nothing for so long, and was not started again as far as is known."""
+
+    def spoke(self, peer: "ShardPeer") -> None:
+        """A shard that was silent goes on."""
+
     def taken(self, peer: "ShardPeer", link: int) -> None:
         """The shard took a producer or consumer."""
 
@@ -173,6 +179,7 @@ class ShardPeer:
         "_requests",
         "_schedule_flush",
         "_shard_boot",
+        "_silent",
         "_socket",
         "_timer",
         "_watch",
@@ -212,6 +219,8 @@ class ShardPeer:
         self._greeting_ms = GREETING_MS
         self._shard_boot = 0
         self._heard_ms = now_ms()
+        self._silent = False
+        """It is there and has said nothing for long."""
         self._out: list[bytes] = []
         self._requests: dict[int, asyncio.Future[Answer]] = {}
         self._next_request = 0
@@ -340,10 +349,17 @@ class ShardPeer:
             if not self._socket.send([frame(Kind.PING)]):
                 self._lost("its socket went away")
                 return
-            if now - self._heard_ms > limits.PEER_SILENCE_MS:
+            silent_ms = now - self._heard_ms
+            if silent_ms > limits.PEER_SILENCE_MS:
                 # A stopped shard goes on where it stood; greeting it anew would only redo its work.
-                log.warning("shard %d has said nothing for %d ms", self.shard, now - self._heard_ms)
-                self._heard_ms = now
+                if not self._silent:
+                    log.warning("shard %d has said nothing for %d ms", self.shard, silent_ms)
+                    self._silent = True
+                self._watch.silent(self, silent_ms)
+            elif self._silent:
+                self._silent = False
+                log.info("shard %d speaks again", self.shard)
+                self._watch.spoke(self)
         else:
             wait_ms = self._greet()
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
@@ -363,6 +379,7 @@ class ShardPeer:
         if self.state is State.SERVING:
             log.warning("shard %d is gone (%s); links wait for it", self.shard, why)
             self.state = State.GREETING
+            self._silent = False
             self._out.clear()
             for waiting in self._requests.values():
                 if not waiting.done():

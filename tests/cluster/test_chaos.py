@@ -101,5 +101,5 @@ def test_a_party_of_a_move_dies_or_stands_still(tmp_path: Path, party: str) -> N
 @pytest.mark.soak
 @pytest.mark.parametrize("party", PARTIES)
 def test_a_party_of_a_move_dies_or_stands_still_for_long_at_every_step(tmp_path: Path, party: str) -> None:
-    with ClusterScene(tmp_path, strict=False) as scene:
+    with ClusterScene(tmp_path, strict=False, rate=10_000) as scene:
         storm(scene, party, STEPS, STEPS, LONG_STOP_S)

@@ -39,6 +39,10 @@ QUEUE = "moved"
 BYSTANDERS = "stays"
 WARM = 500
 """Messages that everybody sends and receives before anything is broken, and after."""
+COUNT_MAX = 8_000_000
+"""Messages of one sender; more than go in the time that a test has."""
+RATE = 500.0
+"""Messages per second of the bystanders."""
 DEADLINE_S = 90.0
 """For moves to end and traffic to go on, on a machine that is busy."""
 BALLAST = 30
@@ -113,9 +117,10 @@ class ClusterScene:
 
     Args:
         strict: of the ledger; not where a frontend with clients goes.
+        rate: messages per second to the queue that moves; as many as go where it is None.
     """
 
-    def __init__(self, directory: Path, *flags: str, strict: bool = True, count_max: int = 4_000_000) -> None:
+    def __init__(self, directory: Path, *flags: str, strict: bool = True, rate: float | None = None) -> None:
         self.cluster = Cluster(directory, *flags)
         self.machines = [Machine(self.cluster, id) for id in range(2)]
         self.frontends = [self.cluster.frontend() for _ in range(2)]
@@ -128,8 +133,8 @@ class ClusterScene:
                 queue,
                 self.ledgers[number],
                 number=number,
-                count_max=count_max,
-                rate=(None, 500.0)[number],
+                count_max=COUNT_MAX,
+                rate=(rate, RATE)[number],
             )
             for number, queue in enumerate(self.queues)
         ]
@@ -313,10 +318,11 @@ class ClusterScene:
 
     def warm(self, more: int = WARM) -> None:
         """Waits until everybody sends and receives (again)."""
-        for sender in self.senders:
-            sender.until_accepted(more if sender.rate is None else more // 5, DEADLINE_S)
-        for receiver, sender in zip(self.receivers, self.senders, strict=True):
-            receiver.until_received(more if sender.rate is None else more // 5, DEADLINE_S)
+        counts = (more, more // 5)
+        for sender, count in zip(self.senders, counts, strict=True):
+            sender.until_accepted(count, DEADLINE_S)
+        for receiver, count in zip(self.receivers, counts, strict=True):
+            receiver.until_received(count, DEADLINE_S)
 
     def verified(self) -> None:
         """Waits until every queue is served by exactly the shard where it is placed."""

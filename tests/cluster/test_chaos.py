@@ -8,15 +8,20 @@ goes through.
 """
 
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from lightrail.model import limits
 from tests.chaos.scene import hold
+from tests.cluster.letters import make
 from tests.support.chaos_cluster import (
     CATCH_UP,
     COPY,
+    DEADLINE_S,
     FREEZE,
+    QUEUE,
     RETIRE,
     SEALED,
     SEALING,
@@ -27,11 +32,17 @@ from tests.support.chaos_cluster import (
     ClusterScene,
     Step,
 )
+from tests.support.island import Island, island
+from tests.support.usage import usage
 
 STOP_S = 1.5
 """A pause after which nobody has given up on anybody."""
 LONG_STOP_S = 14.0
 """Longer than a peer may be silent, a lease lasts, and a source waits before it wants its queue back."""
+CALM_S = 3.0
+"""How long processes are watched before something happens."""
+AWAY_S = 8.0
+LONG_AWAY_S = 60.0
 PARTIES = ("source", "destination", "frontend", "gateway", "etcd")
 
 pytestmark = pytest.mark.timeout(300)
@@ -61,6 +72,8 @@ def stop(scene: ClusterScene, party: str, step: Step, seconds: float) -> None:
     scene.notes.append(f"stop {party} at {step}")
     scene.recovered()
 
+
+# --- parties of a move ------------------------------------------------------------------------------------
 
 KILLS = {
     "source": (COPY, SEALING, SEALED, SWITCH, RETIRE),
@@ -103,3 +116,136 @@ def test_a_party_of_a_move_dies_or_stands_still(tmp_path: Path, party: str) -> N
 def test_a_party_of_a_move_dies_or_stands_still_for_long_at_every_step(tmp_path: Path, party: str) -> None:
     with ClusterScene(tmp_path, strict=False, rate=10_000) as scene:
         storm(scene, party, STEPS, STEPS, LONG_STOP_S)
+
+
+# --- a shard that is started again ------------------------------------------------------------------------
+
+
+def test_a_shard_that_was_killed_serves_again_within_three_seconds_and_no_sender_loses_its_link(
+    tmp_path: Path,
+) -> None:
+    with ClusterScene(tmp_path) as scene:
+        scene.warm()
+        for machine in scene.machines:
+            scene.disturb(holds_moved=True)
+            machine.node.kill()
+            machine.node.start()
+            began = time.monotonic()
+            machine.node.until_ready(DEADLINE_S)
+            ready = time.monotonic()
+            scene.warm(more=10)
+            served = time.monotonic()
+            scene.notes.append(
+                f"shard ready after {ready - began:.2f} s, served {served - ready:.2f} s later"
+            )
+            assert served - ready < 3.0
+            scene.verified()
+            scene.settled()
+        scene.finish()
+        scene.undisturbed(*scene.workers)
+
+
+# --- etcd is away -----------------------------------------------------------------------------------------
+
+
+def away(scene: ClusterScene, seconds: float, *, stopped: bool) -> None:
+    """etcd is dead, or stands still, for so long; what processes use meanwhile, and what they can't do."""
+    (etcd,) = scene.cluster.etcd.servers
+    nodes = scene.cluster.nodes
+    scene.warm()
+    begun = {node.name: usage(node.pid) for node in nodes}
+    hold(CALM_S)
+    calm = {node.name: usage(node.pid) for node in nodes}
+    began = time.monotonic()
+    (etcd.stop if stopped else etcd.kill)()
+    threads = Counter(dict.fromkeys(calm, 0))
+    while time.monotonic() - began < seconds:
+        # Changes are refused, and may be asked for again and again.
+        status, answer = scene.http("POST", "/!moves", {"moves": [{"queue": QUEUE, "to": 1}]})
+        assert status == 503 or not answer["begun"], (status, answer)
+        for node in nodes:
+            threads[node.name] = max(threads[node.name], usage(node.pid).threads)
+        hold(0.1)
+    scene.warm()
+    took = time.monotonic() - began
+    for node in nodes:
+        now, before = usage(node.pid), calm[node.name]
+        share = (now.cpu_s - before.cpu_s) / took
+        share_before = (before.cpu_s - begun[node.name].cpu_s) / CALM_S
+        scene.notes.append(
+            f"{node.name}: {share:.3f} of a processor, {share_before:.3f} before; "
+            f"{threads[node.name]} threads, {before.threads} before"
+        )
+        assert share < 1.5 * share_before + 0.1, scene.report()
+        assert threads[node.name] <= before.threads + limits.ETCD_THREADS, scene.report()
+    if stopped:
+        etcd.proceed()
+    else:
+        scene.cluster.etcd.start()
+    make(scene.frontends[0].amqp, "new")
+    scene.finish()
+    assert not any(ledger.again for ledger in scene.ledgers)
+    scene.undisturbed(*scene.workers)
+    for node in nodes:
+        assert usage(node.pid).threads <= calm[node.name].threads + limits.ETCD_THREADS, node.name
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["dead", "stands still"])
+def test_nobody_notices_that_etcd_is_away_and_changes_go_through_when_it_is_back(
+    tmp_path: Path, stopped: bool
+) -> None:
+    with ClusterScene(tmp_path, rate=2_000) as scene:
+        away(scene, AWAY_S, stopped=stopped)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stopped", [False, True], ids=["dead", "stands still"])
+def test_nobody_notices_that_etcd_is_away_for_a_minute(tmp_path: Path, stopped: bool) -> None:
+    with ClusterScene(tmp_path, rate=5_000) as scene:
+        away(scene, LONG_AWAY_S, stopped=stopped)
+
+
+# --- a shard that is cut off ------------------------------------------------------------------------------
+
+
+def cut_off(scene: ClusterScene, net: Island) -> float:
+    """The cable of the second shard is out from now on, which is returned (monotonic)."""
+    scene.disturb(holds_moved=True)
+    net.pull()
+    return time.monotonic()
+
+
+def still_at_work(scene: ClusterScene, result: str, began: float) -> None:
+    """Without the shard that is cut off the move ends and the queue goes on; returns when it was long enough."""
+    assert scene.ended() == result
+    scene.senders[0].until_accepted(1_000, DEADLINE_S)
+    scene.receivers[0].until_received(1_000, DEADLINE_S)
+    took = time.monotonic() - began
+    scene.notes.append(f"{result}, and in traffic, {took:.2f} s after the cable was out")
+    hold(max(0.0, began + LONG_STOP_S - time.monotonic()))
+
+
+def test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move(tmp_path: Path) -> None:
+    """For longer than its lease, than a peer may be silent, and than a source keeps its seal without a word.
+
+    First as the source: the queue goes on at the destination while its former owner knows nothing of it. Then
+    as the destination: the source wins its queue back, and the transaction that comes late is refused.
+    """
+    with island() as net, ClusterScene(tmp_path, strict=False, rate=5_000, island=net) as scene:
+        scene.warm()
+        if scene.placement()["shard"] == 0:
+            scene.begin()
+            scene.recovered()
+        with scene.moving(SWITCH):
+            began = cut_off(scene, net)
+        still_at_work(scene, "done", began)
+        net.plug()
+        scene.recovered()
+        with scene.moving(SWITCH):
+            began = cut_off(scene, net)
+            still_at_work(scene, "cancelled", began)
+        net.plug()
+        scene.recovered()
+        assert scene.placement()["shard"] == 0
+        scene.finish()
+        scene.undisturbed(*scene.workers)

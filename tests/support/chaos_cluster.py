@@ -34,6 +34,7 @@ from tests.support.cluster import Cluster, Node
 from tests.support.etcd import EtcdServer, free_ports
 from tests.support.holding_proxy import Hold, HoldingProxy
 from tests.support.http_client import Http
+from tests.support.island import Island
 
 QUEUE = "moved"
 BYSTANDERS = "stays"
@@ -94,18 +95,25 @@ STEPS = (WAITING, COPY, CATCH_UP, FREEZE, SEALING, SEALED, SWITCH, SWITCHED, RET
 
 
 class Machine:
-    """A shard behind its proxies."""
+    """A shard behind its proxies.
 
-    def __init__(self, cluster: Cluster, id: int) -> None:
+    Args:
+        near: the address that everybody reaches it at, and at which it reaches etcd.
+        far: its own address where it is on an island; it is reached there, past the proxy.
+    """
+
+    def __init__(self, cluster: Cluster, id: int, near: str, far: Island | None = None) -> None:
         host, port = cluster.etcd.endpoints[0].split(":")
-        self.etcd = HoldingProxy((host, int(port)))
+        self.etcd = HoldingProxy((host, int(port)), (near, 0))
         (wire,) = free_ports(1)
-        # Who binds one address of the loopback network leaves the same port of the others to the proxy.
-        self.wire = HoldingProxy(("127.0.0.1", wire), (f"127.0.0.{id + 2}", wire))
-        self.node = cluster.shard(
-            *("--id", str(id), "--etcd", self.etcd.address),
-            *("--wire", f"127.0.0.1:{wire}", "--advertise", f"127.0.0.{id + 2}"),
-        )
+        # Who binds one address of the loopback network leaves the same port of others to the proxy.
+        self.wire = HoldingProxy(("127.0.0.1", wire), (near, wire))
+        flags = ["--id", str(id), "--etcd", self.etcd.address]
+        if far is None:
+            flags += ["--wire", f"127.0.0.1:{wire}", "--advertise", near]
+        else:
+            flags += ["--wire", f"{far.there}:{wire}", "--insecure-wire"]
+        self.node = cluster.shard(*flags, inside=far.inside if far else ())
 
     def close(self) -> None:
         self.etcd.close()
@@ -118,11 +126,15 @@ class ClusterScene:
     Args:
         strict: of the ledger; not where a frontend with clients goes.
         rate: messages per second to the queue that moves; as many as go where it is None.
+        island: where the second shard runs.
     """
 
-    def __init__(self, directory: Path, *flags: str, strict: bool = True, rate: float | None = None) -> None:
-        self.cluster = Cluster(directory, *flags)
-        self.machines = [Machine(self.cluster, id) for id in range(2)]
+    def __init__(
+        self, directory: Path, *, strict: bool = True, rate: float | None = None, island: Island | None = None
+    ) -> None:
+        self.cluster = Cluster(directory)
+        near = (island.here, island.here) if island else ("127.0.0.2", "127.0.0.3")
+        self.machines = [Machine(self.cluster, 0, near[0]), Machine(self.cluster, 1, near[1], island)]
         self.frontends = [self.cluster.frontend() for _ in range(2)]
         self.gateway = self.cluster.gateway()
         self.queues = (QUEUE, BYSTANDERS)
@@ -339,6 +351,11 @@ class ClusterScene:
             error.add_note(f"the gateway says {found}")
             raise
 
+    def settled(self) -> None:
+        """All is well: from here on nothing comes twice."""
+        for ledger in self.ledgers:
+            ledger.calm.settle()
+
     def recovered(self) -> None:
         """Everybody is at work again, the move has ended, and every queue is served once."""
         began = time.monotonic()
@@ -347,8 +364,7 @@ class ClusterScene:
         self.warm()
         warm = time.monotonic()
         self.verified()
-        for ledger in self.ledgers:
-            ledger.calm.settle()
+        self.settled()
         self.notes.append(
             f"  {result} after {ended - began:.2f} s, traffic after {warm - began:.2f} s, "
             f"verified after {time.monotonic() - began:.2f} s"
@@ -372,6 +388,7 @@ class ClusterScene:
             lambda: all(time.monotonic() - one.latest_arrival > 0.3 for one in self.receivers),
             "nothing more arrives",
         )
+        wait.until(self._is_empty, "nothing is left in any queue, nor held by anybody", DEADLINE_S)
         for receiver in self.receivers:
             receiver.finish()
         print(self.report())
@@ -381,6 +398,13 @@ class ClusterScene:
         for node in self.cluster.nodes:
             said = node.log.read_text(errors="replace")
             assert "Traceback" not in said, f"a traceback on stderr of {node.name}:\n{said[-4000:]}"
+
+    def _is_empty(self) -> bool:
+        for queue in self.queues:
+            status, figures = self.http("GET", f"/{queue}/!figures")
+            if status != 200 or any(figures[key] for key in ("ready", "delayed", "in_flight")):
+                return False
+        return True
 
     def undisturbed(self, *workers: Worker) -> None:
         """These have had one connection and nothing that went wrong."""

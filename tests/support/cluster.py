@@ -39,6 +39,7 @@ class Node:
         flags: Sequence[str],
         data: Path,
         environ: dict[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
         self.role = role
         self.name = name
@@ -54,6 +55,7 @@ class Node:
         """What its ready line says."""
         self._cluster = cluster
         self._environ = environ or {}
+        self._inside = tuple(inside)
         self._begin = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -75,7 +77,7 @@ class Node:
         own = {"frontend": ["--amqp", self.served], "gateway": ["--http", self.served]}
         given = [*self._cluster.flags, "--data", str(self.data), "--metrics", self.metrics]
         return [
-            *(sys.executable, "-m", "lightrail.cli.main", self.role),
+            *(*self._inside, sys.executable, "-m", "lightrail.cli.main", self.role),
             *given,
             *own.get(self.role, []),
             *self.flags,
@@ -185,16 +187,21 @@ class Cluster:
         data: Path | None = None,
         name: str | None = None,
         environ: dict[str, str] | None = None,
+        inside: Sequence[str] = (),
     ) -> Node:
-        """A process that is not started yet, with a data directory of its own unless `data` says another."""
+        """A process that is not started yet, with a data directory of its own unless `data` says another.
+
+        Args:
+            inside: what its command begins with, such as the network namespace that it is to run in.
+        """
         if name is None:
             name = f"{role}-{sum(each.role == role for each in self.nodes)}"
-        made = Node(self, role, name, flags, data or self.directory / name, environ)
+        made = Node(self, role, name, flags, data or self.directory / name, environ, inside)
         self.nodes.append(made)
         return made
 
-    def shard(self, *flags: str, data: Path | None = None) -> Node:
-        return self.node("shard", *flags, data=data)
+    def shard(self, *flags: str, data: Path | None = None, inside: Sequence[str] = ()) -> Node:
+        return self.node("shard", *flags, data=data, inside=inside)
 
     def frontend(self, *flags: str, data: Path | None = None) -> Node:
         return self.node("frontend", *flags, data=data)

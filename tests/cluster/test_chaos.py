@@ -118,6 +118,18 @@ def test_a_party_of_a_move_dies_or_stands_still_for_long_at_every_step(tmp_path:
         storm(scene, party, STEPS, STEPS, LONG_STOP_S)
 
 
+def test_a_few_queues_cross_each_other_while_their_shards_die(tmp_path: Path) -> None:
+    """Each shard is the source of some of them and the destination of others."""
+    with ClusterScene(tmp_path, rate=5_000, companions=6) as scene:
+        scene.warm()
+        scene.begin()
+        scene.recovered()
+        for party, step in (("source", SEALED), ("destination", SWITCH)):
+            kill(scene, party, step)
+        scene.finish()
+        scene.undisturbed(*scene.workers)
+
+
 # --- a shard that is started again ------------------------------------------------------------------------
 
 
@@ -156,13 +168,14 @@ def away(scene: ClusterScene, seconds: float, *, stopped: bool) -> None:
     begun = {node.name: usage(node.pid) for node in nodes}
     hold(CALM_S)
     calm = {node.name: usage(node.pid) for node in nodes}
+    to = 1 - scene.placement()["shard"]
     began = time.monotonic()
     (etcd.stop if stopped else etcd.kill)()
     threads = Counter(dict.fromkeys(calm, 0))
     while time.monotonic() - began < seconds:
         # Changes are refused, and may be asked for again and again.
-        status, answer = scene.http("POST", "/!moves", {"moves": [{"queue": QUEUE, "to": 1}]})
-        assert status == 503 or not answer["begun"], (status, answer)
+        status, answer = scene.http("POST", "/!moves", {"moves": [{"queue": QUEUE, "to": to}]})
+        assert status == 503, (status, answer)
         for node in nodes:
             threads[node.name] = max(threads[node.name], usage(node.pid).threads)
         hold(0.1)
@@ -183,6 +196,8 @@ def away(scene: ClusterScene, seconds: float, *, stopped: bool) -> None:
     else:
         scene.cluster.etcd.start()
     make(scene.frontends[0].amqp, "new")
+    # What etcd had taken in before it stood still, it does now, though everybody was told that it is away.
+    scene.ended()
     scene.finish()
     assert not any(ledger.again for ledger in scene.ledgers)
     scene.undisturbed(*scene.workers)
@@ -216,7 +231,7 @@ def cut_off(scene: ClusterScene, net: Island) -> float:
 
 
 def still_at_work(scene: ClusterScene, result: str, began: float) -> None:
-    """Without the shard that is cut off the move ends and the queue goes on; returns when it was long enough."""
+    """Without the shard that is cut off the move ends and the queue goes on; returns after long enough."""
     assert scene.ended() == result
     scene.senders[0].until_accepted(1_000, DEADLINE_S)
     scene.receivers[0].until_received(1_000, DEADLINE_S)

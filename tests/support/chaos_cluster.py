@@ -11,6 +11,7 @@
 
 Every shard reaches etcd, and is reached by everybody, through a `HoldingProxy` of its own. The queue that
 moves has its clients at the first frontend; that of the bystanders stays, with clients at the second one.
+Companions move whenever the queue does, each to the other shard from where it is.
 """
 
 import json
@@ -127,32 +128,40 @@ class ClusterScene:
         strict: of the ledger; not where a frontend with clients goes.
         rate: messages per second to the queue that moves; as many as go where it is None.
         island: where the second shard runs.
+        companions: queues that move as well, at the same time.
     """
 
     def __init__(
-        self, directory: Path, *, strict: bool = True, rate: float | None = None, island: Island | None = None
+        self,
+        directory: Path,
+        *,
+        strict: bool = True,
+        rate: float | None = None,
+        island: Island | None = None,
+        companions: int = 0,
     ) -> None:
         self.cluster = Cluster(directory)
         near = (island.here, island.here) if island else ("127.0.0.2", "127.0.0.3")
         self.machines = [Machine(self.cluster, 0, near[0]), Machine(self.cluster, 1, near[1], island)]
         self.frontends = [self.cluster.frontend() for _ in range(2)]
         self.gateway = self.cluster.gateway()
-        self.queues = (QUEUE, BYSTANDERS)
+        self.companions = [f"companion-{number}" for number in range(companions)]
+        self.queues = (QUEUE, BYSTANDERS, *self.companions)
         self.ledgers = [Ledger(Calm(), strict=strict) for _ in self.queues]
         self.senders = [
             Sender(
-                lambda number=number: self.frontends[number].served,  # type: ignore[misc]
+                lambda number=number: self.frontends[number % 2].served,  # type: ignore[misc]
                 queue,
                 self.ledgers[number],
                 number=number,
                 count_max=COUNT_MAX,
-                rate=(rate, RATE)[number],
+                rate=RATE if number else rate,
             )
             for number, queue in enumerate(self.queues)
         ]
         self.receivers = [
             Receiver(
-                lambda number=number: self.frontends[number].served,  # type: ignore[misc]
+                lambda number=number: self.frontends[number % 2].served,  # type: ignore[misc]
                 queue,
                 self.ledgers[number],
                 number=number,
@@ -240,14 +249,17 @@ class ClusterScene:
         return found
 
     def begin(self) -> None:
-        """Asks for the queue to be moved to the other shard."""
-        self._placed = self.placement()
-        self._source = self._placed["shard"]
+        """Asks for the queue, and its companions, to be moved to the other shard."""
 
         def asked() -> bool:
-            wanted = {"moves": [{"queue": QUEUE, "from": self._source, "to": 1 - self._source}]}
-            status, answer = self.http("POST", "/!moves", wanted)
-            if status == 202 and answer["begun"]:
+            self._placed = self.placement()
+            self._source = self._placed["shard"]
+            wanted = [{"queue": QUEUE, "from": self._source, "to": 1 - self._source}]
+            for queue in self.companions:
+                at = self.placement(queue)["shard"]
+                wanted.append({"queue": queue, "from": at, "to": 1 - at})
+            status, answer = self.http("POST", "/!moves", {"moves": wanted})
+            if status == 202 and len(answer["begun"]) == len(wanted):
                 return True
             # A gateway that was started just now may not know yet who is there.
             assert status in (0, 202, 409, 422, 503), answer
@@ -274,12 +286,12 @@ class ClusterScene:
             hold.release()
 
     def ended(self) -> str:
-        """Waits until the move is over: done, or cancelled and the queue where it was."""
+        """Waits until all moves are over: QUEUE's is done, or cancelled and the queue where it was."""
 
         def over() -> bool:
-            return not self.cluster.keys(f"moves/{QUEUE}")
+            return not self.cluster.keys("moves/")
 
-        wait.until(over, f"the move of {QUEUE} ends", DEADLINE_S)
+        wait.until(over, "every move ends", DEADLINE_S)
         now = self.placement()
         if now["shard"] != self._source:
             assert now["epoch"] == self._placed["epoch"] + 1
@@ -330,7 +342,7 @@ class ClusterScene:
 
     def warm(self, more: int = WARM) -> None:
         """Waits until everybody sends and receives (again)."""
-        counts = (more, more // 5)
+        counts = (more, *(more // 5 for _ in self.queues[1:]))
         for sender, count in zip(self.senders, counts, strict=True):
             sender.until_accepted(count, DEADLINE_S)
         for receiver, count in zip(self.receivers, counts, strict=True):

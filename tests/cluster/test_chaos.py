@@ -52,8 +52,9 @@ def kill(scene: ClusterScene, party: str, step: Step) -> None:
     """kill -9 of a party of a move at this step; it is started again when the others have gone on."""
     with scene.moving(step):
         if party in ("source", "destination", "frontend"):
-            # A destination holds nothing for clients until the queue is its own.
-            scene.disturb(holds_moved=party != "destination" or step in (SWITCHED, RETIRE))
+            # A destination holds nothing for clients until the queue is its own, which it may be by the
+            # transaction that is on its way.
+            scene.disturb(holds_moved=party != "destination" or step in (SWITCH, SWITCHED, RETIRE))
         scene.victim(party).kill()
     began = time.monotonic()
     scene.back(party)
@@ -197,7 +198,7 @@ def away(scene: ClusterScene, seconds: float, *, stopped: bool) -> None:
         scene.cluster.etcd.start()
     make(scene.frontends[0].amqp, "new")
     # What etcd had taken in before it stood still, it does now, though everybody was told that it is away.
-    scene.ended()
+    scene.over()
     scene.finish()
     assert not any(ledger.again for ledger in scene.ledgers)
     scene.undisturbed(*scene.workers)

@@ -285,13 +285,13 @@ class ClusterScene:
         finally:
             hold.release()
 
+    def over(self) -> None:
+        """Waits until there is no move."""
+        wait.until(lambda: not self.cluster.keys("moves/"), "every move ends", DEADLINE_S)
+
     def ended(self) -> str:
         """Waits until all moves are over: QUEUE's is done, or cancelled and the queue where it was."""
-
-        def over() -> bool:
-            return not self.cluster.keys("moves/")
-
-        wait.until(over, "every move ends", DEADLINE_S)
+        self.over()
         now = self.placement()
         if now["shard"] != self._source:
             assert now["epoch"] == self._placed["epoch"] + 1
@@ -343,10 +343,21 @@ class ClusterScene:
     def warm(self, more: int = WARM) -> None:
         """Waits until everybody sends and receives (again)."""
         counts = (more, *(more // 5 for _ in self.queues[1:]))
-        for sender, count in zip(self.senders, counts, strict=True):
-            sender.until_accepted(count, DEADLINE_S)
-        for receiver, count in zip(self.receivers, counts, strict=True):
-            receiver.until_received(count, DEADLINE_S)
+        sent = [each.page.accepted + count for each, count in zip(self.senders, counts, strict=True)]
+        got = [each.received + count for each, count in zip(self.receivers, counts, strict=True)]
+
+        def late() -> list[str]:
+            slow = [s.name for s, goal in zip(self.senders, sent, strict=True) if s.page.accepted < goal]
+            return slow + [r.name for r, goal in zip(self.receivers, got, strict=True) if r.received < goal]
+
+        def at_work() -> bool:
+            return not late() or any(worker.failure is not None for worker in self.workers)
+
+        try:
+            wait.until(at_work, "everybody sends and receives", DEADLINE_S)
+        except AssertionError as error:
+            error.add_note(f"these do not: {', '.join(late())}")
+            raise
 
     def verified(self) -> None:
         """Waits until every queue is served by exactly the shard where it is placed."""

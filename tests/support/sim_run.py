@@ -13,7 +13,9 @@ from tests.support.sim_cluster import SCRIPTS, Cluster
 
 
 def main(script: str, first: int, count: int) -> int:
-    assert os.environ.get("PYTHONHASHSEED") == "0", "expected PYTHONHASHSEED=0, so that a seed can be run again"
+    assert os.environ.get("PYTHONHASHSEED") == "0", (
+        "expected PYTHONHASHSEED=0, so that a seed can be run again"
+    )
     logging.getLogger("lightrail").setLevel(logging.ERROR)
     logging.getLogger("lightrail").propagate = count == 1
     failed = 0

@@ -228,11 +228,13 @@ class Service:
         else:
             self._check_target(caller, router, target)
         writes = [Write(made.key, made.to_value(), guard)]
-        if made.push and directory.find(queue) is None:
-            await self._coordinator.place(queue)
+        placed_later = made.push and directory.find(queue) is None
+        if placed_later:
             now_ms = self._now_ms()
             writes.append(Write(NAMES + queue, Name(queue, PUSHED, 0, 0, now_ms, now_ms).to_value(), 0))
         await self._write(writes, f"subscription {made.id} of {router}")
+        if placed_later:
+            await self._coordinator.place(queue)
         return directory.subscription(router, made.id) or made
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
@@ -280,8 +282,6 @@ class Service:
             )
         if self.directory.count() >= limits.NAMES_MAX:
             raise Refused(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
-        if policy.role in PLACED:
-            await self._coordinator.place(name)
         now_ms = self._now_ms()
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)
@@ -295,6 +295,9 @@ class Service:
                 raise Taken(f"{name} was given a role by somebody else a moment ago") from None
             await self.expire(stale)
             return await self._make(name, policy, owner=owner, automatic=automatic)
+        if policy.role in PLACED:
+            # After the name: a shard that knows what is placed with it knows what it is, too.
+            await self._coordinator.place(name)
         self.directory.refresh()
         return self.directory.get(name)
 

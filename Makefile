@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test check setup lint types imports unit bench bench-peers soak constraints clean
+.PHONY: help run test check setup lint types imports unit bench bench-peers soak compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ bench-peers: setup ## the same load against other brokers, and the ratios
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+
+compose-test: ## docker-compose.yml on a Docker engine of the test's own, as root
+	@scripts/setup.sh compose
+	$(BIN)/pytest tests/deploy/test_image.py tests/deploy/test_compose.py $(ARGS)
 
 constraints: setup ## write constraints.txt from what is installed
 	@{ sed -n '/^#/p;/^#/!q' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
 #   scripts/setup.sh test    the same with the tools of the tests: node, the JavaScript client, a browser, etcd, Prometheus
+#   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
 # with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
@@ -10,7 +11,12 @@
 set -eu
 
 goal=${1:-run}
-case $goal in run | test) ;; *) echo "setup: expected 'run' or 'test', got '$goal'" >&2; exit 2 ;; esac
+case $goal in
+run) ;;
+test) [ "$(id -u)" -ne 0 ] || containers=yes ;; # only root can start an engine; others see its tests skipped
+compose) goal=test containers=yes ;;
+*) echo "setup: expected 'run', 'test' or 'compose', got '$goal'" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 interop=tests/interop
@@ -27,7 +33,15 @@ fresh() { # the stamp of a goal is newer than everything it was made from
 
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
 
-if fresh test || { [ "$goal" = run ] && fresh run; }; then
+engine_missing() { # what tests/support/docker.py starts
+    [ -n "${containers:-}" ] || return 1
+    for program in dockerd docker debootstrap iptables; do
+        PATH=$PATH:/usr/sbin command -v $program >/dev/null || return 0
+    done
+    return 1
+}
+
+if engine_missing; then :; elif fresh test || { [ "$goal" = run ] && fresh run; }; then
     [ "$goal" = run ] || [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] && exit 0
 fi
 
@@ -83,6 +97,7 @@ missing_packages() {
         command -v node >/dev/null || missing="$missing nodejs"
         command -v npm >/dev/null || missing="$missing npm"
     fi
+    if engine_missing; then missing="$missing docker.io debootstrap iptables"; fi
     [ -n "$missing" ]
 }
 
@@ -95,7 +110,10 @@ install() { # packages, whose services must not start: tests start their own, on
     fi
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
     for package in "$@"; do
-        case $package in prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;; esac
+        case $package in
+        prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;;
+        docker.io) systemctl disable --quiet docker.service docker.socket 2>/dev/null || true ;;
+        esac
     done
 }
 

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
@@ -15,6 +16,8 @@ _T = TypeVar("_T")
 LINKS_MAX: Final = 1_000_000
 CREDIT_MAX: Final = 1 << 30
 DAY_MS: Final = 24 * 3_600_000
+PASSWORD_BYTES_MAX: Final = 1_025
+"""What is read of a file: the longest password that a broker here takes, and the end of its line."""
 
 EXAMPLES: Final = """\
 examples:
@@ -54,6 +57,15 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--target is for sending; --drain-only does not send")
     if given.pre_settled and given.unsettled_max:
         parser.error("--pre-settled messages have no outcome that --unsettled could wait for")
+    user, password_file = given.user, given.password_file
+    if (user is None) != (password_file is None):
+        parser.error("--user and --password-file go together")
+    if user is not None:
+        try:
+            given.url = replace(given.url, user=user, password=_first_line(password_file))
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"--password-file {password_file}: expected a file that can be read, found: {error}")
+    del given.user, given.password_file
     return Options(**vars(given))
 
 
@@ -68,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--url", type=_read(parse_url), default=parse_url("amqp://127.0.0.1/bench"), metavar="URL",
         help="amqp://[user:password@]host[:port]/address (default amqp://127.0.0.1:5672/bench)")
+    add("--user", metavar="NAME", help="who to log in as, instead of a user in the URL")
+    add("--password-file", metavar="FILE",
+        help="its first line is the password, which a URL would show to whoever lists processes")
     load = parser.add_argument_group("load")
     add = load.add_argument
     add("--senders", type=_whole(0, LINKS_MAX), default=1, metavar="N", help="sending links (default 1)")
@@ -119,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", action="store_true", help="no progress")
     return parser
 # fmt: on
+
+
+def _first_line(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.readline(PASSWORD_BYTES_MAX).rstrip("\r\n")
 
 
 def _read(parse: Callable[[str], _T]) -> Callable[[str], _T]:

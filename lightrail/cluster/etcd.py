@@ -141,6 +141,9 @@ class EtcdCoordinator(KeyedCoordinator):
             except Conflict:
                 log.debug("another process was faster to make the identity of the cluster")
             found = self._client.get(IDENTITY, until)
+        return self._read_identity(found)
+
+    def _read_identity(self, found: Entry | None) -> tuple[str, bytes]:
         try:
             fields = json.loads(found.value or "" if found is not None else "")
             return str(fields["cluster"]), base64.b64decode(fields["secret"], validate=True)
@@ -249,6 +252,10 @@ class EtcdCoordinator(KeyedCoordinator):
                 problem = "etcd ended the watch"
             except (WatchEnded, CoordinatorError) as error:
                 problem = str(error)
+            except Exception as error:
+                # This thread must not end: without it the process would never hear of anything again.
+                log.exception("following etcd failed; it begins anew")
+                problem = repr(error)
             if self._ended.is_set():
                 return
             if not self._problem or (_ANOTHER in problem and _ANOTHER not in self._problem):
@@ -260,8 +267,8 @@ class EtcdCoordinator(KeyedCoordinator):
             pause = min(2 * pause, self._times.pause_max)
 
     def _hand_list(self, entries: list[Entry], revision: int) -> None:
-        identity = next((each.value for each in entries if each.key == IDENTITY), None)
-        if identity is None or json.loads(identity).get("cluster") != self._identity[0]:
+        identity = next((each for each in entries if each.key == IDENTITY), None)
+        if identity is None or self._read_identity(identity) != self._identity:
             # Its entries would say that all our queues are gone.
             raise CoordinatorError(
                 f"etcd {_ANOTHER} below {self._settings.prefix} than {self._identity[0]}, which "

@@ -233,10 +233,13 @@ class EtcdClient:
             start = page.kvs[-1].key + b"\0"
 
     def _entry(self, pair: Any) -> Entry:
-        return Entry(self._key(pair), pair.value.decode(), pair.create_revision, pair.mod_revision)
+        return Entry(
+            self._key(pair), pair.value.decode(errors="replace"), pair.create_revision, pair.mod_revision
+        )
 
     def _key(self, pair: Any) -> str:
-        return str(pair.key.decode()).removeprefix(self._prefix)
+        # What others have put there in another encoding is to be seen, and not to end us.
+        return str(pair.key.decode(errors="replace")).removeprefix(self._prefix)
 
     def _watch(
         self, channel: Any, first: int, changed: Callable[[list[Change], int], None], ended: threading.Event
@@ -271,5 +274,5 @@ class EtcdClient:
     def _change(self, event: Any) -> Change:
         pair = event.kv
         deleted = event.type != 0
-        value = None if deleted else pair.value.decode()
+        value = None if deleted else pair.value.decode(errors="replace")
         return self._key(pair), value, pair.create_revision, pair.mod_revision

@@ -72,7 +72,6 @@ class Fleet:
         self._unreadable = False
         self._was_ready = False
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._listeners: list[Callable[[], None]] = []
         self._started = loop.time()
         self.map.listen(self._changed)
         coordinator.on_news(self.refresh)
@@ -214,10 +213,6 @@ class Fleet:
 
     # --- news ------------------------------------------------------------------------------------------
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Be told when a queue is elsewhere."""
-        self._listeners.append(listener)
-
     def refresh(self) -> None:
         """Takes in what is new of placements and shards, where the coordinator can be asked."""
         try:
@@ -234,13 +229,14 @@ class Fleet:
             self._follow(shard)
         for queue in changes.placements:
             self.forget(queue)
-        if changes.placements:
-            self.moved += 1
+        for queue in changes.placements:
+            placed = self.map.placed(queue)
+            # A queue that was placed for the first time is in epoch 1, and nothing is on its way to it.
+            if placed is not None and placed.epoch > 1:
+                self.moved += 1
+                break
         if changes.placements or changes.shards:
             self.homes.changed(changes.placements)
-        if changes.placements:
-            for listener in self._listeners:
-                listener()
 
     def close(self) -> None:
         """Says goodbye to all shards."""

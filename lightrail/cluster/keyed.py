@@ -107,8 +107,9 @@ class KeyedCoordinator(ABC):
         self._on_news.append(call)
 
     def _tell_news(self) -> None:
+        # Not from within a write or a refresh, whose business is not theirs.
         for call in self._on_news:
-            call()
+            asyncio.get_running_loop().call_soon(call)
 
     # --- registrations ------------------------------------------------------------------------------------
 
@@ -205,20 +206,36 @@ class KeyedCoordinator(ABC):
         """Places what gathers while the placements before are written, many in one transaction."""
         while self._wanted:
             owners = list(self._wanted)[:WRITES_MAX]
-            try:
-                placed = await self._place_all(owners)
-            except CoordinatorError as error:
+            if not await self._place_these(owners):
                 for owner in owners:
-                    future = self._wanted.pop(owner)
-                    future.set_exception(error)
-                    # Who waited for it may have been cancelled.
-                    future.exception()
-            else:
-                for owner in owners:
-                    self._wanted.pop(owner).set_result(placed[owner])
+                    await self._place_these([owner])
+
+    async def _place_these(self, owners: Sequence[str]) -> bool:
+        """Tells those who wait for them; False when several were not placed because of one of them."""
+        try:
+            placed = await self._place_all(owners)
+        except Conflict as conflict:
+            if len(owners) > 1:
+                return False
+            self._fail(owners, conflict)
+        except Exception as error:
+            # Whatever it is belongs to those who wait.
+            self._fail(owners, error)
+        else:
+            for owner in owners:
+                self._wanted.pop(owner).set_result(placed[owner])
+        return True
+
+    def _fail(self, owners: Sequence[str], error: Exception) -> None:
+        for owner in owners:
+            future = self._wanted.pop(owner)
+            future.set_exception(error)
+            # Who waited for it may have been cancelled.
+            future.exception()
 
     async def _place_all(self, owners: Sequence[str]) -> dict[str, Placement]:
-        for _ in range(ATTEMPTS_MAX):
+        """Raises Conflict when others were faster, again and again where it is one queue."""
+        for _ in range(ATTEMPTS_MAX if len(owners) == 1 else 1):
             self._map.refresh()
             placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
             loads = Counter(self._map.loads)
@@ -241,7 +258,7 @@ class KeyedCoordinator(ABC):
             except Conflict:
                 continue
             return placed
-        raise CoordinatorError(f"{owners[0]} is placed and forgotten by others all the time: try again")
+        raise Conflict(PLACEMENT + owners[0])
 
     def _choose(self, queue: str, loads: Counter[int], siblings: Mapping[int, int]) -> int:
         takers = self._map.takers()

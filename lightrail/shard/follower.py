@@ -52,6 +52,7 @@ class Follower:
         "_now_ms",
         "_performer",
         "_queues",
+        "_recovered",
         "_relays",
         "_sealing",
         "_store",
@@ -86,6 +87,8 @@ class Follower:
         self._wish_dropped = wish_dropped
         self._now_ms = 0
         self._failed = False
+        self._recovered = False
+        """There are copies of a former life, and nobody has decided yet what becomes of them."""
         self._undeleted: list[Queue] = []
         """Deleted, which the journal had no room for yet."""
         self._lonely: dict[Queue, int] = {}
@@ -148,7 +151,7 @@ class Follower:
                 self._house.memory.update(queue)
                 if said.sealed:
                     self._sealing.restored(queue, now_ms)
-        self._open_recovered()
+        self._recovered = bool(self._queues.copies)
         self._tell_unknown(unknown)
 
     def _open_recovered(self) -> None:
@@ -194,6 +197,9 @@ class Follower:
             self._failed = True
         else:
             self._failed = False
+            if self._recovered:
+                self._recovered = False
+                self._open_recovered()
 
     def _changed(self, changes: Changes) -> None:
         for name in changes.names:

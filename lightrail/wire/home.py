@@ -113,6 +113,11 @@ class Home:
         """Whether nobody needs this home."""
         return self.is_empty and not self._held
 
+    @property
+    def waits(self) -> bool:
+        """Whether something is due some time, or senders wait."""
+        return self.away_since is not None or self.late_at is not None or self.due is not None
+
     def resumes(self, number: int) -> bool:
         """Whether a consumer that is opened now holds what it held before."""
         return number in self._resuming

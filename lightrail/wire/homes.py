@@ -50,6 +50,8 @@ class Homes(Watch):
         """Homes that no shard has taken, or that should have been left; looked at by each tick."""
         self._peers_away: dict[ShardPeer, int] = {}
         """Since when, or when its lanes were given up last."""
+        self._peers_silent: dict[ShardPeer, int] = {}
+        """How long they had been silent when what waits for them was given up last."""
         self._said_last: dict[tuple[ShardPeer, bytes], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -109,6 +111,7 @@ class Homes(Watch):
     def removed(self, peer: ShardPeer) -> None:
         """A shard is no part of the installation any more; what is at it without a queue ends."""
         self._peers_away.pop(peer, None)
+        self._peers_silent.pop(peer, None)
         for home in self._at(peer):
             home.leave_for_good()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
@@ -118,6 +121,7 @@ class Homes(Watch):
 
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
+        self._peers_silent.pop(peer, None)
         self._peers_away[peer] = self.now_ms()
         for home in list(self._homes.values()):
             home.lost(peer)
@@ -133,6 +137,21 @@ class Homes(Watch):
             home.welcomed()
             if home.is_idle:
                 self.drop(home)
+
+    def silent(self, peer: ShardPeer, silent_ms: int) -> None:
+        """See Watch. To senders a shard that stands still is as good as away; what was said may be there."""
+        wait_ms = self._shard_wait_ms
+        if wait_ms and silent_ms - self._peers_silent.get(peer, 0) >= wait_ms:
+            self._peers_silent[peer] = silent_ms
+            for producer in list(peer.producers.values()):
+                producer.away()
+                producer.give_up()
+
+    def spoke(self, peer: ShardPeer) -> None:
+        """See Watch."""
+        if self._peers_silent.pop(peer, None) is not None:
+            for producer in list(peer.producers.values()):
+                producer.back()
 
     def taken(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
@@ -273,7 +292,7 @@ class Homes(Watch):
         if self._closed:
             return
         wait_ms = AWAY_TICK_MS
-        wanders = [home for home in self._away if home.peer is None or home.late_at is not None]
+        wanders = [home for home in self._away if home.is_nowhere or home.late_at or home.due]
         if wanders:
             # One that has been nowhere for long waits for a shard or the coordinator to come back.
             recent = self.now_ms() - limits.HOME_LOST_MS
@@ -294,7 +313,7 @@ class Homes(Watch):
         self.places.refresh()
         now_ms = self.now_ms()
         for home in list(self._away):
-            if home.is_idle or (home.away_since is None and home.late_at is None):
+            if home.is_idle or not home.waits:
                 self._away.pop(home, None)
                 self.drop(home)
                 continue

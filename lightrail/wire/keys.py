@@ -67,15 +67,16 @@ def read(path: str | None) -> WireKey | None:
             lines = file.read(FILE_BYTES_MAX).split()
     except OSError as error:
         raise WireKeyRefused(f"the wire key {path} can't be read: {error.strerror}") from None
-    if lines[:2] != HEAD.encode().split() or len(lines) != 4:
+    if lines[:2] != HEAD.encode().split() or len(lines) not in (3, 4):
         raise WireKeyRefused(f"{path} is no wire key: expected a file made by `lightrail wire-key FILE`")
-    key = WireKey(lines[2], lines[3])
     try:
-        right = zmq.curve_public(key.secret) == key.public
+        public = zmq.curve_public(lines[-1])
     except (ValueError, zmq.ZMQError):
-        right = False
-    if not right:
+        public = b""
+    # The secret half alone does as well: that is all that a Helm chart can draw.
+    if not public or (len(lines) == 4 and public != lines[2]):
         raise WireKeyRefused(f"the wire key {path} is damaged: its halves don't belong together; restore it")
+    key = WireKey(public, lines[-1])
     return key
 
 

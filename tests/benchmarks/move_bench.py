@@ -73,8 +73,9 @@ def measure(what: str, policy: dict[str, Any], messages: int, per_batch: int, bo
         target.turn()
         opened = time.perf_counter()
         print(
-            f"{what}: {messages} messages of {len(body)} bytes: copied in {copied:.2f} s of CPU, {pieces} pieces; "
-            f"state {1e3 * (stated - at):.1f} ms ({len(blob)} bytes), finish {1e3 * (finished - stated):.1f} ms, "
+            f"{what}: {messages} messages of {len(body)} bytes: copied in {copied:.2f} s of CPU, {pieces} "
+            f"pieces; state {1e3 * (stated - at):.1f} ms ({len(blob)} bytes), "
+            f"finish {1e3 * (finished - stated):.1f} ms, "
             f"sync {1e3 * (synced - finished):.1f} ms, open {1e3 * (opened - synced):.1f} ms"
         )
         for scene in (source, target):

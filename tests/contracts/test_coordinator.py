@@ -409,6 +409,7 @@ def test_who_asks_to_be_told_hears_of_news(run: Run) -> None:
         heard: list[bool] = []
         coordinator.on_news(lambda: heard.append(True))
         await coordinator.write([Write("names/a", "1")])
+        await asyncio.sleep(0)
         assert heard
 
     run(check)

@@ -369,6 +369,27 @@ def test_another_cluster_in_its_place_is_not_believed(
     run(check())
 
 
+def test_what_can_not_be_read_in_etcd_ends_nothing(one: EtcdCluster) -> None:
+    async def check() -> None:
+        coordinator = await opened(*one.endpoints)
+        await coordinator.set_shards(1)
+        before = await coordinator.place("q")
+        assert await coordinator.placement("q") == before
+        for key, value in (("placement/q", "{"), ("shards/x", "{}"), ("names/\udcff", "\udcff"), ("z", "")):
+            assert one.servers[0].control("put", f"/lightrail/lightrail/{key}", value).returncode == 0
+        await eventually(lambda: "z" in keys(coordinator), "it follows")
+        # Who has read it before stays with that; who has not can't place it anew.
+        assert await coordinator.place("q") == before
+        again = await opened(*one.endpoints)
+        placed = await asyncio.gather(again.place("q"), again.place("r"), return_exceptions=True)
+        assert isinstance(placed[0], Conflict)
+        assert placed[1] == (0, 1)
+        await again.close()
+        await coordinator.close()
+
+    run(check())
+
+
 def test_many_queues_are_placed_at_once(one: EtcdCluster) -> None:
     async def check() -> None:
         coordinator = await opened(*one.endpoints)

@@ -1,4 +1,4 @@
-"""Two shards of which one keeps a queue and the other's moves: both go through the same, and must say the same.
+"""Two shards: one keeps a queue, the other's moves; both go through the same, and must say the same.
 
 `Twins` drives a scene where nothing moves and one from which the queue (and its dead-letter queue) moves to a
 third, by hand: without the protocol, with the frontend's part of it played here.
@@ -15,6 +15,7 @@ from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.importing import ImportFailed, Importing
+from lightrail.shard.moving.tenancy import EverythingHere
 from lightrail.shard.queue import invariants
 from lightrail.shard.queues import Queue
 from lightrail.wire.frames import Kind, OutcomeCode
@@ -54,13 +55,29 @@ def encode_list(items: list[Any]) -> bytes:
     return encode(items)
 
 
-def scene_of(policy: Policy, files: FakeFiles, *, memory_mark: int, now_ms: int = 1_000_000) -> Scene:
-    """A shard with a journal on that disk."""
+class Placed(EverythingHere):
+    """Everything is at one shard, in one epoch."""
+
+    def __init__(self, shard: int, epoch: int) -> None:
+        super().__init__(shard)
+        self._placed = self._placed._replace(epoch=epoch)
+
+
+def scene_of(
+    policy: Policy,
+    files: FakeFiles,
+    *,
+    memory_mark: int,
+    now_ms: int = 1_000_000,
+    placed: tuple[int, int] = (0, 1),
+) -> Scene:
+    """A shard, number 0, with a journal on that disk; `placed` is (shard, epoch) of everything."""
     names = EveryName()
     names.give(QUEUE, policy)
     journal = Journal(files, "test", 0, segment_bytes=SEGMENT_BYTES)
     recovered = journal.recover(memory_mark, now_ms)
-    return Scene(journal, recovered, memory_mark=memory_mark, names=names, now_ms=now_ms)
+    places = Placed(*placed)
+    return Scene(journal, recovered, memory_mark=memory_mark, names=names, now_ms=now_ms, places=places)
 
 
 def queue_of(scene: Scene, name: str) -> Queue | None:
@@ -81,22 +98,12 @@ def importing_of(scene: Scene, name: str, epoch: int = 2) -> Importing:
     )
 
 
-def recovered_of(scene: Scene, queue: Queue) -> Importing:
-    engine = scene.engine
-    memory = engine._house.memory
-    return Importing.recovered(
-        queue, engine._queues, engine._performer, engine._store, memory, engine._links
-    )
-
-
 def ask(
     source: Scene, exporting: Exporting, first: int, size: int, count: int, *, rewritten: bool = False
 ) -> Answer:
     """One piece, when it has come."""
     answers: list[Answer] = []
-    exporting.piece(
-        first, size, count, lambda said, blob: answers.append((said, blob)), rewritten=rewritten
-    )
+    exporting.piece(first, size, count, lambda said, blob: answers.append((said, blob)), rewritten=rewritten)
     source.settle_down()
     (answer,) = answers
     return answer
@@ -385,6 +392,7 @@ class Twins:
             taken |= each.open()
         target.settle_down()
         self.away.move_to(target, taken)
+
         # Whoever sent says again what was not answered.
         def say_again(side: Side) -> None:
             # How much of each shard is in memory is their own affair, and moves answers by a commit.
@@ -424,7 +432,9 @@ class Twins:
 
     def compare_journal(self, files: FakeFiles) -> None:
         """What is on the destination's disk is all of the queue that is durable."""
-        recovered = Journal(files.after_crash(1, "none"), "test", 0).recover(1 << 30, 1)
+        recovered = Journal(files.after_crash(1, "none"), "test", 0, segment_bytes=SEGMENT_BYTES).recover(
+            1 << 30, 1
+        )
         for each in recovered.queues:
             queue = queue_of(self.source, each.name)
             assert queue is not None

@@ -69,6 +69,7 @@ class Shard:
             now_ms=lambda: self.cluster.now_ms,
             sleep=self.sleep,
         )
+        self.scene.engine.refresh(self.cluster.now_ms)
         self.settle_down()
         self.mover.look()
 

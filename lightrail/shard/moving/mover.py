@@ -37,6 +37,8 @@ COPY: Final = "copy"
 CATCH_UP: Final = "catch up"
 FREEZE: Final = "freeze"
 SWITCH: Final = "switch"
+SAID_AFTER: Final = 3
+"""Attempts that failed before it is said in the log: a connection may have yet to be made."""
 
 
 class Source(Protocol):
@@ -254,10 +256,9 @@ class Mover:
             self._made.pop(queue, None)
 
     def _failed(self, progress: Progress, error: Exception) -> None:
-        if progress.failures == 1:
-            # The first time it may be that a connection had yet to be made.
-            log.warning("the move of %s to this shard waits: %s", progress.queue, error)
         progress.failures += 1
+        if progress.failures == SAID_AFTER:
+            log.warning("the move of %s to this shard waits: %s", progress.queue, error)
         progress.error = str(error)
 
     def _drop(self, queue: str) -> None:
@@ -280,7 +281,8 @@ class Mover:
         source = self._sources.take(move.source)
         try:
             arrival = self._engine.arrivals.find(queue)
-            if arrival is None or arrival.epoch != move.epoch + 1:
+            if arrival is None or arrival.epoch != move.epoch + 1 or arrival.complete:
+                # One that is complete is of a former life, and what has come since is not in it.
                 self._drop(queue)
                 progress.messages = progress.bytes = 0
                 arrival = self._engine.arrivals.begin(queue, move.epoch + 1, self._now_ms())

@@ -1,6 +1,7 @@
 """lightrail.bench.options and url: what is taken, and that each refusal says what is allowed."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,8 @@ def test_everything_that_can_be_said() -> None:
         (["--groups", "few"], "expected a whole number from 0"),
         (["--pids", "999999999"], "expected ids of running processes"),
         (["--url", "http://x/y"], "expected amqp://"),
+        (["--user", "alice"], "--user and --password-file go together"),
+        (["--user", "alice", "--password-file", "/nowhere"], "expected a file that can be read"),
         (["--url", "amqp://x:99999/y"], "expected a port from 1 to 65535"),
     ],
 )
@@ -78,6 +81,15 @@ def test_refusals_say_what_is_allowed(
         assert "a time from" in said
     else:
         assert message in said
+
+
+def test_a_password_may_be_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("very secret\nnot this\n")
+    options = parse_options(
+        ["--url", "amqp://x/y", "--user", "alice", "--password-file", str(tmp_path / "password")]
+    )
+    assert (options.url.user, options.url.password) == ("alice", "very secret")
+    assert "secret" not in options.url.shown
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

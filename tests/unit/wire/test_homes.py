@@ -410,6 +410,29 @@ def test_senders_get_their_messages_back_when_their_shard_is_away_for_too_long(p
     play(check)
 
 
+def test_a_shard_that_stands_still_is_as_good_as_away(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        scene.queue("q")
+        sender = scene.sender()
+        await scene.settle()
+        scene.shards[0].up = False
+        sender.send(2)
+        for _ in range(61):
+            scene.now_ms += 1_000
+            scene.beats.ring()
+        assert {str(state) for state in sender.outcomes().values()} == {str(Modified(delivery_failed=True))}
+        assert sender.link.credit == 0
+        scene.shards[0].up = True
+        await scene.settle()
+        scene.beats.ring()
+        assert sender.link.credit > 0
+        sender.send(1)
+        await scene.settle()
+        assert sender.outcomes()[2] is ACCEPTED
+
+    play(check)
+
+
 def test_messages_wait_for_ever_where_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         scene = HomeScene(monkeypatch, 1)

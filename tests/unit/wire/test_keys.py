@@ -33,6 +33,16 @@ def test_a_key_is_its_owners_alone_and_is_never_overwritten(tmp_path: Path) -> N
     assert keys.read(None) is None
 
 
+def test_the_secret_half_alone_is_a_key(tmp_path: Path) -> None:
+    """Who can draw random bytes and no more, such as a Helm chart, makes such a file."""
+    whole = made(tmp_path / "whole")
+    (tmp_path / "half").write_text(f"{keys.HEAD}\n{whole.secret.decode()}\n")
+    assert keys.read(str(tmp_path / "half")) == whole
+    (tmp_path / "half").write_text(f"{keys.HEAD}\nshort\n")
+    with pytest.raises(WireKeyRefused, match="is damaged"):
+        keys.read(str(tmp_path / "half"))
+
+
 def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "wire.key"
     with pytest.raises(WireKeyRefused, match="can't be read: No such file"):

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from lightrail.model.policy import Policy
+from lightrail.shard.declarations import declared_of
+from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.moving.columns import BadColumns, pack, unpack
 from lightrail.shard.moving.exporting import Exporting
@@ -17,6 +19,7 @@ from tests.support.moving import (
     KEY,
     NOTES,
     QUEUE,
+    SEGMENT_BYTES,
     Answer,
     Side,
     ask,
@@ -177,12 +180,16 @@ def test_transient_messages_come_along_and_are_in_no_journal() -> None:
     move.copy()
     assert move.importing.queue.machine.held == 6
     move.target.settle_down()
-    recovered = scene_of(move.policy, move.files.after_crash(1, "all"), memory_mark=EVERYTHING)
-    assert recovered.engine._queues.copies[QUEUE].machine.held == 0
+    (found,) = (
+        Journal(move.files.after_crash(1, "all"), "test", 0, segment_bytes=SEGMENT_BYTES)
+        .recover(EVERYTHING, 1)
+        .queues
+    )
+    assert found.runs == []
+    assert declared_of(found.policy) == (1, 2, True, False)
 
 
 def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:
-    policy = Policy.parse({"role": "queue"})
     move = Move()
     store = move.source.store
     move.peer.consume(5, QUEUE, 2)
@@ -195,7 +202,6 @@ def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:
     move.peer.settle(5, 0, 1, OutcomeCode.REJECTED)
     store.append = refuse  # type: ignore[method-assign]
     assert move.source.engine._performer.unwritten
-    assert policy is not None
     move.all()
     assert move.target.queue(QUEUE) == {"ready": 5, "in_flight": 1}
 
@@ -347,7 +353,7 @@ def test_messages_that_can_not_be_read_now_stop_a_piece_before_them() -> None:
     assert queue.machine.ready.evicted_runs
     exporting = exporting_of(scene, QUEUE, "1")
     read, scene.store.read = scene.store.read, lambda *_: []  # type: ignore[method-assign]
-    said, blob = ask(scene, exporting, 0, EVERYTHING, EVERYTHING)
+    said, _blob = ask(scene, exporting, 0, EVERYTHING, EVERYTHING)
     evicted = next(run for run in queue.machine.ready.waiting() if run.batch.evicted)
     assert said["next"] == evicted.sequence
     assert "can't be read back now" in said["failed"]

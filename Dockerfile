@@ -1,0 +1,74 @@
+# The image of every LightRail process: `docker run IMAGE serve` is a whole broker, `docker run IMAGE shard` one shard.
+#
+# Both stages come from the same base, so that the virtual environment fits the interpreter that it is copied to. A base
+# with another Python, from 3.11 on, does as well: --build-arg BASE=python:3.13-slim-bookworm
+ARG BASE=python:3.11-slim-bookworm
+
+# --- built here: what has a compiler ----------------------------------------------------------------------------------
+FROM ${BASE} AS build
+
+# python-qpid-proton is compiled: there are no ready-made wheels of it for Linux. Without pkg-config it would be built
+# without TLS, and say nothing.
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        gcc libc6-dev libssl-dev pkg-config \
+ && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /build
+RUN python -m venv /opt/lightrail
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+
+# The dependencies in exact versions, in a layer of their own: it stays while only LightRail's code changes.
+COPY constraints.txt pyproject.toml README.md ./
+RUN mkdir lightrail && touch lightrail/__init__.py \
+ && /opt/lightrail/bin/pip install --constraint constraints.txt . \
+ && /opt/lightrail/bin/pip uninstall --yes lightrail
+
+COPY lightrail lightrail
+RUN /opt/lightrail/bin/pip install --no-deps . \
+ && /opt/lightrail/bin/python -m compileall -q /opt/lightrail \
+ && /opt/lightrail/bin/pip uninstall --yes setuptools pip
+
+# --- what runs --------------------------------------------------------------------------------------------------------
+FROM ${BASE}
+
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="LightRail" \
+      org.opencontainers.image.description="A fast, durable AMQP 1.0 broker of several processes" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+# The number is part of the interface: whoever mounts a directory makes it writable for 10001.
+RUN groupadd --gid 10001 lightrail \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/lib/lightrail --shell /usr/sbin/nologin lightrail \
+ && install -d -o 10001 -g 10001 -m 0750 /var/lib/lightrail /run/lightrail
+
+COPY --from=build /opt/lightrail /opt/lightrail
+
+# What runs in a container is reached from outside of it, or by nobody. `serve` refuses that as long as no user is
+# defined. Every setting is a variable (LIGHTRAIL_AMQP), a flag (--amqp), or a key of a file (--config).
+ENV PATH=/opt/lightrail/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    LIGHTRAIL_DATA=/var/lib/lightrail \
+    LIGHTRAIL_AMQP=0.0.0.0:5672 \
+    LIGHTRAIL_HTTP=0.0.0.0:8080
+
+USER 10001:10001
+WORKDIR /var/lib/lightrail
+VOLUME /var/lib/lightrail
+EXPOSE 5672 8080
+
+# /healthz says that the process lives. `serve` and `gateway` answer at 8080; for a shard or a frontend alone say where
+# its own metrics are: HEALTH_URL=http://127.0.0.1:9464/healthz
+ENV HEALTH_URL=http://127.0.0.1:8080/healthz
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(os.environ['HEALTH_URL'], timeout=4)"]
+
+# SIGTERM ends every process in order: accepted messages are answered, journals are closed. The processes end their own
+# children, so that they can be the first process of a container.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["lightrail"]
+CMD ["serve"]

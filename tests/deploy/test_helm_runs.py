@@ -1,0 +1,143 @@
+"""The chart's pods with the real processes and a real etcd: what it says to them is what they understand."""
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import helm, kubernetes_api
+from tests.support.helm_values import Values, merged
+from tests.support.kubelet import Node, Pod, node
+from tests.support.kubernetes_api import released
+
+VALUES: Values = {
+    "config": {"plain_without_tls": True, "memory_mark": "64MiB", "log_format": "plain"},
+    "frontends": {"replicas": 1},
+    "gateway": {"replicas": 1},
+    "shards": {"replicas": 2},
+}
+OWN = ("shard", "frontend", "gateway")
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, list[helm.Manifest]]]:
+    """A release that serves; the test's certificate has the addresses of its pods."""
+    with node(tmp_path_factory.mktemp("node")) as made:
+        addresses = [f"{made.network}.{each}" for each in range(1, 30)]
+        manifests = helm.render(merged(VALUES, {"tls": {"names": addresses}}))
+        made.apply(manifests)
+        # In no order: everything is patient.
+        for component in ("gateway", "frontend", "shard", "etcd"):
+            for pod in made.of(component):
+                pod.start()
+        for pod in made.of("users"):
+            pod.succeeds()
+        made.until_ready(*OWN)
+        yield made, manifests
+
+
+def admin(node: Node, *words: str) -> Any:
+    """What lightrail-admin answers in the pod of the test, as its user."""
+    test = only(node, "jobs", "-test").container("http")
+    authority = next(word for word in test.command if "ca.crt" in word)
+    (ca,) = set(re.findall(r"\S+/ca\.crt", authority))
+    done = subprocess.run(
+        [str(node.programs / "lightrail-admin"), "--ca", ca, *words, "--json"],
+        env=test.environ,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def only(node: Node, component: str, name: str = "") -> Pod:
+    (found,) = [pod for pod in node.of(component) if name in pod.name]
+    return found
+
+
+def test_all_processes_serve(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    node, _ = installation
+    for component in OWN:
+        for pod in node.of(component):
+            assert pod.probe("startupProbe") == pod.probe("livenessProbe") == 200
+            assert pod.get(9464, "/metrics") == 200
+
+
+def test_helm_test_succeeds(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    """By HTTP over TLS; by AMQP without: proton checks certificates for names, and pods have addresses."""
+    node, _ = installation
+    test = only(node, "jobs", "-test")
+    test.succeeds("http")
+    amqp = test.spec["containers"][0]
+    amqp["args"] = [word.replace(":5671", ":5672") for word in amqp["args"]]
+    amqp["env"] = [each for each in amqp["env"] if each["name"] != "LIGHTRAIL_CA"]
+    amqp["env"].append({"name": "LIGHTRAIL_CA", "value": "none"})
+    test.succeeds("amqp")
+
+
+def test_a_shard_that_is_told_to_end_ends_in_order_and_comes_back_on_its_volume(
+    installation: tuple[Node, list[helm.Manifest]],
+) -> None:
+    node, _ = installation
+    pod = node.of("shard")[1]
+    assert pod.running is not None
+    assert pod.running.end(pod.spec["terminationGracePeriodSeconds"]) == 0
+    # A process is not taken out of its service because another one is away.
+    assert all(other.probe("readinessProbe") == 200 for other in node.of("frontend") + node.of("gateway"))
+    pod.start()
+    node.until_ready(*OWN)
+
+
+def test_processes_live_and_serve_without_etcd(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    node, _ = installation
+    running = {pod.name: pod.running for pod in node.of("etcd")}
+    for container in running.values():
+        assert container is not None
+        container.end(10)
+    for pod in node.of("etcd"):
+        pod.running = None
+    starts = {pod.name: pod.running.starts for each in OWN for pod in node.of(each) if pod.running}
+    only(node, "jobs", "-test").succeeds("amqp")
+    for component in OWN:
+        for pod in node.of(component):
+            assert pod.probe("livenessProbe") == 200
+            assert pod.probe("readinessProbe") == 200
+            assert pod.running is not None
+            assert pod.running.process is not None
+            assert pod.running.process.poll() is None
+            assert pod.running.starts == starts[pod.name]
+    for pod in node.of("etcd"):
+        pod.start()
+    node.until_ready(*OWN)
+
+
+def test_shards_come_and_go_by_the_hooks(installation: tuple[Node, list[helm.Manifest]]) -> None:
+    node, manifests = installation
+    secrets = [
+        released("v1", "Secret", name, data=each["data"])
+        for name, each in helm.of_kind(manifests, "Secret").items()
+    ]
+    more = {"shards": {"replicas": 3}, "rebalance": {"afterUpgrade": {"enabled": True}}}
+    with kubernetes_api.serving(secrets) as url:
+        node.apply(helm.render(merged(VALUES, more), *kubernetes_api.HELM, url))
+    node.pods["rel-lightrail-shard-2"].start()
+    rebalance = only(node, "jobs", "-rebalance")
+    rebalance.succeeds("wait")
+    rebalance.succeeds("rebalance")
+
+    less = {"shards": {"replicas": 2, "scaleIn": "drain"}}
+    shards = released("apps/v1", "StatefulSet", "rel-lightrail-shard", spec={"replicas": 3})
+    with kubernetes_api.serving([*secrets, shards]) as url:
+        node.apply(helm.render(merged(VALUES, less), *kubernetes_api.HELM, url))
+    only(node, "jobs", "-drain").succeeds()
+    leaving = node.pods["rel-lightrail-shard-2"]
+    assert leaving.running is not None
+    assert leaving.running.end(60) == 0
+    del node.pods["rel-lightrail-shard-2"]
+    only(node, "jobs", "-remove-2").succeeds()
+    node.until_ready(*OWN)
+    assert {each["id"] for each in admin(node, "shard", "list")} == {0, 1}

@@ -1,0 +1,55 @@
+"""Shards, frontends, etcd and their network as one seed decides: nothing lost, nothing twice, one owner, an end.
+
+The processes are real but for their sockets, clocks and disks (tests/support/sim_*.py). A seed that breaks a law
+is printed; `PYTHONHASHSEED=0 python -m tests.support.sim_run SCRIPT SEED 1` runs it again, and it belongs in FOUND
+once its cause is known.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.broker import ROOT
+
+SEEDS = {"moves": (1, 40), "faults": (1_000, 40), "late": (2_000, 15)}
+"""By script: the first seed and how many."""
+FOUND: tuple[tuple[str, int], ...] = ()
+"""Seeds that broke a law once: the script and the seed."""
+
+
+def run(script: str, first: int, count: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.sim_run", script, str(first), str(count)],
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("script", SEEDS)
+def test_no_law_breaks_under_any_seed(script: str) -> None:
+    said = run(script, *SEEDS[script])
+    moves = int(said.split(" moves")[0].split()[-1])
+    assert moves > SEEDS[script][1]
+
+
+@pytest.mark.parametrize(("script", "seed"), FOUND)
+def test_a_seed_that_broke_a_law_keeps_it_now(script: str, seed: int) -> None:
+    run(script, seed, 1)
+
+
+def test_a_seed_is_one_run() -> None:
+    assert run("faults", 7, 2) == run("faults", 7, 2)
+
+
+@pytest.mark.soak
+def test_no_law_breaks_under_many_seeds() -> None:
+    seconds = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "3600"))
+    for script in SEEDS:
+        run(script, 100_000, max(1, int(seconds / 6)))

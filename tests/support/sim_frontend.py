@@ -1,0 +1,236 @@
+"""A frontend of a simulated cluster: the real fleet and homes, and links that do what those of clients do."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lightrail.cluster.fleet import Fleet
+from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
+from lightrail.wire.shards import Consumer, Producer
+from tests.support.shard_life import Id, id_of, message
+from tests.support.shard_scene import batch, delivered
+from tests.support.sim_coordinator import SimCoordinator
+
+if TYPE_CHECKING:
+    from lightrail.wire.home import Home
+    from tests.support.sim_cluster import Cluster
+
+WINDOW: int = 12
+"""Batches of a sender that may be unanswered, and the credit of a receiver."""
+
+
+class Sender(Producer):
+    """Sends numbered messages to one queue, as ProducerLink does."""
+
+    def __init__(self, frontend: "SimFrontend", queue: str, home: "Home") -> None:
+        self.number = frontend.next_link()
+        self.id = frontend.cluster.next_link()
+        self.queue = queue
+        self.home = home
+        self.frontend = frontend
+        self.unanswered: dict[int, bytes] = {}
+        self.counts: dict[int, int] = {}
+        self.next = 1
+
+    def send(self) -> None:
+        if len(self.unanswered) >= WINDOW:
+            return
+        cluster = self.frontend.cluster
+        number = self.next
+        self.next += 1
+        count = cluster.chance.randint(1, 4)
+        durable = cluster.chance.random() < 0.8
+        ids = [(self.id, number, index) for index in range(count)]
+        part = batch(
+            self.number,
+            number,
+            [message(id, cluster.chance.choice((10, 40, 200))) for id in ids],
+            durable=durable,
+            afresh=not self.unanswered,
+        )
+        self.counts[number] = count
+        cluster.ledger.sent(ids, durable, self.queue)
+        self.unanswered[number] = part
+        self.home.post(part)
+
+    def say_all(self) -> None:
+        body = ProducerOpen(self.queue).encode()
+        self.home.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.home.epoch, body=body))
+        for part in self.unanswered.values():
+            self.home.post(part)
+
+    def ready(self) -> None:
+        """Nobody waits for it."""
+
+    def answered(self, number: int, count: int) -> None:
+        for key in range(number, number + count):
+            if self.unanswered.pop(key, None) is not None:
+                self.frontend.cluster.ledger.accepted(
+                    [(self.id, key, index) for index in range(self.counts[key])]
+                )
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        raise AssertionError(f"batch {number} of {self.queue} was refused: {refusal}")
+
+    def gone(self, refusal: Refusal) -> None:
+        raise AssertionError(f"a sender of {self.queue} was sent away: {refusal}")
+
+
+class Receiver(Consumer):
+    """Receives from one queue and settles in its own time, as ConsumerLink does."""
+
+    def __init__(self, frontend: "SimFrontend", queue: str, home: "Home") -> None:
+        self.number = frontend.next_link()
+        self.queue = queue
+        self.home = home
+        self.frontend = frontend
+        self.options = ConsumerOpen(queue, default_outcome=int(OutcomeCode.RELEASED))
+        self.sent = 0
+        self.base = 0
+        self.held: dict[int, Id] = {}
+        self.closed = False
+
+    def say_all(self) -> None:
+        if self.closed:
+            return
+        self.options.first = self.sent
+        self.options.resume = self.home.resumes(self.number)
+        if not self.options.resume:
+            self.base = self.sent
+            for id in self.held.values():
+                self.frontend.cluster.ledger.returned(id)
+            self.held.clear()
+        self.home.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self.home.epoch, body=self.options.encode())
+        )
+        self._credit()
+
+    def _credit(self) -> None:
+        limit = self.sent + WINDOW
+        self.home.post(frame(Kind.CREDIT, link=self.number, epoch=self.home.epoch, number=limit))
+
+    def ready(self) -> None:
+        """Nobody waits for it."""
+
+    def deliver(self, part: bytes, number: int, count: int) -> None:
+        assert not self.closed
+        assert number == self.sent, f"expected delivery {self.sent} of {self.queue}, found {number}"
+        for each in delivered(part):
+            id = id_of(each.message)
+            self.held[each.number] = id
+            self.frontend.cluster.ledger.delivered(self.queue, id, each.sequence, each.attempts)
+        self.sent = number + count
+
+    def settle(self) -> None:
+        """Some of what it holds is accepted or released; then there is more credit."""
+        chance = self.frontend.cluster.chance
+        if self.held:
+            first = chance.choice(list(self.held))
+            count = 0
+            while first + count in self.held and count < 6:
+                count += 1
+            code = OutcomeCode.ACCEPTED if chance.random() < 0.9 else OutcomeCode.RELEASED
+            ids = [self.held.pop(number) for number in range(first, first + count)]
+            for id in ids:
+                if code == OutcomeCode.ACCEPTED:
+                    self.frontend.cluster.ledger.taken(id)
+                else:
+                    self.frontend.cluster.ledger.returned(id)
+            self.home.post(
+                frame(
+                    Kind.SETTLE,
+                    flags=code,
+                    link=self.number,
+                    epoch=self.home.epoch,
+                    count=count,
+                    number=first,
+                )
+            )
+        if len(self.held) < WINDOW // 2:
+            self._credit()
+
+    def close(self) -> None:
+        """The client goes; what it holds returns."""
+        self.closed = True
+        for id in self.held.values():
+            self.frontend.cluster.ledger.returned(id)
+        self.held.clear()
+        self.home.close_consumer(self.number)
+
+    def drained(self, number: int) -> None:
+        raise AssertionError("nobody drains")
+
+    def gone(self, refusal: Refusal) -> None:
+        raise AssertionError(f"a receiver of {self.queue} was sent away: {refusal}")
+
+
+class SimFrontend:
+    """One process with clients."""
+
+    def __init__(self, cluster: "Cluster", id: int) -> None:
+        self.cluster = cluster
+        self.id = id
+        self.host, context = cluster.network.host(f"frontend-{id}")
+        self.coordinator = SimCoordinator(cluster.etcd, self.host)
+        self._links = 0
+        self.fleet = Fleet(
+            self.coordinator,
+            cluster.loop,
+            name=f"frontend-{id}",
+            boot=7_000_000 + cluster.next_link(),
+            now_ms=cluster.now_ms,
+            schedule_flush=lambda: cluster.loop.call_soon(self._flush),
+            flush=self._flush,
+        )
+        self.fleet._context = context  # type: ignore[assignment]
+        self.senders: list[Sender] = []
+        self.receivers: list[Receiver] = []
+        self.is_dead = False
+        self.fleet.refresh()
+        self.coordinator.on_news(self._look)
+        self._beat()
+
+    def next_link(self) -> int:
+        self._links += 1
+        return self._links
+
+    def _look(self) -> None:
+        if not self.is_dead:
+            self.fleet.refresh()
+
+    def _beat(self) -> None:
+        if not self.is_dead:
+            self.fleet.refresh()
+            self.cluster.loop.call_later(0.05, self._beat)
+
+    def _flush(self) -> None:
+        for peer in self.fleet.peers.values():
+            peer.flush()
+
+    async def home(self, queue: str) -> "Home":
+        return self.fleet.homes.at(queue, await self.fleet.place(queue))
+
+    async def add_sender(self, queue: str) -> None:
+        sender = Sender(self, queue, await self.home(queue))
+        self.senders.append(sender)
+        sender.home.open_producer(sender)
+
+    async def add_receiver(self, queue: str) -> None:
+        receiver = Receiver(self, queue, await self.home(queue))
+        self.receivers.append(receiver)
+        receiver.home.open_consumer(receiver)
+
+    def work(self) -> None:
+        """One of its clients does something."""
+        chance = self.cluster.chance
+        acts: list[Callable[[], None]] = []
+        if not self.cluster.is_draining:
+            acts += [sender.send for sender in self.senders]
+        acts += [receiver.settle for receiver in self.receivers]
+        if acts:
+            chance.choice(acts)()
+
+    def die(self) -> None:
+        self.is_dead = True
+        self.fleet.close()
+        self.coordinator.die()

@@ -1,4 +1,4 @@
-"""Rows about a cluster on etcd: moving a queue under load, spreading many, a shard that dies, etcd that is away."""
+"""Rows about a cluster on etcd: a queue moves under load, many are spread, a shard dies, etcd is away."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
 
 
 def measure_pause(place: Workplace) -> Figures:
-    """One queue goes back and forth under load; the pause is the longest that a sender waits for an answer."""
+    """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer."""
     cluster, _, doors, gateway = cluster_of(place, 2, 1)
     with cluster:
         cluster.start()
@@ -139,7 +139,11 @@ def measure_rebalance(place: Workplace) -> Figures:
         cluster.start()
         with Http(gateway.served) as http:
             for number in range(QUEUES):
-                http("POST", f"/many/{number}", b"a message", {"Content-Type": "text/plain"})
+                sent = http("POST", f"/many/{number}", b"a message", {"Content-Type": "text/plain"})
+                if sent.status != 201:
+                    raise LoadFailed(
+                        f"expected 201 for queue {number}, found {sent.status}: {sent.body[:200]!a}"
+                    )
             place.say(f"{QUEUES:,} queues with a message each")
             more = [cluster.shard(), cluster.shard()]
             cluster.start(*more)
@@ -159,7 +163,8 @@ def measure_rebalance(place: Workplace) -> Figures:
             admin(gateway, "rebalance", "--verify")
             totals = http("GET", "/!queues?prefix=many&limit=1000").json()["queues"]
             if sum(int(each["ready"]) for each in totals) != QUEUES:
-                raise LoadFailed("messages are missing, or there are too many")
+                wrong = [each["name"] for each in totals if each["ready"] != 1]
+                raise LoadFailed(f"{len(totals)} queues; not one message have {wrong[:5]}")
     return {
         "rebalance_s": took,
         "largest_to_mean": max(loads) / (sum(loads) / len(loads)),
@@ -259,7 +264,7 @@ def measure_spread(place: Workplace) -> Figures:
             half = f"{flags} --queues 4 --senders 4 --receivers 4"
             spent, began = tree(pids), time.monotonic()
             sides = [
-                Side(lambda at=at: bench(f"{at.amqp}/q{at.name[-1]}", half))  # type: ignore[misc]
+                Side(lambda at=at, half=half: bench(f"{at.amqp}/q{at.name[-1]}", half))  # type: ignore[misc]
                 for at in doors
             ]
             values = [side.end() for side in sides]
@@ -281,15 +286,16 @@ ETCD: Final = "etcd, and: lightrail shard --etcd …, lightrail frontend --etcd 
 ROWS = (
     Row(
         "move-pause",
-        f"a queue with {STORED:,} stored messages moves under {RATE:,} messages/s, durable: the pause of its senders, "
-        f"p99 of {MOVES} moves",
+        f"a queue with {STORED:,} stored messages moves under {RATE:,} messages/s, durable: the pause of its "
+        f"senders, p99 of {MOVES} moves",
         (ETCD, f"lightrail bench --durable --rate {RATE}", "POST /!moves    (back and forth)"),
         (Limit("pause_p99_ms", 250, "ms"),),
         measure_pause,
     ),
     Row(
         "rebalance",
-        f"{QUEUES:,} small queues from 2 to 4 shards: time, largest load to mean, moves that a second run proposes",
+        f"{QUEUES:,} small queues from 2 to 4 shards: time, largest load to mean, moves that a second run "
+        "proposes",
         (ETCD, "lightrail-admin rebalance", "lightrail-admin rebalance --dry-run"),
         (
             Limit("rebalance_s", 60, "s"),
@@ -307,7 +313,8 @@ ROWS = (
     ),
     Row(
         "etcd-away",
-        f"etcd gone for {ETCD_AWAY_S:.0f} s under load: CPU per message to before, threads, changes when it is back",
+        f"etcd gone for {ETCD_AWAY_S:.0f} s under load: CPU per message to before, threads, changes when it is "
+        "back",
         (ETCD, "kill -9 …    (etcd)", "lightrail bench --durable --rate 2000"),
         (
             Limit("cpu_ratio", 1.1, "times"),

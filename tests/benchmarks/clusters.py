@@ -313,8 +313,8 @@ ROWS = (
     ),
     Row(
         "etcd-away",
-        f"etcd gone for {ETCD_AWAY_S:.0f} s under load: CPU per message to before, threads, changes when it is "
-        "back",
+        f"etcd gone for {ETCD_AWAY_S:.0f} s under load: CPU per message to before, threads, changes when it "
+        "is back",
         (ETCD, "kill -9 …    (etcd)", "lightrail bench --durable --rate 2000"),
         (
             Limit("cpu_ratio", 1.1, "times"),

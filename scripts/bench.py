@@ -7,7 +7,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.benchmarks import before, gateways, holdings, machine, names, policies, rates, routers, suite
+from tests.benchmarks import (
+    before,
+    clusters,
+    gateways,
+    holdings,
+    machine,
+    names,
+    policies,
+    rates,
+    routers,
+    suite,
+)
 from tests.benchmarks.row import Row
 
 ROWS: tuple[Row, ...] = (
@@ -18,6 +29,7 @@ ROWS: tuple[Row, ...] = (
     *gateways.ROWS,
     *names.ROWS,
     *policies.ROWS,
+    *clusters.ROWS,
 )
 
 

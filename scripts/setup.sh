@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
 #   scripts/setup.sh test    the same with the tools of the tests: node, the JavaScript client, a browser, etcd, Prometheus
-#   scripts/setup.sh compose the same as for tests, with a Docker engine and what makes images without a registry
+#   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
 # with the command that installs them, and the exit status is 1. PYTHON chooses an interpreter, VENV another
@@ -12,7 +12,8 @@ set -eu
 
 goal=${1:-run}
 case $goal in
-run | test) ;;
+run) ;;
+test) [ "$(id -u)" -ne 0 ] || containers=yes ;; # only root can start an engine; others see its tests skipped
 compose) goal=test containers=yes ;;
 *) echo "setup: expected 'run', 'test' or 'compose', got '$goal'" >&2; exit 2 ;;
 esac
@@ -109,7 +110,10 @@ install() { # packages, whose services must not start: tests start their own, on
     fi
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
     for package in "$@"; do
-        case $package in prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;; esac
+        case $package in
+        prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;;
+        docker.io) systemctl disable --quiet docker.service docker.socket 2>/dev/null || true ;;
+        esac
     done
 }
 

@@ -54,6 +54,7 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+COUNT_MASK: Final = (1 << 32) - 1
 SHARD: Final = "shard-"
 """How the names of peers begin that are shards, which copy queues."""
 
@@ -148,6 +149,7 @@ class Engine:
             self._stranger(identity, parts, now_ms)
             return
         peer.heard_ms = now_ms
+        peer.heard += 1
         for part in parts:
             kind = part[0]
             if kind == ENQUEUE:
@@ -373,6 +375,8 @@ class Engine:
                 self._forget(other, now_ms)
             self._greeted(identity, hello, now_ms)
             self.receive(identity, parts[1:], now_ms)
+            if (peer := self._peers.get(identity)) is not None:
+                peer.heard = 0
         else:
             self._strangers[identity] = frame(Kind.ABSENT)
 
@@ -393,7 +397,13 @@ class Engine:
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
         kind, _flags, _reserved, epoch, link, _count, number = HEADER.unpack_from(part)
         if kind == Kind.PING:
-            peer.out.append(frame(Kind.PONG, number=self.boot))
+            if number and number != peer.heard:
+                # What it said before was lost with a connection: it has to say everything once more.
+                lost = number - peer.heard
+                log.warning("of what frontend %s said, %d messages got lost", peer.frontend, lost)
+                peer.out.append(frame(Kind.ABSENT))
+            else:
+                peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
             self._follower.refresh(now_ms)
             opening = ProducerOpen.decode(part[HEADER_SIZE:])

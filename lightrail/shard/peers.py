@@ -130,6 +130,7 @@ class Peer:
         "boot",
         "consumers",
         "frontend",
+        "heard",
         "heard_ms",
         "identity",
         "listeners",
@@ -137,6 +138,7 @@ class Peer:
         "out",
         "producers",
         "routers",
+        "said",
         "senders",
     )
 
@@ -146,6 +148,9 @@ class Peer:
         self.boot = boot
         self.attempt = attempt
         self.heard_ms = now_ms
+        self.heard = 0
+        """ZeroMQ messages from it since its greeting, and to it: see PING in docs/formats/wire.md."""
+        self.said = 0
         self.producers: dict[int, Producer] = {}
         self.routers: dict[int, RouteProducer] = {}
         self.senders: dict[int, Sender] = {}
@@ -172,4 +177,5 @@ class Peer:
                 producer.flush()
             self.acking.clear()
         out, self.out = self.out, []
+        self.said += 1
         return out

@@ -30,6 +30,7 @@ from lightrail.wire.peer import LoopSocket, connect
 
 log = logging.getLogger("lightrail.wire.shards")
 
+COUNT_MASK: Final = (1 << 32) - 1
 GREETING_MS: Final = 100
 """Between two greetings while the shard is not there."""
 GREETING_MS_MAX: Final = 3_200
@@ -171,12 +172,14 @@ class ShardPeer:
         "_flush",
         "_frontend",
         "_greeting_ms",
+        "_heard",
         "_heard_ms",
         "_loop",
         "_next_request",
         "_now_ms",
         "_out",
         "_requests",
+        "_said",
         "_schedule_flush",
         "_shard_boot",
         "_silent",
@@ -221,6 +224,10 @@ class ShardPeer:
         self._heard_ms = now_ms()
         self._silent = False
         """It is there and has said nothing for long."""
+        self._said = 0
+        """ZeroMQ messages since the shard has welcomed us, and those that came from it behind its welcome:
+        a TCP connection may break and be made anew without a word; what was on its way is gone then."""
+        self._heard = 0
         self._out: list[bytes] = []
         self._requests: dict[int, asyncio.Future[Answer]] = {}
         self._next_request = 0
@@ -275,6 +282,7 @@ class ShardPeer:
         """Sends what gathered in this turn as one message."""
         if self._out:
             out, self._out = self._out, []
+            self._said += 1
             if not self._socket.send(out):
                 self._lost("its socket went away")
 
@@ -346,9 +354,10 @@ class ShardPeer:
         now = self._now_ms()
         if self.state is State.SERVING:
             wait_ms = limits.HEARTBEAT_MS
-            if not self._socket.send([frame(Kind.PING)]):
+            if not self._socket.send([frame(Kind.PING, number=self._said + 1)]):
                 self._lost("its socket went away")
                 return
+            self._said += 1
             silent_ms = now - self._heard_ms
             if silent_ms > limits.PEER_SILENCE_MS:
                 # A stopped shard goes on where it stood; greeting it anew would only redo its work.
@@ -397,6 +406,7 @@ class ShardPeer:
             log.error("shard %d speaks wire version %d, we speak %d", self.shard, welcome.version, VERSION)
             return
         self.state = State.SERVING
+        self._said = self._heard = 0
         self._shard_boot = welcome.boot
         self.greetings += 1
         log.info("shard %d serves (boot %08x)", self.shard, welcome.boot)
@@ -411,6 +421,7 @@ class ShardPeer:
 
     def _receive(self, parts: list[bytes]) -> None:
         self._heard_ms = self._now_ms()
+        self._heard += 1
         for part in parts:
             kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
             try:
@@ -437,6 +448,8 @@ class ShardPeer:
         elif kind == Kind.PONG:
             if number != self._shard_boot:
                 self._lost("it was started again")
+            elif count and count != self._heard & COUNT_MASK:
+                self._lost(f"of its messages {(count - self._heard) & COUNT_MASK} got lost on their way")
         elif kind == Kind.ABSENT:
             self._lost("it does not know us")
         elif kind == Kind.PRODUCER_READY:

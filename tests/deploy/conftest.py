@@ -10,8 +10,6 @@ import pytest
 from tests.support import compose, images
 from tests.support.docker import Engine, NoEngine, alone
 
-IMAGE = "lightrail:tests"
-
 
 @dataclass
 class Docker:

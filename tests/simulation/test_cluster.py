@@ -1,8 +1,8 @@
-"""Shards, frontends, etcd and their network as one seed decides: nothing lost, nothing twice, one owner, an end.
+"""Shards, frontends, etcd and their network as a seed decides: nothing lost or twice, one owner, an end.
 
-The processes are real but for their sockets, clocks and disks (tests/support/sim_*.py). A seed that breaks a law
-is printed; `PYTHONHASHSEED=0 python -m tests.support.sim_run SCRIPT SEED 1` runs it again, and it belongs in FOUND
-once its cause is known.
+The processes are real but for their sockets, clocks and disks (tests/support/sim_*.py). A seed that breaks a
+law is printed; `PYTHONHASHSEED=0 python -m tests.support.sim_run SCRIPT SEED 1` runs it again, and it belongs
+in FOUND once its cause is known.
 """
 
 import os

@@ -1,11 +1,12 @@
 """A whole cluster decided by one seed: shards, frontends, etcd, network; faults; and the laws at the end.
 
 The laws: what was accepted is delivered until somebody takes it; nothing is stored twice (a message has one
-sequence for ever); the messages of one sender have rising sequences; nobody else speaks for a queue in an epoch
-than one shard; and when the faults stop, everything that waits gets its end.
+sequence for ever); the messages of one sender have rising sequences; in an epoch one shard alone speaks for a
+queue; and when the faults stop, everything that waits gets its end.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -16,7 +17,8 @@ from lightrail.cluster import moves
 from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.map import SHARD_SETS, ShardSet
 from lightrail.wire.frames import HEADER, Kind
-from tests.support.shard_life import Id
+from tests.support.shard_life import Id, id_of
+from tests.support.shard_scene import delivered
 from tests.support.sim_coordinator import Etcd
 from tests.support.sim_frontend import SimFrontend
 from tests.support.sim_loop import SimLoop
@@ -107,11 +109,7 @@ class Ledger:
 
 
 class Cluster:
-    """Everything of one run.
-
-    Args:
-        faults: names out of FAULTS that may happen.
-    """
+    """Everything of one run."""
 
     def __init__(self, seed: int, *, shards: int = 3, frontends: int = 2, queues: int = 2) -> None:
         self.seed = seed
@@ -148,9 +146,6 @@ class Cluster:
         for part in parts:
             kind, _, _, epoch, _, count, _ = HEADER.unpack_from(part)
             if kind == Kind.DELIVER and count:
-                from tests.support.shard_life import id_of
-                from tests.support.shard_scene import delivered
-
                 queue = self.ledger.fates[id_of(delivered(part)[0].message)].queue
                 owner = self.owners.setdefault((queue, epoch), shard)
                 if owner != shard:
@@ -207,7 +202,7 @@ class Cluster:
 
     async def _work(self) -> None:
         while True:
-            # Much happens around the events of a run, little while everything waits for something to come back.
+            # Much happens around the events of a run, little while everything waits for somebody.
             rate = 1_500 if self.loop.time() < self.busy_until_s else 40
             await asyncio.sleep(self.chance.expovariate(rate))
             for frontend in self.frontends:
@@ -247,7 +242,8 @@ class Cluster:
                     return f"{len(sender.unanswered)} batches for {sender.queue} have no answer"
         left = self.ledger.unfinished()
         if left:
-            return f"{len(left)} accepted messages were not delivered, such as {left[0]}: {self.ledger.fates[left[0]]}"
+            first = f"{left[0]}: {self.ledger.fates[left[0]]}"
+            return f"{len(left)} accepted messages were not delivered, such as {first}"
         for frontend in self.frontends:
             if any(receiver.held for receiver in frontend.receivers):
                 return "messages are held"
@@ -292,10 +288,8 @@ class Cluster:
         for move in list(frontend.fleet.map.moves.values()):
             placed = frontend.fleet.map.placed(move.queue)
             if move.phase == "waiting" and placed is not None:
-                try:
+                with contextlib.suppress(CoordinatorError):
                     await moves.give_up(frontend.coordinator, move, placed)
-                except CoordinatorError:
-                    pass
 
     def crash(self, shard: SimShard) -> None:
         self.ledger.forgiving = self.ledger.crashed = True

@@ -1,7 +1,8 @@
 """Runs seeds of the simulated cluster: `python -m tests.support.sim_run SCRIPT FIRST COUNT`, hash seed 0.
 
-Sets of texts are looked through in another order in every process, unless PYTHONHASHSEED says otherwise: a seed
-means the same run only with PYTHONHASHSEED=0. Prints each seed that broke a law, with the law; exit status 1 then.
+Sets of texts are looked through in another order in every process, unless PYTHONHASHSEED says otherwise: a
+seed means the same run only with PYTHONHASHSEED=0. Prints each seed that broke a law, with the law; exit
+status 1 then.
 """
 
 import logging
@@ -13,9 +14,7 @@ from tests.support.sim_cluster import SCRIPTS, Cluster
 
 
 def main(script: str, first: int, count: int) -> int:
-    assert os.environ.get("PYTHONHASHSEED") == "0", (
-        "expected PYTHONHASHSEED=0, so that a seed can be run again"
-    )
+    assert os.environ.get("PYTHONHASHSEED") == "0", "set PYTHONHASHSEED=0, so that a seed can be run again"
     logging.getLogger("lightrail").setLevel(logging.ERROR)
     logging.getLogger("lightrail").propagate = count == 1
     failed = 0

@@ -1,4 +1,4 @@
-"""A shard of a simulated cluster: the real engine, journal and mover on a disk that forgets what was not synced."""
+"""A shard of a simulated cluster: real engine, journal and mover, a disk that loses what was not synced."""
 
 import asyncio
 import random

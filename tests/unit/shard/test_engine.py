@@ -178,7 +178,23 @@ def test_a_ping_is_answered_with_the_boot() -> None:
     peer = scene.peer()
     peer.take()
     peer.say(frame(Kind.PING))
-    assert peer.take() == [Answer(Kind.PONG, 0, 42, 0)]
+    # One message has been sent to it before: the welcome.
+    assert peer.take() == [Answer(Kind.PONG, 0, 42, 1)]
+
+
+def test_a_frontend_of_whose_messages_some_got_lost_has_to_greet_anew() -> None:
+    scene = Scene(boot=42)
+    peer = scene.peer()
+    peer.take()
+    peer.say(frame(Kind.PING, number=1))
+    assert [answer.kind for answer in peer.take()] == [Kind.PONG]
+    # The second and the third are on no way any more.
+    peer.say(frame(Kind.PING, number=4))
+    assert [answer.kind for answer in peer.take()] == [Kind.ABSENT]
+    peer.greet()
+    peer.take()
+    peer.say(frame(Kind.PING, number=1))
+    assert [answer.kind for answer in peer.take()] == [Kind.PONG]
 
 
 def test_another_version_of_the_wire_is_told_ours_and_not_served() -> None:

@@ -230,6 +230,26 @@ def test_a_ping_every_second(rig: Rig) -> None:
     assert rig.peer.state is State.SERVING
 
 
+def test_a_ping_says_how_many_messages_there_were(rig: Rig) -> None:
+    rig.serving()
+    rig.loop.ring()
+    rig.peer.post(frame(Kind.CREDIT, link=1))
+    rig.peer.flush()
+    rig.loop.ring()
+    numbers = [parts[0].number for parts in rig.socket.sent if parts[0].kind == Kind.PING]
+    assert numbers == [1, 3]
+
+
+def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> None:
+    rig.serving()
+    rig.hear(frame(Kind.ACCEPTED, link=1, number=1, count=1))
+    # The welcome, the answer, and then this one.
+    rig.hear(frame(Kind.PONG, number=42, count=2))
+    assert rig.peer.state is State.SERVING
+    rig.hear(frame(Kind.PONG, number=42, count=9))
+    assert rig.peer.state is State.GREETING
+
+
 def test_silence_is_only_said(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.serving()
     rig.now_ms += 20_000

@@ -1,0 +1,333 @@
+"""Rows about a cluster on etcd: a queue moves under load, many are spread, a shard dies, etcd is away."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from lightrail.bench.usage import between, tree
+from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.machine import ROOT
+from tests.benchmarks.row import Figures, Limit, Row, Workplace
+from tests.support import wait
+from tests.support.cluster import Cluster, Node
+from tests.support.http_client import Http
+
+STORED: Final = 1_000_000
+RATE: Final = 10_000
+MOVES: Final = 10
+QUEUES: Final = 1_000
+ETCD_AWAY_S: Final = 60.0
+MOVE_MAX_S: Final = 120.0
+
+
+class Side:
+    """Work in a thread; `end` gives its result, or raises what it raised."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        try:
+            self._result = work()
+        except BaseException as error:
+            self._error = error
+
+    def end(self) -> Any:
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def cluster_of(place: Workplace, shards: int, frontends: int) -> tuple[Cluster, list[Node], list[Node], Node]:
+    """Nodes that are not started yet."""
+    cluster = Cluster(Path(place.scratch))
+    found = [cluster.shard() for _ in range(shards)]
+    doors = [cluster.frontend() for _ in range(frontends)]
+    return cluster, found, doors, cluster.gateway()
+
+
+def admin(gateway: Node, *words: str) -> str:
+    """What ``lightrail-admin`` prints."""
+    command = [sys.executable, "-m", "lightrail.cli.admin", "--url", gateway.http, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    if done.returncode:
+        raise LoadFailed(f"{' '.join(words)} ended with {done.returncode}: {done.stderr[-300:]}")
+    return done.stdout
+
+
+def shard_of(http: Http, queue: str) -> int:
+    rows = http("GET", f"/!queues?prefix={queue}&limit=1").json()["queues"]
+    return int(rows[0]["shard"])
+
+
+def move(http: Http, queue: str, to: int) -> dict[str, Any]:
+    """Moves a queue and waits for its end."""
+    begun = http("POST", "/!moves", json.dumps({"moves": [{"queue": queue, "to": to}]}).encode())
+    if not begun.json()["begun"]:
+        raise LoadFailed(f"the move of {queue} did not begin: {begun.json()}")
+    found: list[dict[str, Any]] = []
+
+    def ended() -> bool:
+        state = http("GET", "/!moves").json()
+        found[:] = [each for each in state["ended"] if each["queue"] == queue and each["to"] == to]
+        return not state["moves"] and bool(found)
+
+    wait.until(ended, f"{queue} is on shard {to}", MOVE_MAX_S)
+    if found[-1].get("result") != "done":
+        raise LoadFailed(f"the move of {queue} ended so: {found[-1]}")
+    return found[-1]
+
+
+# --- the pause of a move -----------------------------------------------------------------------------------
+
+
+def measure_pause(place: Workplace) -> Figures:
+    """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer."""
+    cluster, _, doors, gateway = cluster_of(place, 2, 1)
+    with cluster:
+        cluster.start()
+        url = f"{doors[0].amqp}/moving"
+        bench(url, f"--durable --send-only --count {STORED} --size 100")
+        place.say(f"{STORED:,} messages are stored")
+        pauses: list[float] = []
+        inside: list[float] = []
+        calm: list[float] = []
+        copied: list[float] = []
+        with Http(gateway.served) as http:
+            for number in range(MOVES):
+                flags = f"--durable --rate {RATE} --duration 8s --size 100"
+                load = Side(lambda flags=flags: bench(url, flags))  # type: ignore[misc]
+                time.sleep(3.0)
+                began = time.monotonic()
+                ended = move(http, "moving", 1 - shard_of(http, "moving"))
+                copied.append(time.monotonic() - began)
+                value = load.end()
+                pauses.append(value["accepted_after_us"]["max"] / 1e3)
+                calm.append(value["accepted_after_us"]["p50"] / 1e3)
+                inside.append(float(ended["pause_ms"]))
+                place.say(
+                    f"move {number + 1}: {pauses[-1]:.0f} ms, of it {inside[-1]:.0f} ms without an owner"
+                )
+    pauses.sort()
+    return {
+        "pause_p99_ms": pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))],
+        "pause_median_ms": pauses[len(pauses) // 2],
+        "without_owner_max_ms": max(inside),
+        "move_s": sorted(copied)[len(copied) // 2],
+        "accepted_p50_ms": sorted(calm)[len(calm) // 2],
+        "pauses_ms": pauses,
+    }
+
+
+# --- many queues -------------------------------------------------------------------------------------------
+
+
+def measure_rebalance(place: Workplace) -> Figures:
+    """A thousand queues with a message each on two shards, then two more shards."""
+    cluster, _, _, gateway = cluster_of(place, 2, 1)
+    with cluster:
+        cluster.start()
+        with Http(gateway.served) as http:
+            for number in range(QUEUES):
+                sent = http("POST", f"/many/{number}", b"a message", {"Content-Type": "text/plain"})
+                if sent.status != 201:
+                    raise LoadFailed(
+                        f"expected 201 for queue {number}, found {sent.status}: {sent.body[:200]!a}"
+                    )
+            place.say(f"{QUEUES:,} queues with a message each")
+            more = [cluster.shard(), cluster.shard()]
+            cluster.start(*more)
+            wait.until(
+                lambda: sum(each["serving"] for each in http("GET", "/!shards").json()["shards"]) == 4,
+                "the gateway knows four shards",
+                30.0,
+            )
+            began = time.monotonic()
+            done = json.loads(admin(gateway, "rebalance", "--json"))
+            took = time.monotonic() - began
+            failed = [each for each in done["ended"] if each.get("error")]
+            if failed or done["left_out"]:
+                raise LoadFailed(f"of {len(done['begun'])} moves {len(failed)} failed: {failed[:2]}")
+            loads = [each["load_before"] for each in http("GET", "/!plan?sample=0").json()["shards"]]
+            again = json.loads(admin(gateway, "rebalance", "--dry-run", "--json"))["moves"]
+            admin(gateway, "rebalance", "--verify")
+            totals = http("GET", "/!queues?prefix=many&limit=1000").json()["queues"]
+            if sum(int(each["ready"]) for each in totals) != QUEUES:
+                wrong = [each["name"] for each in totals if each["ready"] != 1]
+                raise LoadFailed(f"{len(totals)} queues; not one message have {wrong[:5]}")
+    return {
+        "rebalance_s": took,
+        "largest_to_mean": max(loads) / (sum(loads) / len(loads)),
+        "second_run_moves": len(again),
+        "moves": len(done["begun"]),
+    }
+
+
+# --- failures ----------------------------------------------------------------------------------------------
+
+
+def measure_return(place: Workplace) -> Figures:
+    """kill -9 of a shard under load, and started again at once."""
+    cluster, shards, doors, _ = cluster_of(place, 1, 1)
+    with cluster:
+        cluster.start()
+        url = f"{doors[0].amqp}/there"
+        bench(url, "--durable --send-only --count 100000 --size 100")
+        load = Side(lambda: bench_forgiving(url, "--durable --rate 2000 --duration 20s --size 100"))
+        time.sleep(4.0)
+        shards[0].kill()
+        began = time.monotonic()
+        shards[0].start()
+        bench(f"{doors[0].amqp}/there-too", "--durable --count 1 --size 100")
+        served_s = time.monotonic() - began
+        value = load.end()
+    if value["lost"] or value["not_accepted"]:
+        raise LoadFailed(f"lost {value['lost']}, not accepted {value['not_accepted']}")
+    return {"serves_after_s": served_s, "senders_waited_max_s": value["accepted_after_us"]["max"] / 1e6}
+
+
+def bench_forgiving(url: str, flags: str) -> dict[str, Any]:
+    """A run in which what receivers held may come again: the shard that knew of it died."""
+    command = [sys.executable, "-m", "lightrail.bench", "--url", url, "--json", "--quiet", *flags.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    if done.returncode not in (0, 1):
+        raise LoadFailed(done.stderr.strip()[-500:])
+    value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return value
+
+
+def measure_etcd(place: Workplace) -> Figures:
+    """etcd is killed for a minute under load; what was asked for meanwhile is done when it is back."""
+    cluster, shards, doors, gateway = cluster_of(place, 2, 1)
+    with cluster:
+        cluster.start()
+        pids = tuple(node.pid for node in (*shards, *doors, gateway))
+        url = f"{doors[0].amqp}/placed"
+        flags = "--durable --rate 2000 --size 100"
+        before = bench(url, f"{flags} --duration 20s", pids)
+        cluster.etcd.servers[0].kill()
+        load = Side(lambda: bench(url, f"{flags} --duration {ETCD_AWAY_S:.0f}s", pids))
+        threads: list[int] = []
+        spent_before = tree(pids)
+        for _ in range(int(ETCD_AWAY_S / 5)):
+            time.sleep(5.0)
+            threads.append(sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids))
+        spent = between(spent_before, tree(pids))
+        away = load.end()
+        cluster.etcd.servers[0].start()
+        began = time.monotonic()
+        bench(f"{doors[0].amqp}/new-name", "--durable --count 10 --size 100")
+        back_s = time.monotonic() - began
+    return {
+        "cpu_ratio": away["server_cpu_us"] / before["server_cpu_us"],
+        "threads_grown": threads[-1] - threads[0],
+        "changes_after_s": back_s,
+        "accepted_max_ms": away["accepted_after_us"]["max"] / 1e3,
+        "cpu_percent": 100 * spent.total_s / ETCD_AWAY_S,
+    }
+
+
+# --- several of each ---------------------------------------------------------------------------------------
+
+
+def measure_spread(place: Workplace) -> Figures:
+    """CPU per message over two shards and two frontends to that of one each, in turns on one machine."""
+    flags = "--durable --duration 6s --size 100 --backlog 20000"
+    one: list[float] = []
+    two: list[float] = []
+    rates: list[float] = []
+    small = Cluster(Path(place.scratch) / "one")
+    large = Cluster(Path(place.scratch) / "two")
+    for each in (small, large):
+        each.directory.mkdir()
+    with small, large:
+        shard, door = small.shard(), small.frontend()
+        shards, doors = [large.shard(), large.shard()], [large.frontend(), large.frontend()]
+        small.start()
+        large.start()
+        for _ in range(3):
+            value = bench(
+                f"{door.amqp}/q", f"{flags} --queues 4 --senders 4 --receivers 4", (shard.pid, door.pid)
+            )
+            one.append(value["server_cpu_us"])
+            pids = tuple(node.pid for node in (*shards, *doors))
+            half = f"{flags} --queues 4 --senders 4 --receivers 4"
+            spent, began = tree(pids), time.monotonic()
+            sides = [
+                Side(lambda at=at, half=half: bench(f"{at.amqp}/q{at.name[-1]}", half))  # type: ignore[misc]
+                for at in doors
+            ]
+            values = [side.end() for side in sides]
+            used = between(spent, tree(pids)).total_s
+            two.append(1e6 * used / sum(each["received"] for each in values))
+            rates.append(sum(each["received_per_s"] for each in values))
+            place.say(f"{one[-1]:.2f} and {two[-1]:.2f} µs in {time.monotonic() - began:.0f} s")
+    one.sort()
+    two.sort()
+    return {
+        "ratio": two[len(two) // 2] / one[len(one) // 2],
+        "one_each_cpu_us": one[len(one) // 2],
+        "two_each_cpu_us": two[len(two) // 2],
+        "received_per_s": max(rates),
+    }
+
+
+ETCD: Final = "etcd, and: lightrail shard --etcd …, lightrail frontend --etcd …, lightrail gateway --etcd …"
+ROWS = (
+    Row(
+        "move-pause",
+        f"a queue with {STORED:,} stored messages moves under {RATE:,} messages/s, durable: the pause of its "
+        f"senders, p99 of {MOVES} moves",
+        (ETCD, f"lightrail bench --durable --rate {RATE}", "POST /!moves    (back and forth)"),
+        (Limit("pause_p99_ms", 250, "ms"),),
+        measure_pause,
+    ),
+    Row(
+        "rebalance",
+        f"{QUEUES:,} small queues from 2 to 4 shards: time, largest load to mean, moves that a second run "
+        "proposes",
+        (ETCD, "lightrail-admin rebalance", "lightrail-admin rebalance --dry-run"),
+        (
+            Limit("rebalance_s", 60, "s"),
+            Limit("largest_to_mean", 1.1, "times"),
+            Limit("second_run_moves", 0, "moves"),
+        ),
+        measure_rebalance,
+    ),
+    Row(
+        "shard-back",
+        "kill -9 of a shard with 100,000 messages, started again: until a new message is stored and received",
+        (ETCD, "kill -9 …", "lightrail shard --etcd …"),
+        (Limit("serves_after_s", 3, "s"),),
+        measure_return,
+    ),
+    Row(
+        "etcd-away",
+        f"etcd gone for {ETCD_AWAY_S:.0f} s under load: CPU per message to before, threads, changes when it "
+        "is back",
+        (ETCD, "kill -9 …    (etcd)", "lightrail bench --durable --rate 2000"),
+        (
+            Limit("cpu_ratio", 1.1, "times"),
+            Limit("threads_grown", 0, "threads"),
+            Limit("changes_after_s", 10, "s"),
+        ),
+        measure_etcd,
+    ),
+    Row(
+        "two-by-two",
+        "2 shards and 2 frontends to one each, durable: CPU per message",
+        (ETCD, "lightrail bench --durable --queues 4 --senders 4 --receivers 4    (at each frontend)"),
+        (Limit("ratio", 1.15, "times"),),
+        measure_spread,
+    ),
+)

@@ -39,6 +39,8 @@ STOP_S = 1.5
 """A pause after which nobody has given up on anybody."""
 LONG_STOP_S = 14.0
 """Longer than a peer may be silent, a lease lasts, and a source waits before it wants its queue back."""
+BUSY = 25_000.0
+"""Messages per second that keep two processors busy; a test without a rate sends as fast as it can."""
 CALM_S = 3.0
 """How long processes are watched before something happens."""
 AWAY_S = 8.0
@@ -108,7 +110,7 @@ def storm(
 
 @pytest.mark.parametrize("party", PARTIES)
 def test_a_party_of_a_move_dies_or_stands_still(tmp_path: Path, party: str) -> None:
-    with ClusterScene(tmp_path, strict=party != "frontend") as scene:
+    with ClusterScene(tmp_path, strict=party != "frontend", rate=BUSY) as scene:
         storm(scene, party, KILLS[party], STOPS[party], STOP_S)
 
 

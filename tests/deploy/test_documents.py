@@ -11,6 +11,7 @@ import pytest
 
 from lightrail.bench import options
 from lightrail.cli import admin, main
+from lightrail.model import limits
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -22,6 +23,9 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 MENTIONED = re.compile(r"\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?:md|py|yml|yaml|json|bin)\b")
 INLINE = re.compile(r"`(lightrail(?:-admin)?) ([^`\n]*)`")
+MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
+LIMIT = re.compile(r"\blimits\.([A-Z_]+)")
+SOURCES = ("lightrail", "tests", "scripts", "examples")
 FOREIGN = re.compile(r"[a-z]+:")
 INDEX = ROOT / "docs" / "operate" / "README.md"
 THROUGH_COMPOSE = re.compile(r"docker compose run --rm admin ")
@@ -83,6 +87,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_every_page_that_is_named_in_passing_is_there(page: Path) -> None:
     assert not [each for each in MENTIONED.findall(page.read_text()) if not (ROOT / each).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_modules_and_limits_that_it_names_are_there(page: Path) -> None:
+    text = page.read_text()
+    files = [f"/{path.relative_to(ROOT)}" for top in SOURCES for path in (ROOT / top).rglob("*.py")]
+    unknown = [each for each in MODULE.findall(text) if not any(file.endswith(f"/{each}") for file in files)]
+    unknown += [each for each in LIMIT.findall(text) if not hasattr(limits, each)]
+    assert not unknown
 
 
 PARSERS = {"lightrail": main._parser, "lightrail-admin": admin._parser}

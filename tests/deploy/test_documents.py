@@ -11,6 +11,7 @@ import pytest
 
 from lightrail.bench import options
 from lightrail.cli import admin, main
+from lightrail.gateway import app
 from lightrail.model import limits
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ MENTIONED = re.compile(r"\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?
 INLINE = re.compile(r"`(lightrail(?:-admin)?) ([^`\n]*)`")
 MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 LIMIT = re.compile(r"\blimits\.([A-Z_]+)")
+PART = re.compile(r"/(![a-z]+(?:\.json)?)")
 SOURCES = ("lightrail", "tests", "scripts", "examples")
 FOREIGN = re.compile(r"[a-z]+:")
 INDEX = ROOT / "docs" / "operate" / "README.md"
@@ -137,6 +139,12 @@ def refuse(parser: argparse.ArgumentParser, message: str) -> NoReturn:
     if "are required" in message:
         raise Incomplete(message)
     raise AssertionError(f"{parser.prog}: {message}")
+
+
+def test_the_parts_of_the_gateway_are_those_of_the_documents() -> None:
+    there = {part for part, _ in (*app.NAMED, *app.ROOT) if part.startswith("!")}
+    named = {part for page in PAGES for part in PART.findall(page.read_text())}
+    assert named - {"!ui"} == there
 
 
 def test_the_index_of_operating_has_every_page() -> None:

@@ -96,7 +96,7 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
 def measure_pause(place: Workplace) -> Figures:
     """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer.
 
-    A receiver takes some of the messages meanwhile, the others stay, and at the end their number must be right.
+    A receiver takes some of the messages meanwhile, the others stay; at the end their number must be right.
     """
     cluster, _, doors, gateway = cluster_of(place, 2, 1)
     with cluster:

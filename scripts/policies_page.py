@@ -24,7 +24,8 @@ are RFC 3339 in UTC. A policy is kept as it was given; a field that was left out
 | `router` | gives messages on to its subscribers |
 
 A field changes with `PUT /NAME/!policy` (or `lightrail-admin names set`). It holds within 50 ms, under open links
-too, and for every attach and HTTP request that begins after the answer.
+too, and for every attach and HTTP request that begins after the answer; in a cluster that is so at the process
+that answered, and a millisecond or so later at the others.
 """
 TABLE = "\n| field | values | default | |\n|---|---|---|---|\n"
 SECTIONS = (

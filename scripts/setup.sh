@@ -92,6 +92,7 @@ missing_packages() {
         command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$missing prometheus"
         command -v etcd >/dev/null || missing="$missing etcd-server"
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
+        PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || missing="$missing iproute2"
     fi
     if [ "$goal" = test ] && [ -f $interop/package.json ]; then
         command -v node >/dev/null || missing="$missing nodejs"

@@ -45,7 +45,7 @@ def check_disk(shard: int, known: ShardSet | None, disk: str | None, directory: 
     raise MemberRefused(
         f"{SHARD_SETS}{shard} was made by disk {known.disk}, this directory ({directory}) {found}: "
         f"an empty disk under an old name, without the messages of shard {shard}. Give it the old directory, "
-        f"or remove the shard first with `lightrail-admin shard remove {shard}`"
+        f"or, where that is lost for good, `lightrail-admin shard forget-disk {shard}` gives up its messages"
     )
 
 

@@ -306,7 +306,7 @@ MOVE_THROTTLE_MAX: Final = 1 << 40
 """Bytes per second that a throttled move may be given."""
 PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
-PLAN_SAMPLE_S_MAX: Final = 60
+PLAN_SAMPLE_S_MAX: Final = 10
 """Seconds over which a plan may count messages."""
 
 # --- etcd ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from tests.support.http_client import Http
 
 STORED: Final = 1_000_000
 RATE: Final = 10_000
+TAKEN: Final = 500
+"""Messages per second that a receiver takes meanwhile."""
 MOVES: Final = 10
 QUEUES: Final = 1_000
 ETCD_AWAY_S: Final = 60.0
@@ -92,39 +94,56 @@ def move(http: Http, queue: str, to: int) -> dict[str, Any]:
 
 
 def measure_pause(place: Workplace) -> Figures:
-    """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer."""
+    """One queue goes back and forth under load; the pause is the longest wait of a sender for an answer.
+
+    A receiver takes some of the messages meanwhile, the others stay; at the end their number must be right.
+    """
     cluster, _, doors, gateway = cluster_of(place, 2, 1)
     with cluster:
         cluster.start()
         url = f"{doors[0].amqp}/moving"
-        bench(url, f"--durable --send-only --count {STORED} --size 100")
+        sent = bench(url, f"--durable --send-only --count {STORED} --size 100")["accepted"]
         place.say(f"{STORED:,} messages are stored")
+        taker = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.taker", doors[0].amqp, "moving", str(TAKEN)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
         pauses: list[float] = []
         inside: list[float] = []
-        calm: list[float] = []
-        copied: list[float] = []
+        took: list[float] = []
+        flags = f"--durable --rate {RATE} --duration 8s --size 100 --send-only"
+        calm = bench(url, flags)
+        sent += calm["accepted"]
         with Http(gateway.served) as http:
             for number in range(MOVES):
-                flags = f"--durable --rate {RATE} --duration 8s --size 100"
-                load = Side(lambda flags=flags: bench(url, flags))  # type: ignore[misc]
+                load = Side(lambda: bench(url, flags))
                 time.sleep(3.0)
                 began = time.monotonic()
                 ended = move(http, "moving", 1 - shard_of(http, "moving"))
-                copied.append(time.monotonic() - began)
+                took.append(time.monotonic() - began)
                 value = load.end()
+                sent += value["accepted"]
                 pauses.append(value["accepted_after_us"]["max"] / 1e3)
-                calm.append(value["accepted_after_us"]["p50"] / 1e3)
                 inside.append(float(ended["pause_ms"]))
                 place.say(
-                    f"move {number + 1}: {pauses[-1]:.0f} ms, of it {inside[-1]:.0f} ms without an owner"
+                    f"move {number + 1}: {pauses[-1]:.0f} ms, {inside[-1]:.0f} of them without an owner"
                 )
+            said, _ = taker.communicate(b"end", timeout=60)
+            taken = json.loads(said)
+            (row,) = http("GET", "/!queues?prefix=moving&limit=1").json()["queues"]
+            left = int(row["ready"]) + int(row["in_flight"])
+        if left + taken["received"] != sent:
+            raise LoadFailed(f"{sent} were sent and {taken['received']} taken, but {left} are left")
     pauses.sort()
     return {
         "pause_p99_ms": pauses[min(len(pauses) - 1, int(0.99 * len(pauses)))],
         "pause_median_ms": pauses[len(pauses) // 2],
+        "receiver_pause_max_ms": taken["longest_ms"],
         "without_owner_max_ms": max(inside),
-        "move_s": sorted(copied)[len(copied) // 2],
-        "accepted_p50_ms": sorted(calm)[len(calm) // 2],
+        "without_a_move_max_ms": calm["accepted_after_us"]["max"] / 1e3,
+        "move_s": sorted(took)[len(took) // 2],
         "pauses_ms": pauses,
     }
 
@@ -240,9 +259,23 @@ def measure_etcd(place: Workplace) -> Figures:
 # --- several of each ---------------------------------------------------------------------------------------
 
 
+def _spread(doors: list[Node], servers: list[Node]) -> tuple[float, float]:
+    """The same load, half through each of two frontends: CPU of the servers per message, and the rate."""
+    flags = "--durable --duration 6s --size 100 --backlog 20000 --queues 4 --senders 4 --receivers 4"
+    pids = tuple(node.pid for node in servers)
+    before = tree(pids)
+    sides = [
+        Side(lambda url=f"{door.amqp}/half{half}": bench(url, flags))  # type: ignore[misc]
+        for half, door in enumerate(doors)
+    ]
+    values = [side.end() for side in sides]
+    spent = between(before, tree(pids)).total_s
+    received = sum(each["received"] for each in values)
+    return 1e6 * spent / received, sum(each["received_per_s"] for each in values)
+
+
 def measure_spread(place: Workplace) -> Figures:
     """CPU per message over two shards and two frontends to that of one each, in turns on one machine."""
-    flags = "--durable --duration 6s --size 100 --backlog 20000"
     one: list[float] = []
     two: list[float] = []
     rates: list[float] = []
@@ -256,22 +289,11 @@ def measure_spread(place: Workplace) -> Figures:
         small.start()
         large.start()
         for _ in range(3):
-            value = bench(
-                f"{door.amqp}/q", f"{flags} --queues 4 --senders 4 --receivers 4", (shard.pid, door.pid)
-            )
-            one.append(value["server_cpu_us"])
-            pids = tuple(node.pid for node in (*shards, *doors))
-            half = f"{flags} --queues 4 --senders 4 --receivers 4"
-            spent, began = tree(pids), time.monotonic()
-            sides = [
-                Side(lambda at=at, half=half: bench(f"{at.amqp}/q{at.name[-1]}", half))  # type: ignore[misc]
-                for at in doors
-            ]
-            values = [side.end() for side in sides]
-            used = between(spent, tree(pids)).total_s
-            two.append(1e6 * used / sum(each["received"] for each in values))
-            rates.append(sum(each["received_per_s"] for each in values))
-            place.say(f"{one[-1]:.2f} and {two[-1]:.2f} µs in {time.monotonic() - began:.0f} s")
+            one.append(_spread([door, door], [shard, door])[0])
+            spent_us, rate = _spread(doors, [*shards, *doors])
+            two.append(spent_us)
+            rates.append(rate)
+            place.say(f"{one[-1]:.2f} and {two[-1]:.2f} µs")
     one.sort()
     two.sort()
     return {
@@ -288,7 +310,7 @@ ROWS = (
         "move-pause",
         f"a queue with {STORED:,} stored messages moves under {RATE:,} messages/s, durable: the pause of its "
         f"senders, p99 of {MOVES} moves",
-        (ETCD, f"lightrail bench --durable --rate {RATE}", "POST /!moves    (back and forth)"),
+        (ETCD, f"lightrail bench --durable --send-only --rate {RATE}", "POST /!moves    (back and forth)"),
         (Limit("pause_p99_ms", 250, "ms"),),
         measure_pause,
     ),

@@ -40,7 +40,7 @@ def test_a_shard_is_refused_under_a_number_that_is_not_its_own(tmp_path: Path) -
         said = refused(cluster.shard("--id", "0"))
         assert f"shardsets/0 was made by disk {disk}, this directory" in said
         assert "is empty: an empty disk under an old name" in said
-        assert "lightrail-admin shard remove 0" in said
+        assert "lightrail-admin shard forget-disk 0" in said
 
         # The right number and the wrong disk: the messages of somebody else.
         other = cluster.shard()

@@ -307,6 +307,9 @@ MOVE_THROTTLE_MAX: Final = 1 << 40
 PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
 PLAN_SAMPLE_S_MAX: Final = 10
+SHARD_QUEUES_SHOWN_MAX: Final = 1_000
+"""Queues that are named when a shard is removed with them."""
+PLAN_SAMPLE_S_MAX: Final = 60
 """Seconds over which a plan may count messages."""
 
 # --- etcd ---------------------------------------------------------------------------------------------------
@@ -352,6 +355,10 @@ MOVE_AGAIN_MS: Final = 100
 """Before a step of a move is tried again that found a shard or the coordinator away; it doubles."""
 MOVE_AGAIN_MS_MAX: Final = 2_000
 """Longest such pause; also between two attempts of a sealed source to win its queue back."""
+MOVE_THROTTLED_CHUNK_BYTES_MIN: Final = 64 * 1024
+"""Of a copy with a throttle: smaller answers would have it catch up with a busy queue never."""
+MOVE_THROTTLE_LOOK_S: Final = 0.25
+"""How often a copy that waits for its throttle looks whether it is still wanted."""
 MOVE_SOURCE_IDLE_MS: Final = 5_000
 """How long a way to another shard is kept that no move uses."""
 MOVES_SHOWN_MS: Final = 600_000

@@ -1,4 +1,4 @@
-"""The gateway's handlers of shards and moves over a coordinator in memory and shards that only give figures."""
+"""The gateway's handlers of shards and moves over a coordinator in memory; shards only give figures."""
 
 import asyncio
 import json

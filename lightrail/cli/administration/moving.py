@@ -41,6 +41,11 @@ class Watching:
         """What became of the moves that were watched; one that nobody reports any more has only its name."""
         return [self._ended.get(queue, {"queue": queue}) for queue in sorted(self._wanted | self._seen)]
 
+    @property
+    def unknown(self) -> list[str]:
+        """Queues whose moves are over as far as is known, and of which no shard has said how."""
+        return sorted((self._wanted | self._seen) - self._ended.keys())
+
     def look(self, state: Mapping[str, Any]) -> bool:
         """Takes in an answer of /!moves; whether something is still under way."""
         running: Sequence[dict[str, Any]] = state["moves"]

@@ -16,6 +16,7 @@ from lightrail.model import limits, units
 POLL_S: Final = 0.2
 AWAY_S: Final = 60.0
 """How long the progress of moves is asked for in vain before the command ends; the moves go on anyhow."""
+SAID_S: Final = 3.0
 MOVES_SHOWN: Final = 20
 LOST_SHOWN: Final = 1_000
 
@@ -159,6 +160,11 @@ def _watch(client: Client, watching: Watching) -> None:
     try:
         while watching.look(_ask(client)):
             time.sleep(POLL_S)
+        # The shard that got a queue may say a moment later how that went.
+        until_s = time.monotonic() + SAID_S
+        while watching.unknown and time.monotonic() < until_s:
+            time.sleep(POLL_S)
+            watching.look(_ask(client))
     except KeyboardInterrupt:
         raise Refused(
             "the moves go on; `lightrail-admin rebalance` shows them again, --cancel calls them off"

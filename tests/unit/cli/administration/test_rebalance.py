@@ -23,6 +23,7 @@ PLAN = {"format": 1, "kind": "lightrail-plan", "moves": [MOVE], "shards": [SHARD
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
     monkeypatch.setattr(rebalance, "POLL_S", 0.001)
+    monkeypatch.setattr(rebalance, "SAID_S", 0.01)
     with FakeGateway() as running:
         running.answers["GET", "/!plan"] = (200, {}, PLAN)
         running.answers["GET", "/!moves"] = NO_MOVES
@@ -170,7 +171,7 @@ def test_a_plan_that_the_gateway_refuses_is_said_in_its_words(
 
 
 def test_moves_are_watched_to_their_end(gateway: FakeGateway, capsys: Output) -> None:
-    gateway.answers["GET", "/!moves"] = looks(([under_way()], []), ([], [ended()]))
+    gateway.answers["GET", "/!moves"] = looks(([under_way()], []), ([], []), ([], [ended()]))
     assert run(gateway, "rebalance") == 0
     assert "1 queue moved; the longest pause was 7 ms" in capsys.readouterr().out
     gateway.answers["GET", "/!moves"] = looks(([under_way()], []), ([], [ended()]))

@@ -22,6 +22,8 @@ from lightrail.gateway.errors import Problem
 from lightrail.gateway.loads import Loads
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.service import PLACED
 from lightrail.wire.shards import ShardAway, ShardRefused, State
 
 FORMAT: Final = 1
@@ -53,7 +55,8 @@ async def propose(asked: Asked) -> web.Response:
     map.refresh()
     measured = await loads.measure(map, gateway.shards, sample_s)
     map.refresh()
-    made = _plan(map, measured, _takers(asked) - set(measured.silent), most)
+    asked.directory.refresh()
+    made = _plan(map, asked.directory, measured, _takers(asked) - set(measured.silent), most)
     return web.json_response(
         {
             "format": FORMAT,
@@ -77,7 +80,7 @@ async def propose(asked: Asked) -> web.Response:
     )
 
 
-def _plan(map: Map, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
+def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
     """What can be moved now, from and to shards that answer; the rest counts where it is, or is going.
 
     Args:
@@ -91,6 +94,9 @@ def _plan(map: Map, measured: Loads, takers: AbstractSet[int], most: int) -> Pla
         move = map.moves.get(queue)
         if move is not None:
             fixed[queue] = load._replace(shard=move.to)
+        elif directory.get(queue).role not in PLACED:
+            # Left behind by a name that went: its shard would not know what to copy.
+            fixed[queue] = load
         elif load.shard in takers or load.shard in draining:
             movable[queue] = load
         # A shard that is away, or is unknown, keeps what it has: nobody could copy it now.
@@ -141,7 +147,8 @@ async def begin(asked: Asked) -> web.Response:
     map.refresh()
     cluster = await gateway.coordinator.cluster_id()
     _hold_against(value, map, cluster, skip=skip)
-    wanted, gone = _wanted(value.get("moves"), map, _takers(asked), skip=skip)
+    asked.directory.refresh()
+    wanted, gone = _wanted(asked, value.get("moves"), skip=skip)
     begun = await moves.begin(
         gateway.coordinator, map, wanted, throttle=throttle, now_ms=time.time_ns() // 1_000_000
     )
@@ -186,14 +193,14 @@ def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) 
         )
 
 
-def _wanted(
-    rows: Any, map: Map, takers: AbstractSet[int], *, skip: bool
-) -> tuple[list[tuple[str, int]], list[str]]:
+def _wanted(asked: Asked, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
     """What to move where, and with `skip` the queues that are gone or elsewhere. Raises Problem."""
     if not isinstance(rows, list) or len(rows) > limits.PLAN_MOVES_MAX:
         raise Problem(
             422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
         )
+    map, directory = asked.gateway.map, asked.directory
+    takers = _takers(asked)
     wanted: dict[str, int] = {}
     gone: list[str] = []
     for index, row in enumerate(rows):
@@ -203,6 +210,8 @@ def _wanted(
         queue, source, to = row.get("queue"), row.get("from"), row.get("to")
         # Dead letters move with their queue: NAME/$dlq has no placement of its own.
         placed = map.placements().get(queue) if isinstance(queue, str) else None
+        if isinstance(queue, str) and directory.get(queue).role not in PLACED:
+            placed = None
         if isinstance(queue, str) and skip and (placed is None or source not in (None, placed.shard)):
             gone.append(queue)
             continue
@@ -217,9 +226,9 @@ def _wanted(
                 409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
             )
         if type(to) is not int or to not in takers:
-            known = ", ".join(_texts(takers)) or "none, since none takes queues now"
+            shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
             raise Problem(
-                422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {known}", field=where
+                422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
             )
         wanted[queue] = to
     return list(wanted.items()), gone
@@ -327,6 +336,7 @@ async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
     asking = sorted({*shards.peers, *map.shard_sets})
     answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
     map.refresh()
+    asked.directory.refresh()
     problems = []
     there: dict[str, list[int]] = {}
     for shard, rows in zip(asking, answers, strict=True):
@@ -348,4 +358,10 @@ async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
     for queue, placed in sorted(map.placements().items()):
         if placed.shard not in map.shard_sets:
             problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
+        elif asked.directory.get(queue).role not in PLACED:
+            problems.append(
+                f"{queue} is placed on shard {placed.shard} and has no role: with "
+                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "
+                "and deleted"
+            )
     return problems, len(there)

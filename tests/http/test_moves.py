@@ -256,14 +256,15 @@ def test_a_shard_drains_to_empty_gets_nothing_and_is_revived(http: Http, queues:
         assert http("DELETE", f"/{name}/!head").body == b"hello"
 
 
-def test_what_is_placed_without_being_there_moves_as_well(broker: Broker, http: Http, queues: Queues) -> None:
-    """A placement can be left behind by a name that went; no drain waits for it."""
+def test_a_place_that_was_left_behind_by_a_name_is_found_and_given_back(broker: Broker, http: Http) -> None:
     write(broker, "ghost", Placed.encode(1, 1))
     wait.until(lambda: where(http, "ghost") == 1, "the gateway has heard of it")
-    begin(http, "ghost")
-    settled(http)
-    assert where(http, "ghost") == 2
-    write(broker, "ghost", None)
+    (problem,) = http("GET", "/!verify").json()["problems"]
+    assert problem.startswith("ghost is placed on shard 1 and has no role: ")
+    assert http("POST", "/!moves", {"moves": [{"queue": "ghost", "to": 2}]}).status == 422
+    assert http("POST", "/ghost", {"role": "queue"}).status == 201
+    assert http("DELETE", "/ghost/!policy").status == 204
+    assert http("GET", "/!verify").json()["problems"] == []
 
 
 def test_verify_finds_a_queue_that_is_placed_on_a_shard_which_is_none(broker: Broker, http: Http) -> None:

@@ -15,7 +15,9 @@ from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Mem
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
+from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import NAMES, Name
 from lightrail.namespace.rights import ANYBODY, Caller
 from lightrail.shard.requests import COLUMNS
 from lightrail.wire.messages import Answer
@@ -80,6 +82,7 @@ class MoveScene:
     async def place(self, shard: int, *queues: str, there: bool = True) -> None:
         for queue in queues:
             await self.put(PLACEMENT + queue, Placed.encode(shard, 1))
+            await self.put(NAMES + queue, Name(queue, Policy(Role.QUEUE, {}), 0, 0, 0, 0).to_value())
             if there:
                 self.peers[shard].has(queue)
 

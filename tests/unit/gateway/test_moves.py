@@ -111,6 +111,15 @@ def test_a_shard_that_drains_loses_everything_and_gets_nothing() -> None:
     with_scene(check)
 
 
+def test_a_place_without_a_name_is_not_moved() -> None:
+    async def check(scene: MoveScene) -> None:
+        for queue in MANY:
+            await scene.put(PLACEMENT + queue, Placed.encode(0, 1))
+        assert (await proposed(scene))["moves"] == []
+
+    with_scene(check)
+
+
 def test_with_no_shard_that_takes_queues_there_is_no_plan() -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "q")
@@ -239,12 +248,16 @@ def test_verify_says_what_does_not_fit_and_nothing_where_all_does(monkeypatch: p
         assert await scene.ask(moves.verify) == {"queues": 2, "served": 3, "problems": []}
         scene.peers[2].has("a", "stray")
         await scene.put(PLACEMENT + "lost", Placed.encode(9, 1))
+        await scene.put(PLACEMENT + "nameless", Placed.encode(0, 1))
         await scene.move("b", 1, 0)
         found = (await scene.ask(moves.verify))["problems"]
         assert found == [
             "a is placed on shard 0 and served by 0 and 2",
             "stray is served by shard 2 and placed nowhere",
             "lost is placed on shard 9, which is no part of this cluster",
+            "nameless is placed on shard 0 and has no role: with "
+            "`lightrail-admin names set nameless role=queue` it is a queue again, and can be looked into and "
+            "deleted",
             "the move of b from shard 1 to 0 has not ended",
         ]
         scene.peers[1].state = State.GREETING

@@ -307,9 +307,6 @@ MOVE_THROTTLE_MAX: Final = 1 << 40
 PLAN_MOVES_MAX: Final = 100_000
 """Moves in one plan."""
 PLAN_SAMPLE_S_MAX: Final = 10
-SHARD_QUEUES_SHOWN_MAX: Final = 1_000
-"""Queues that are named when a shard is removed with them."""
-PLAN_SAMPLE_S_MAX: Final = 60
 """Seconds over which a plan may count messages."""
 
 # --- etcd ---------------------------------------------------------------------------------------------------

@@ -148,3 +148,62 @@ def test_a_cluster_is_backed_up_and_restored_as_the_page_says(tmp_path: Path) ->
             assert "later" not in http("GET", "/!definitions").json()["names"]
         assert sum(each["queues"] for each in shards(gateway).values()) == len(names)
         assert json.loads(cluster.keys("placement/")["placement/q000"])["epoch"] == 1
+
+
+def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        etcd = cluster.etcd.servers[0]
+        nodes = [cluster.shard("--id", "0"), cluster.shard("--id", "1")]
+        gateway = cluster.gateway()
+        everybody = (*nodes, gateway)
+        cluster.start(*everybody)
+        names = fill(gateway, 2, MESSAGES)
+        (moved,) = [name for name in names if place(cluster, name) == 0]
+        (other,) = [name for name in names if name != moved]
+
+        def copy(to: Path) -> None:
+            for node in nodes:
+                assert node.terminate() == 0
+                shutil.copytree(node.data, to / node.name)
+            assert etcd.control("snapshot", "save", str(to / "etcd.db")).returncode == 0
+            cluster.start(*nodes)
+
+        def restore(etcd_of: Path, shards_of: Path) -> None:
+            for node in everybody:
+                node.kill()
+            etcd.kill()
+            shutil.rmtree(etcd.directory / "data")
+            done = etcd.control(
+                *("snapshot", "restore", str(etcd_of / "etcd.db"), "--data-dir", str(etcd.directory / "data"))
+            )
+            assert done.returncode == 0, done.stderr
+            cluster.etcd.start()
+            for node in nodes:
+                shutil.rmtree(node.data)
+                shutil.copytree(shards_of / node.name, node.data)
+            cluster.start(*everybody)
+            wait.until(lambda: all(each["serving"] for each in shards(gateway).values()), "all serve")
+
+        before, after = tmp_path / "before", tmp_path / "after"
+        copy(before)
+        wait.until(lambda: all(each["serving"] for each in shards(gateway).values()), "all serve")
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"moves": [{"queue": moved, "to": 1}]}))
+        run(gateway, f"lightrail-admin rebalance --plan {plan}")
+        assert place(cluster, moved) == 1
+        copy(after)
+
+        # etcd from before a move, the shards from after it: kept, and not served.
+        restore(before, after)
+        assert kept(gateway, [moved, other]) == [0, MESSAGES]
+        assert f"the coordinator does not say that queue {moved}, which has 2 messages, is" in nodes[1].said()
+        # The shards from before it, etcd from after it: lost.
+        restore(after, before)
+        assert kept(gateway, [moved, other]) == [0, MESSAGES]
+        # Both from after it.
+        restore(after, after)
+        assert kept(gateway, [moved, other]) == [MESSAGES, MESSAGES]
+
+
+def place(cluster: Cluster, queue: str) -> int:
+    return int(json.loads(cluster.keys("placement/")[f"placement/{queue}"])["shard"])

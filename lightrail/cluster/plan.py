@@ -3,13 +3,14 @@
 A load is any number that adds up: the gateway takes one for each queue and its messages per second. A plan
 is made where the largest load is more than TOLERANCE above the mean, and brings it below AIM, so that a
 second run right after proposes nothing although loads are never measured twice the same. Draining shards lose
-all of their queues. Among queues that would serve alike, those with fewer bytes move.
+all of their queues. Among queues that would serve alike, those with fewer bytes move. Each moves once.
 """
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 TOLERANCE: Final = 1.10
@@ -63,6 +64,7 @@ def plan(
     active: AbstractSet[int],
     draining: AbstractSet[int] = frozenset(),
     *,
+    fixed: Mapping[str, QueueLoad] = MappingProxyType({}),
     max_moves: int | None = None,
 ) -> Plan:
     """What to move.
@@ -71,6 +73,7 @@ def plan(
         queues: every queue that may move, by name, with its load (at least 0).
         active: shards that may have queues.
         draining: shards that are to lose all of theirs.
+        fixed: queues that count where they are, or where they are going, and do not move now.
         max_moves: of a plan; what is left is for the next one.
 
     Raises:
@@ -81,24 +84,29 @@ def plan(
         raise ValueError(f"expected queues on shards that are active or draining, found some on {unknown}")
     if not active and queues:
         raise ValueError("no shard is active: start one, or revive one that drains")
-    planner = _Planner(queues, active | draining)
+    planner = _Planner(queues, fixed, active | draining)
     before = dict(planner.sums)
     limit = len(queues) if max_moves is None else max_moves
     planner.empty(draining, active, limit)
     if active:
         planner.level(active, limit)
-    return Plan(planner.moves, before, planner.sums)
+    return Plan(list(planner.moves.values()), before, planner.sums)
 
 
 class _Planner:
-    def __init__(self, queues: Mapping[str, QueueLoad], shards: AbstractSet[int]) -> None:
+    def __init__(
+        self, queues: Mapping[str, QueueLoad], fixed: Mapping[str, QueueLoad], shards: AbstractSet[int]
+    ) -> None:
         self.sums = {shard: Sum() for shard in sorted(shards)}
-        self.moves: list[PlannedMove] = []
+        self.moves: dict[str, PlannedMove] = {}
         self._there: dict[int, list[tuple[float, int, str]]] = {shard: [] for shard in self.sums}
         """By shard: (load, -bytes, queue) of each queue that may still move, rising."""
         for name, (shard, load, bytes) in queues.items():
             self.sums[shard] = self.sums[shard].plus(load, bytes)
             self._there[shard].append((load, -bytes, name))
+        for shard, load, bytes in fixed.values():
+            if shard in self.sums:
+                self.sums[shard] = self.sums[shard].plus(load, bytes)
         for there in self._there.values():
             there.sort()
 
@@ -151,4 +159,8 @@ class _Planner:
         insort(self._there[to], entry)
         self.sums[source] = self.sums[source].plus(load, -negative, -1)
         self.sums[to] = self.sums[to].plus(load, -negative)
-        self.moves.append(PlannedMove(name, source, to, load, -negative))
+        # One that has been chosen before goes there directly, or stays where it was after all.
+        before = self.moves.pop(name, None)
+        origin = source if before is None else before.source
+        if origin != to:
+            self.moves[name] = PlannedMove(name, origin, to, load, -negative)

@@ -89,7 +89,7 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
     ("!shards", 0): {"GET": shard_sets.list_all},
-    ("!shards", 1): {"PUT": shard_sets.change, "DELETE": shard_sets.remove},
+    ("!shards", 1): {"GET": shard_sets.show, "PUT": shard_sets.change, "DELETE": shard_sets.remove},
     ("!plan", 0): {"GET": moves.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
     ("!verify", 0): {"GET": moves.verify},

@@ -28,7 +28,7 @@ class Loads(NamedTuple):
     queues: dict[str, QueueLoad]
     """Every queue that is placed, its dead letters counted with it."""
     silent: list[int]
-    """Shards that did not answer: their queues count as idle."""
+    """Shards that did not answer: their queues count as idle, and nothing moves from or to them."""
 
 
 async def measure(map: Map, shards: Shards, sample_s: float) -> Loads:
@@ -51,7 +51,7 @@ async def measure(map: Map, shards: Shards, sample_s: float) -> Loads:
 
 
 async def _look(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
-    wanted = {placed.shard for placed in map.placements().values()}
+    wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_sets)
     found: dict[str, _Row] = {}
     silent: list[int] = []
     for shard, rows in zip(

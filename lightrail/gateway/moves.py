@@ -6,7 +6,8 @@ this gateway may go away meanwhile.
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,15 +19,20 @@ from lightrail.cluster.plan import Plan, QueueLoad, Sum, plan
 from lightrail.gateway import loads
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
+from lightrail.gateway.loads import Loads
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits
-from lightrail.wire.shards import ShardAway, ShardRefused
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.service import PLACED
+from lightrail.wire.shards import ShardAway, ShardRefused, State
 
 FORMAT: Final = 1
 """Version of the format of plans."""
 KIND: Final = "lightrail-plan"
 SAMPLE_S: Final = 1.0
 """Over how many seconds messages are counted, where nobody says."""
+VERIFY_AGAIN_S: Final = 0.5
+"""Processes hear of what was moved within a tenth of this."""
 MEMBERS: Final = (
     "format",
     "kind",
@@ -49,7 +55,8 @@ async def propose(asked: Asked) -> web.Response:
     map.refresh()
     measured = await loads.measure(map, gateway.shards, sample_s)
     map.refresh()
-    made = _plan(map, measured.queues, most)
+    asked.directory.refresh()
+    made = _plan(map, asked.directory, measured, _takers(asked) - set(measured.silent), most)
     return web.json_response(
         {
             "format": FORMAT,
@@ -73,14 +80,28 @@ async def propose(asked: Asked) -> web.Response:
     )
 
 
-def _plan(map: Map, queues: Mapping[str, QueueLoad], most: int) -> Plan:
-    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"}
-    takers = set(map.takers())
-    # A shard that is away keeps what it has, and its queues can't be copied now.
-    there = {queue: each for queue, each in queues.items() if each.shard in takers | draining}
-    movable = {queue: each for queue, each in there.items() if queue not in map.moves}
+def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
+    """What can be moved now, from and to shards that answer; the rest counts where it is, or is going.
+
+    Args:
+        takers: shards that may be given queues, and answer.
+    """
+    silent = set(measured.silent)
+    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
+    movable: dict[str, QueueLoad] = {}
+    fixed: dict[str, QueueLoad] = {}
+    for queue, load in measured.queues.items():
+        move = map.moves.get(queue)
+        if move is not None:
+            fixed[queue] = load._replace(shard=move.to)
+        elif directory.get(queue).role not in PLACED:
+            # Left behind by a name that went: its shard would not know what to copy.
+            fixed[queue] = load
+        elif load.shard in takers or load.shard in draining:
+            movable[queue] = load
+        # A shard that is away, or is unknown, keeps what it has: nobody could copy it now.
     try:
-        return plan(movable, takers, draining - takers, max_moves=most)
+        return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
     except ValueError as error:
         raise Problem(409, str(error)) from None
 
@@ -97,21 +118,37 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
     return rows
 
 
+def _takers(asked: Asked) -> set[int]:
+    """Active shards that answer this gateway: what is registered may have died since."""
+    peers = asked.gateway.shards.peers
+    return {
+        each.id
+        for each in asked.gateway.map.shard_sets.values()
+        if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
+    }
+
+
 def placement_revision(map: Map) -> int:
     """Rises with every queue that is placed or moved: a plan that was made before does not hold any more."""
     return max((placed.revision for placed in map.placements().values()), default=0)
 
 
 async def begin(asked: Asked) -> web.Response:
-    """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and what began."""
+    """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and what began.
+
+    With ?skip=true moves of queues that are gone or elsewhere by now are left out, and not refused.
+    """
     asked.manager()
     gateway = asked.gateway
     throttle = asked.whole("throttle", 0, 0, limits.MOVE_THROTTLE_MAX)
+    skip = asked.flag("skip")
     value = await asked.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
     map = gateway.map
     map.refresh()
-    await _hold_against(value, map, gateway.coordinator.cluster_id())
-    wanted = _wanted(value.get("moves"), map)
+    cluster = await gateway.coordinator.cluster_id()
+    _hold_against(value, map, cluster, skip=skip)
+    asked.directory.refresh()
+    wanted, gone = _wanted(asked, value.get("moves"), skip=skip)
     begun = await moves.begin(
         gateway.coordinator, map, wanted, throttle=throttle, now_ms=time.time_ns() // 1_000_000
     )
@@ -119,65 +156,82 @@ async def begin(asked: Asked) -> web.Response:
     return web.json_response(
         {
             "begun": [{"queue": move.queue, "from": move.source, "to": move.to} for move in begun],
-            "left_out": [queue for queue, _ in wanted if queue not in names],
+            "left_out": gone + [queue for queue, _ in wanted if queue not in names],
         },
         status=202,
     )
 
 
-async def _hold_against(value: dict[str, Any], map: Map, cluster: Any) -> None:
+def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) -> None:
     """Refuses a plan that was made for something else than what is there."""
-    for key, expected in (("format", FORMAT), ("kind", KIND), ("cluster", await cluster)):
+    for key, expected in (("format", FORMAT), ("kind", KIND), ("cluster", cluster)):
         found = value.get(key, expected)
         if found != expected:
             raise Problem(
                 422,
                 f"{key} is {str(found)[:80]!a}; expected {expected!r}",
                 field=key,
-                found=found,
+                found=str(found)[:80],
                 allowed=expected,
             )
     revision = value.get("placement_revision")
+    if revision is not None and type(revision) is not int:
+        raise Problem(
+            422,
+            f"placement_revision is {str(revision)[:40]!a}; expected a whole number or null",
+            field="placement_revision",
+        )
     current = placement_revision(map)
-    if revision is not None and revision != current:
+    if revision is not None and revision != current and not skip:
         raise Problem(
             409,
-            f"the plan was made for placement revision {str(revision)[:40]}, and it is {current} by now: "
-            "queues were placed or moved since; make a new plan",
+            f"the plan was made for placement revision {revision}, and it is {current} by now: "
+            "queues were placed, moved or dropped since; make a new plan",
             field="placement_revision",
             found=revision,
             allowed=current,
         )
 
 
-def _wanted(rows: Any, map: Map) -> list[tuple[str, int]]:
+def _wanted(asked: Asked, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
+    """What to move where, and with `skip` the queues that are gone or elsewhere. Raises Problem."""
     if not isinstance(rows, list) or len(rows) > limits.PLAN_MOVES_MAX:
         raise Problem(
             422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
         )
-    takers = set(map.takers())
-    wanted: list[tuple[str, int]] = []
+    map, directory = asked.gateway.map, asked.directory
+    takers = _takers(asked)
+    wanted: dict[str, int] = {}
+    gone: list[str] = []
     for index, row in enumerate(rows):
         where = f"moves[{index}]"
         if not isinstance(row, dict):
             raise Problem(422, f"{where} is {str(row)[:80]!a}; expected an object", field=where)
         queue, source, to = row.get("queue"), row.get("from"), row.get("to")
-        placed = map.placed(queue) if isinstance(queue, str) else None
-        if placed is None:
+        # Dead letters move with their queue: NAME/$dlq has no placement of its own.
+        placed = map.placements().get(queue) if isinstance(queue, str) else None
+        if isinstance(queue, str) and directory.get(queue).role not in PLACED:
+            placed = None
+        if isinstance(queue, str) and skip and (placed is None or source not in (None, placed.shard)):
+            gone.append(queue)
+            continue
+        if not isinstance(queue, str) or placed is None:
             raise Problem(
                 422, f"{where}.queue is {str(queue)[:80]!a}; expected a queue that is placed", field=where
             )
+        if queue in wanted:
+            raise Problem(422, f"{where}: {queue[:80]!a} is moved before; expected it once", field=where)
         if source is not None and source != placed.shard:
             raise Problem(
-                409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]}", field=where
+                409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
             )
         if type(to) is not int or to not in takers:
-            known = ", ".join(_texts(takers))
+            shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
             raise Problem(
-                422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {known}", field=where
+                422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
             )
-        wanted.append((str(queue), to))
-    return wanted
+        wanted[queue] = to
+    return list(wanted.items()), gone
 
 
 def _texts(numbers: Iterable[int]) -> list[str]:
@@ -263,28 +317,51 @@ async def cancel(asked: Asked) -> web.Response:
 async def verify(asked: Asked) -> web.Response:
     """GET /!verify: whether every queue is where the placement says, once, and nothing is half moved."""
     asked.manager()
-    gateway = asked.gateway
-    gateway.map.refresh()
+    problems, served = await _look_for_problems(asked)
+    if problems:
+        # A queue that came, went or moved between two shards' answers looks like one: those that last are.
+        await asyncio.sleep(VERIFY_AGAIN_S)
+        again, served = await _look_for_problems(asked)
+        problems = [each for each in problems if each in set(again)]
+    map = asked.gateway.map
+    for move in sorted(map.moves.values(), key=lambda each: each.queue):
+        problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")
+    return web.json_response({"queues": len(map.placements()), "served": served, "problems": problems})
+
+
+async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
+    """What does not fit together, and how many queues are served."""
+    map, shards = asked.gateway.map, asked.gateway.shards
+    map.refresh()
+    asking = sorted({*shards.peers, *map.shard_sets})
+    answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
+    map.refresh()
+    asked.directory.refresh()
+    problems = []
     there: dict[str, list[int]] = {}
-    silent: list[int] = []
-    for shard in sorted(gateway.shards.peers):
-        rows = await loads.rows_of(gateway.shards, shard)
+    for shard, rows in zip(asking, answers, strict=True):
         if rows is None:
-            silent.append(shard)
+            problems.append(
+                f"shard {shard} does not answer: what it has could not be checked; "
+                f"{len(map.queues_of(shard))} queues are placed on it"
+            )
             continue
         for name, _ in rows:
             there.setdefault(name, []).append(shard)
-    gateway.map.refresh()
-    problems = [f"shard {shard} does not answer: what it has could not be checked" for shard in silent]
     for name, found in sorted(there.items()):
-        placed = gateway.map.placed(name)
+        placed = map.placed(name)
+        served = " and ".join(str(each) for each in found)
         if placed is None:
-            problems.append(f"{name} is served by shard {found[0]} and placed nowhere")
+            problems.append(f"{name} is served by shard {served} and placed nowhere")
         elif found != [placed.shard]:
-            served = " and ".join(str(each) for each in found)
             problems.append(f"{name} is placed on shard {placed.shard} and served by {served}")
-    for move in gateway.map.moves.values():
-        problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")
-    return web.json_response(
-        {"queues": len(gateway.map.placements()), "served": len(there), "problems": problems}
-    )
+    for queue, placed in sorted(map.placements().items()):
+        if placed.shard not in map.shard_sets:
+            problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
+        elif asked.directory.get(queue).role not in PLACED:
+            problems.append(
+                f"{queue} is placed on shard {placed.shard} and has no role: with "
+                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "
+                "and deleted"
+            )
+    return problems, len(there)

@@ -364,6 +364,9 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
         ),
     },
     "/!shards/{shard}": {
+        "get": Operation(
+            "readShard", "one of them, with the names of its queues", {200: ("it", _content(_ref("Shard")))}
+        ),
         "put": Operation(
             "changeShard",
             "let a shard drain, or take queues again; with an empty disk: give up the one that it had",
@@ -372,7 +375,10 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             _content(_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
         ),
         "delete": Operation(
-            "removeShard", "forget a shard that has no queues and was stopped", {204: ("done", None)}
+            "removeShard",
+            "forget a shard that has no queues and was stopped",
+            {204: ("done", None)},
+            (_query("lose_queues", FLAG, "true: give its queues up, with their messages"),),
         ),
     },
     "/!plan": {
@@ -410,6 +416,7 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
                     {"type": "integer", "minimum": 0, "maximum": limits.MOVE_THROTTLE_MAX},
                     "bytes per second of each copy; 0 for as fast as it goes",
                 ),
+                _query("skip", FLAG, "true: leave out queues that are gone or elsewhere by now"),
             ),
             _content(_ref("Plan")),
         ),
@@ -606,6 +613,7 @@ def _schemas() -> Object:
                 "registered": FLAG,
                 "serving": FLAG,
                 "queues": WHOLE,
+                "queue_names": {"type": "array", "items": TEXT},
                 "moving_in": WHOLE,
                 "moving_out": WHOLE,
                 "disk": TEXT,

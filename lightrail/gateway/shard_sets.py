@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from lightrail.cluster.coordinator import Conflict, Write
-from lightrail.cluster.map import SHARD_SETS, Map, ShardSet
+from lightrail.cluster import moves
+from lightrail.cluster.coordinator import Conflict, Coordinator, Write
+from lightrail.cluster.map import SHARD_SETS, Map, Move, Placed, ShardSet
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import Problem
 from lightrail.wire.shards import State
@@ -19,14 +20,17 @@ async def list_all(asked: Asked) -> web.Response:
     asked.manager()
     map = asked.gateway.map
     map.refresh()
-    peers = asked.gateway.shards.peers
     return web.json_response(
-        {
-            "shards": [
-                _shown(map, each, id in peers and peers[id].state is State.SERVING)
-                for id, each in sorted(map.shard_sets.items())
-            ]
-        }
+        {"shards": [_serving(asked, each) for _, each in sorted(map.shard_sets.items())]}
+    )
+
+
+async def show(asked: Asked) -> web.Response:
+    """GET /!shards/ID: one of them, with the names of its queues."""
+    asked.manager()
+    found = _found(asked)
+    return web.json_response(
+        _serving(asked, found) | {"queue_names": sorted(asked.gateway.map.queues_of(found.id))}
     )
 
 
@@ -46,14 +50,10 @@ async def change(asked: Asked) -> web.Response:
         )
     map = asked.gateway.map
     found = _found(asked)
-    if state == "draining" and map.takers() == [found.id]:
+    if state == "draining" and found.state == "active" and map.takers() == [found.id]:
         raise Problem(409, f"shard {found.id} is the only one that takes queues: start another first")
     await _write(asked, found, replace(found, state=state).encode())
-    map.refresh()
-    peer = asked.gateway.shards.peers.get(found.id)
-    return web.json_response(
-        _shown(map, map.shard_sets[found.id], peer is not None and peer.state is State.SERVING)
-    )
+    return _answer(asked, found)
 
 
 async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
@@ -65,27 +65,68 @@ async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
     if found.id in map.shards:
         raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
     await _write(asked, found, replace(found, disk="").encode())
+    return _answer(asked, found)
+
+
+def _answer(asked: Asked, changed: ShardSet) -> web.Response:
+    """How a shard is that was changed just now."""
+    map = asked.gateway.map
     map.refresh()
-    return web.json_response(_shown(map, map.shard_sets[found.id], False))
+    return web.json_response(_serving(asked, map.shard_sets.get(changed.id, changed)))
+
+
+def _serving(asked: Asked, found: ShardSet) -> dict[str, Any]:
+    peer = asked.gateway.shards.peers.get(found.id)
+    return _shown(asked.gateway.map, found, peer is not None and peer.state is State.SERVING)
 
 
 async def remove(asked: Asked) -> web.Response:
-    """DELETE /!shards/ID: forgets a shard that has no queues and does not run."""
+    """DELETE /!shards/ID: forgets a shard that has no queues and does not run.
+
+    With ?lose_queues=true its queues are given up with their messages: they are placed anew, empty, when they
+    are used next.
+    """
     asked.manager()
-    map = asked.gateway.map
+    lose = asked.flag("lose_queues")
+    gateway = asked.gateway
+    map = gateway.map
     found = _found(asked)
-    queues = map.queues_of(found.id)
-    if queues:
-        raise Problem(
-            409,
-            f"shard {found.id} has {len(queues)} queues, such as {queues[0]}: drain it first, with "
-            f"`lightrail-admin shard drain {found.id}`",
-        )
     if found.id in map.shards:
         raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
+    queues = map.queues_of(found.id)
+    if queues and not lose:
+        raise Problem(
+            409,
+            f"shard {found.id} has {len(queues)} queues, such as {queues[0]}: start it and drain it with "
+            f"`lightrail-admin shard drain {found.id}`, or, if its disk is lost for good, give them up with "
+            f"`lightrail-admin shard remove {found.id} --lose-queues`",
+        )
+    coming = [move for move in map.moves.values() if move.to == found.id]
+    if coming and not lose:
+        raise Problem(
+            409,
+            f"{len(coming)} queues are on their way to shard {found.id}, such as {coming[0].queue}: call "
+            "them off with `lightrail-admin rebalance --cancel` first",
+        )
+    for move in coming:
+        placed = map.placements().get(move.queue)
+        if placed is not None:
+            await _keep(gateway.coordinator, move, placed)
+    await gateway.coordinator.unplace(queues)
+    map.refresh()
+    if map.queues_of(found.id):
+        raise Problem(409, f"queues came to shard {found.id} just now: look again")
     await _write(asked, found, None)
     map.refresh()
     return web.Response(status=204)
+
+
+async def _keep(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+    """A queue that was to come to a shard which is lost stays at its source."""
+    try:
+        await moves.give_up(coordinator, move, placed)
+    except Conflict:
+        raise Problem(409, f"the move of {move.queue} went on just now: look again") from None
 
 
 def _found(asked: Asked) -> ShardSet:

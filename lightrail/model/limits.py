@@ -354,6 +354,10 @@ MOVE_AGAIN_MS_MAX: Final = 2_000
 """Longest such pause; also between two attempts of a sealed source to win its queue back."""
 MOVE_SOURCE_AGAIN_MS_MAX: Final = 250
 """Longest pause before a source is asked again that is away: its queue may be sealed, and waits for us."""
+MOVE_THROTTLED_CHUNK_BYTES_MIN: Final = 64 * 1024
+"""Of a copy with a throttle: smaller answers would have it catch up with a busy queue never."""
+MOVE_THROTTLE_LOOK_S: Final = 0.25
+"""How often a copy that waits for its throttle looks whether it is still wanted."""
 MOVE_SOURCE_IDLE_MS: Final = 5_000
 """How long a way to another shard is kept that no move uses."""
 MOVES_SHOWN_MS: Final = 600_000

@@ -1,4 +1,4 @@
-"""The check of a push's signature as docs/operate/couriers.md has it, so that the page can't be wrong."""
+"""Pages of docs/operate as tests read them: their commands, and the check of a push of couriers.md."""
 
 import re
 from collections.abc import Callable
@@ -18,3 +18,15 @@ def checker() -> Callable[..., bool]:
 
 
 is_genuine = checker()
+
+
+OPERATE = PAGE.parent
+
+
+def commands(page: str, heading: str = "") -> list[str]:
+    """Command lines of a page of docs/operate in their order, of one of its parts where that is said."""
+    text = (OPERATE / page).read_text()
+    if heading:
+        ((text),) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^ *```(?:sh)?\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return [line.strip() for block in blocks for line in block.splitlines() if line.strip()]

@@ -1,14 +1,17 @@
 """Moving: the progress of moves, a bar each on a terminal, plain lines now and then without one."""
 
+import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-PHASES: Final = ("waiting", "copy", "catch up", "freeze", "switch")
+from lightrail.cli.administration.output import printable
+
 BARS_MAX: Final = 12
 """Moves that are drawn at a time; the others are counted."""
 BAR: Final = 20
+ERROR_SHOWN: Final = 60
 PLAIN_EVERY_S: Final = 2.0
 
 
@@ -16,11 +19,12 @@ class Watching:
     """Looks at what the gateway says of moves, draws it, and remembers how they ended.
 
     Args:
-        begun: queues whose moves we asked for; others that are under way are watched as well.
+        before: moves that had ended when this began; they are passed over.
     """
 
-    def __init__(self, begun: set[str], out: TextIO | None = None) -> None:
-        self._wanted = set(begun)
+    def __init__(self, before: Iterable[Mapping[str, Any]] = (), out: TextIO | None = None) -> None:
+        self._before = {_key(each) for each in before}
+        self._wanted: set[str] = set()
         self._seen: set[str] = set()
         self._ended: dict[str, dict[str, Any]] = {}
         self._out = out or sys.stderr
@@ -28,10 +32,19 @@ class Watching:
         self._drawn = 0
         self._said_s = time.monotonic()
 
+    def expect(self, queues: Iterable[str]) -> None:
+        """Moves that we asked for; others that are under way are watched as well."""
+        self._wanted |= set(queues)
+
     @property
     def ended(self) -> list[dict[str, Any]]:
         """What became of the moves that were watched; one that nobody reports any more has only its name."""
         return [self._ended.get(queue, {"queue": queue}) for queue in sorted(self._wanted | self._seen)]
+
+    @property
+    def unknown(self) -> list[str]:
+        """Queues whose moves are over as far as is known, and of which no shard has said how."""
+        return sorted((self._wanted | self._seen) - self._ended.keys())
 
     def look(self, state: Mapping[str, Any]) -> bool:
         """Takes in an answer of /!moves; whether something is still under way."""
@@ -39,7 +52,7 @@ class Watching:
         self._seen |= {move["queue"] for move in running}
         watched = self._wanted | self._seen
         for each in state["ended"]:
-            if each["queue"] in watched:
+            if each["queue"] in watched and _key(each) not in self._before:
                 self._ended[each["queue"]] = each
         self._show(running)
         return bool(running)
@@ -58,13 +71,19 @@ class Watching:
                 print(
                     f"{done:,} of {total:,} queues moved, {len(active)} under way", file=self._out, flush=True
                 )
+                for move in [move for move in running if move.get("error")][:1]:
+                    print(printable(f"{move['queue']} waits: {move['error']}"), file=self._out, flush=True)
             return
         self._clear()
-        lines = [_bar(move) for move in active[:BARS_MAX]]
+        # A line that wraps would be two to take away.
+        width = shutil.get_terminal_size().columns - 1
+        # Those that wait for a shard or for etcd are shown with what they wait for.
+        drawn = [*active, *(move for move in running if move["phase"] == "waiting" and move.get("error"))]
+        lines = [_bar(move) for move in drawn[:BARS_MAX]]
         if running:
             lines.append(f"{done:,} of {total:,} queues moved, {len(running) - len(active):,} wait")
         for line in lines:
-            print(f"{line}\x1b[K", file=self._out)
+            print(f"{line[:width]}\x1b[K", file=self._out)
         self._out.flush()
         self._drawn = len(lines)
 
@@ -81,10 +100,15 @@ def _bar(move: Mapping[str, Any]) -> str:
         part = 1.0
     bar = "█" * round(part * BAR)
     copied = megabytes(int(move.get("bytes") or 0))
-    return (
+    error = f" ({move['error']})"[:ERROR_SHOWN] if move.get("error") else ""
+    return printable(
         f"{bar:░<{BAR}} {part:4.0%} {move['phase']:<8} {move['queue'][:40]} "
-        f"{move['from']} → {move['to']} {copied}"
+        f"{move['from']} → {move['to']} {copied}{error}"
     )
+
+
+def _key(ended: Mapping[str, Any]) -> tuple[Any, ...]:
+    return ended["queue"], ended.get("to"), ended.get("ended_ms")
 
 
 def megabytes(size: int) -> str:

@@ -51,7 +51,17 @@ def _cell(value: Any) -> str:
             return f"{value:,.2f}"
         case list() | dict():
             return json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else "�" for c in str(value))
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal: names are other people's."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def counted(count: int, what: str) -> str:
+    """``1 queue``, ``1,200 queues``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 class Progress:

@@ -281,6 +281,7 @@ class Mover:
             progress.phase = SWITCH
             await self._commit(move, placed)
             self._counts.moves_in += 1
+            progress.error = ""
             return
         source = self._sources.take(move.source)
         try:
@@ -328,25 +329,36 @@ class Mover:
         """Asks for everything, until what came meanwhile fits one answer."""
         began_s, began_bytes = self._now_ms() / 1000, progress.bytes
         progress.phase = COPY
+        # About a second's worth: a slow copy is slow, and not bursts with long pauses.
+        worth = min(max(move.throttle, limits.MOVE_THROTTLED_CHUNK_BYTES_MIN), limits.MOVE_CHUNK_BYTES)
+        small = {"bytes": worth} if move.throttle else {}
         while True:
             pieces = 0
             for name in (move.queue, rules.dead_letter_name(move.queue)):
                 more = True
                 while more:
                     self._still_wanted(move, arrival)
-                    more = await self._piece(source, move.epoch, arrival, name, progress)
+                    more = await self._piece(source, move.epoch, arrival, name, progress, **small)
                     pieces += 1
                     # What came is on disk before more is asked for: nothing piles up here.
                     await self._synced()
                     if move.throttle:
                         due_s = began_s + (progress.bytes - began_bytes) / move.throttle
-                        await self._sleep(max(0.0, due_s - self._now_ms() / 1000))
+                        await self._until(due_s, move, arrival)
             if pieces <= 2:
                 return
             progress.phase = CATCH_UP
 
+    async def _until(self, due_s: float, move: Move, arrival: Arrival) -> None:
+        """Waits as the throttle asks for; a move that was cancelled meanwhile does not wait on."""
+        while (left_s := due_s - self._now_ms() / 1000) > 0:
+            await self._sleep(min(left_s, limits.MOVE_THROTTLE_LOOK_S))
+            self._still_wanted(move, arrival)
+
     def _still_wanted(self, move: Move, arrival: Arrival) -> None:
-        if move.queue not in self._places.moves:
+        wanted = self._places.moves.get(move.queue)
+        if wanted is None or wanted.to != move.to or wanted.asked_ms != move.asked_ms:
+            # Cancelled; perhaps asked for anew since, with another throttle.
             raise Over("cancelled", "it was cancelled")
         if self._engine.arrivals.find(move.queue) is not arrival:
             raise ImportFailed(f"{move.queue} was dropped, or made anew")

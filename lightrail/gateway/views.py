@@ -68,11 +68,25 @@ class BrokerViews:
                 for each in gateway.members.list()
             ],
             "shards": [
-                {"id": member.id, **{key: int(each.get(sample, 0)) for key, sample in SHARD}}
+                {
+                    "id": member.id,
+                    **{key: int(each.get(sample, 0)) for key, sample in SHARD},
+                    **self._placed(member.id),
+                }
                 for member, each in found.items()
                 if member.role == "shard"
             ],
             "totals": totals,
+        }
+
+    def _placed(self, shard: int) -> dict[str, Any]:
+        """Whether a shard takes queues, and how many are on their way."""
+        map = self._gateway.map
+        known = map.shard_sets.get(shard)
+        return {
+            "state": known.state if known else "active",
+            "moving_in": sum(move.to == shard for move in map.moves.values()),
+            "moving_out": sum(move.source == shard for move in map.moves.values()),
         }
 
     async def queues(self, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:

@@ -241,6 +241,9 @@ def test_a_connection_point_moves_without_a_copy(http: Http, queues: Queues) -> 
 def test_a_shard_drains_to_empty_gets_nothing_and_is_revived(http: Http, queues: Queues) -> None:
     names = queues.make(12, "hello")
     assert http("PUT", "/!shards/2", {"state": "draining"}).json()["state"] == "draining"
+    shown = {each["id"]: each for each in http("GET", "/!status").json()["shards"]}
+    assert (shown[1]["state"], shown[2]["state"], shown[2]["moving_out"]) == ("active", "draining", 0)
+    assert b"<td>draining</td>" in http("GET", "/!ui").body
     plan = http("GET", "/!plan?sample=0").json()
     assert http("POST", "/!moves", plan).status == 202
     settled(http)

@@ -28,6 +28,9 @@ class FakeViews:
             "shards": [
                 {
                     "id": 0,
+                    "state": "active",
+                    "moving_in": 0,
+                    "moving_out": 0,
                     "queues": 3,
                     "messages": 12_345,
                     "bytes": 1_234_567,

@@ -149,7 +149,6 @@ class Engine:
             self._stranger(identity, parts, now_ms)
             return
         peer.heard_ms = now_ms
-        peer.heard += 1
         for part in parts:
             kind = part[0]
             if kind == ENQUEUE:
@@ -375,8 +374,6 @@ class Engine:
                 self._forget(other, now_ms)
             self._greeted(identity, hello, now_ms)
             self.receive(identity, parts[1:], now_ms)
-            if (peer := self._peers.get(identity)) is not None:
-                peer.heard = 0
         else:
             self._strangers[identity] = frame(Kind.ABSENT)
 
@@ -396,14 +393,16 @@ class Engine:
 
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
         kind, _flags, _reserved, epoch, link, _count, number = HEADER.unpack_from(part)
-        if kind == Kind.PING:
-            if number and number != peer.heard:
-                # What it said before was lost with a connection: it has to say everything once more.
-                lost = number - peer.heard
-                log.warning("of what frontend %s said, %d messages got lost", peer.frontend, lost)
-                peer.out.append(frame(Kind.ABSENT))
-            else:
-                peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self.boot))
+        if kind == Kind.COUNT:
+            peer.heard += 1
+            if number != peer.heard:
+                # What it said before was lost with a connection. What comes now must not be taken: the number
+                # of a later batch would stand for those that are missing. It has to say everything once more.
+                log.warning("%d messages of frontend %s got lost", number - peer.heard, peer.frontend)
+                self._forget(peer, now_ms)
+                self._strangers[peer.identity] = frame(Kind.ABSENT)
+        elif kind == Kind.PING:
+            peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
             self._follower.refresh(now_ms)
             opening = ProducerOpen.decode(part[HEADER_SIZE:])

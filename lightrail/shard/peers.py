@@ -149,7 +149,7 @@ class Peer:
         self.attempt = attempt
         self.heard_ms = now_ms
         self.heard = 0
-        """ZeroMQ messages from it since its greeting, and to it: see PING in docs/formats/wire.md."""
+        """ZeroMQ messages from it since its greeting, and to it: see docs/formats/wire.md."""
         self.said = 0
         self.producers: dict[int, Producer] = {}
         self.routers: dict[int, RouteProducer] = {}

@@ -49,6 +49,7 @@ class Kind(IntEnum):
     TARGETS = 12
     ROUTE = 13
     PRODUCER_ABANDON = 14
+    COUNT = 15
 
     WELCOME = 65
     PRODUCER_READY = 66

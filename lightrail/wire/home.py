@@ -275,6 +275,7 @@ class Home:
         peer.producers.pop(number, None)
         peer.consumers.pop(number, None)
         self._resuming.add(number)
+        self._homes.departed(self, peer)
         if self._behind.pop(number, None) is None:
             for other in self._links_here():
                 if other != number:
@@ -315,6 +316,18 @@ class Home:
             peer.consumers.pop(number, None)
             self._behind.pop(number, None)
             self._loose.add(number)
+
+    def unsure(self, former: ShardPeer) -> None:
+        """A shard that links have just left is not there any more.
+
+        A settlement that was on its way to it, or back, is lost, and the shard that has the queue now would
+        wait for it as long as the link lives. So nothing that is held goes on: it is delivered again.
+        """
+        if not self.consumers:
+            return
+        self._resuming.clear()
+        if self.peer is not None and self.peer is not former:
+            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, went away too early")
 
     def lost(self, peer: ShardPeer) -> None:
         """A shard is not there; when it is again, what it had given out is back in the queue."""

@@ -48,6 +48,10 @@ class Homes(Watch):
         self._of_link: dict[int, Home] = {}
         self._away: dict[Home, None] = {}
         """Homes that no shard has taken, or that should have been left; looked at by each tick."""
+        self._former: dict[ShardPeer, dict[Home, None]] = {}
+        """Homes that have left a shard which may not have heard, or sent back, their last settlements yet."""
+        self._unheard: dict[ShardPeer, int] = {}
+        """How many heartbeats such a shard has to answer until it has: the first may have been on its way."""
         self._peers_away: dict[ShardPeer, int] = {}
         """Since when, or when its lanes were given up last."""
         self._peers_silent: dict[ShardPeer, int] = {}
@@ -119,9 +123,24 @@ class Homes(Watch):
             producer.gone(refusal)
         peer.producers.clear()
 
+    def departed(self, home: Home, peer: ShardPeer) -> None:
+        """Links of a home have left a shard."""
+        self._former.setdefault(peer, {})[home] = None
+        self._unheard[peer] = 2
+
+    def heard(self, peer: ShardPeer) -> None:
+        """See Watch."""
+        if peer in self._unheard:
+            self._unheard[peer] -= 1
+            if not self._unheard[peer]:
+                del self._unheard[peer], self._former[peer]
+
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_silent.pop(peer, None)
+        self._unheard.pop(peer, None)
+        for home in self._former.pop(peer, ()):
+            home.unsure(peer)
         self._peers_away[peer] = self.now_ms()
         for home in list(self._homes.values()):
             home.lost(peer)

@@ -55,6 +55,10 @@ class Registry(Protocol):
         """Nobody needs a home."""
         ...
 
+    def departed(self, home: "Home", peer: ShardPeer) -> None:
+        """Links of a home have left a shard."""
+        ...
+
     def wake(self, home: "Home") -> None:
         """A home waits for something: it is to be ticked."""
         ...

@@ -30,6 +30,7 @@ from lightrail.wire.peer import LoopSocket, connect
 
 log = logging.getLogger("lightrail.wire.shards")
 
+COUNT: Final = int(Kind.COUNT)
 COUNT_MASK: Final = (1 << 32) - 1
 GREETING_MS: Final = 100
 """Between two greetings while the shard is not there."""
@@ -150,6 +151,9 @@ class Watch:
 
     def moved(self, peer: "ShardPeer", link: int) -> None:
         """The queue of a link is not here, or not in the epoch that the link said."""
+
+    def heard(self, peer: "ShardPeer") -> None:
+        """The shard has answered a heartbeat, and nothing of what either end said before it is missing."""
 
     def bounced(self, peer: "ShardPeer", queue: str, part: bytes) -> None:
         """A settlement or close came too late for this shard; it has to be said where the queue is now."""
@@ -283,7 +287,7 @@ class ShardPeer:
         if self._out:
             out, self._out = self._out, []
             self._said += 1
-            if not self._socket.send(out):
+            if not self._socket.send([HEADER.pack(COUNT, 0, 0, 0, 0, 0, self._said), *out]):
                 self._lost("its socket went away")
 
     def open_producer(self, producer: Producer) -> None:
@@ -339,6 +343,10 @@ class ShardPeer:
         else:
             waiting.set_result(Answer(fields, blob))
 
+    def greet_again(self, why: str) -> None:
+        """Everything is said anew, and what consumers hold returns: nobody knows what the shard has heard."""
+        self._lost(why)
+
     def close(self) -> None:
         """Says goodbye, so that the shard takes back at once what our consumers held."""
         if self._timer is not None:
@@ -354,10 +362,10 @@ class ShardPeer:
         now = self._now_ms()
         if self.state is State.SERVING:
             wait_ms = limits.HEARTBEAT_MS
-            if not self._socket.send([frame(Kind.PING, number=self._said + 1)]):
+            self._said += 1
+            if not self._socket.send([frame(Kind.COUNT, number=self._said), frame(Kind.PING)]):
                 self._lost("its socket went away")
                 return
-            self._said += 1
             silent_ms = now - self._heard_ms
             if silent_ms > limits.PEER_SILENCE_MS:
                 # A stopped shard goes on where it stood; greeting it anew would only redo its work.
@@ -450,6 +458,8 @@ class ShardPeer:
                 self._lost("it was started again")
             elif count and count != self._heard & COUNT_MASK:
                 self._lost(f"of its messages {(count - self._heard) & COUNT_MASK} got lost on their way")
+            else:
+                self._watch.heard(self)
         elif kind == Kind.ABSENT:
             self._lost("it does not know us")
         elif kind == Kind.PRODUCER_READY:

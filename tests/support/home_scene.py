@@ -36,7 +36,7 @@ class HandWire:
     def send(self, parts: Sequence[bytes]) -> bool:
         if self.up:
             self.to_shard.append(list(parts))
-            self.said += [Said(part) for part in parts if part[0] not in (1, 9)]
+            self.said += [Said(part) for part in parts if part[0] not in (1, 9, 15)]
         return self.up
 
     def close(self, linger_ms: int = 0) -> None:
@@ -208,7 +208,7 @@ class HomeScene:
         self.beats.ring()
 
     def said(self, number: int) -> list[Said]:
-        """What the frontend has said to a shard since the last look, beyond greetings."""
+        """What the frontend has said to a shard since the last look, beyond greetings and counts."""
         self.peers[number].flush()
         wire = self.wire(number)
         said, wire.said = wire.said, []

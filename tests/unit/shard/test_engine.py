@@ -182,19 +182,24 @@ def test_a_ping_is_answered_with_the_boot() -> None:
     assert peer.take() == [Answer(Kind.PONG, 0, 42, 1)]
 
 
-def test_a_frontend_of_whose_messages_some_got_lost_has_to_greet_anew() -> None:
+def test_what_comes_behind_a_lost_message_is_not_taken_before_a_greeting() -> None:
     scene = Scene(boot=42)
     peer = scene.peer()
+    peer.say(frame(Kind.COUNT, number=1), frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+    peer.say(frame(Kind.COUNT, number=2), batch(1, 1, [b"a"], durable=False))
     peer.take()
-    peer.say(frame(Kind.PING, number=1))
-    assert [answer.kind for answer in peer.take()] == [Kind.PONG]
-    # The second and the third are on no way any more.
-    peer.say(frame(Kind.PING, number=4))
+    # The third message, with the second batch, is on no way any more: the third batch must not stand for it.
+    peer.say(frame(Kind.COUNT, number=4), batch(1, 3, [b"c"], durable=False))
     assert [answer.kind for answer in peer.take()] == [Kind.ABSENT]
     peer.greet()
-    peer.take()
-    peer.say(frame(Kind.PING, number=1))
-    assert [answer.kind for answer in peer.take()] == [Kind.PONG]
+    peer.say(frame(Kind.COUNT, number=1), frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+    peer.say(
+        frame(Kind.COUNT, number=2),
+        batch(1, 2, [b"b"], durable=False),
+        batch(1, 3, [b"c"], durable=False),
+    )
+    assert peer.accepted(1) == [2, 3]
+    assert scene.queue("q")["ready"] == 3
 
 
 def test_another_version_of_the_wire_is_told_ours_and_not_served() -> None:

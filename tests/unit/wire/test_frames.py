@@ -162,6 +162,7 @@ def examples() -> dict[str, bytes]:
         "PRODUCER_OPEN": frame(Kind.PRODUCER_OPEN, link=5, epoch=1, body=ProducerOpen("q").encode()),
         "PRODUCER_CLOSE": frame(Kind.PRODUCER_CLOSE, link=5),
         "PRODUCER_ABANDON": frame(Kind.PRODUCER_ABANDON, link=5),
+        "COUNT": frame(Kind.COUNT, number=77),
         "ENQUEUE": enqueue(
             5,
             1,

@@ -143,6 +143,49 @@ def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
     play(check)
 
 
+def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with_it(play: Play) -> None:
+    """A settlement that was on its way to it or back would be waited for at the new one for ever."""
+
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(2)
+        take(receiver, 2)
+        await scene.settle()
+        move(scene, queue, 1)
+        await scene.settle()
+        assert receiver.consumer._unsettled == 2
+        before = scene.peers[1].greetings
+        scene.lose(0)
+        await scene.settle()
+        assert scene.peers[1].greetings == before + 1
+        assert receiver.consumer._unsettled == 0
+
+    play(check)
+
+
+def test_a_former_shard_that_has_answered_two_heartbeats_takes_nothing_with_it(play: Play) -> None:
+    async def check(scene: HomeScene) -> None:
+        queue = scene.queue("q")
+        sender, receiver = scene.sender(), scene.receiver()
+        await scene.settle()
+        sender.send(2)
+        take(receiver, 2)
+        await scene.settle()
+        move(scene, queue, 1)
+        await scene.settle()
+        for _ in range(2):
+            scene.homes.heard(scene.peers[0])
+        before = scene.peers[1].greetings
+        scene.lose(0)
+        await scene.settle()
+        assert scene.peers[1].greetings == before
+        assert receiver.consumer._unsettled == 2
+
+    play(check)
+
+
 def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_links(play: Play) -> None:
     async def check(scene: HomeScene) -> None:
         queue = scene.queue("q")

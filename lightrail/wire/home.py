@@ -43,6 +43,7 @@ class Home:
         "_loose",
         "_pause_ms",
         "_probing",
+        "_ready",
         "_resuming",
         "away_since",
         "checked_at",
@@ -85,6 +86,8 @@ class Home:
         """Links at a shard that the home has left, or that has not answered them yet."""
         self._loose: set[int] = set()
         """Links that are at no shard."""
+        self._ready: set[int] = set()
+        """Links that a shard has taken since they were last said."""
         self._resuming: set[int] = set()
         """Links that were sent away and have not been taken since."""
         self._came_by_move = False
@@ -162,6 +165,7 @@ class Home:
     def _unbound(self, number: int) -> None:
         self._behind.pop(number, None)
         self._loose.discard(number)
+        self._ready.discard(number)
         self._resuming.discard(number)
         self._homes.unbind(number)
         if self.is_empty:
@@ -274,7 +278,7 @@ class Home:
         """A shard says to a link that the queue is elsewhere, or not there in the epoch that it said."""
         peer.producers.pop(number, None)
         peer.consumers.pop(number, None)
-        self._resuming.add(number)
+        self._leaves(number)
         self._homes.departed(self, peer)
         if self._behind.pop(number, None) is None:
             for other in self._links_here():
@@ -291,6 +295,12 @@ class Home:
             # The home is here again, or still; this one was late to be told.
             self.due = self._homes.now_ms() + limits.HOME_RETRY_MS
             self._homes.wake(self)
+
+    def _leaves(self, number: int) -> None:
+        """A link that its shard had taken holds on to what it got there; one that was only said did not."""
+        if number in self._ready:
+            self._ready.discard(number)
+            self._resuming.add(number)
 
     def _left(self) -> None:
         """The shard is not the owner."""
@@ -334,12 +344,14 @@ class Home:
         for number, at in list(self._behind.items()):
             if at is peer:
                 del self._behind[number]
+                self._ready.discard(number)
                 if peer is not self.peer:
                     peer.producers.pop(number, None)
                     peer.consumers.pop(number, None)
                     self._open(number)
         if peer is not self.peer:
             return
+        self._ready.clear()
         if self.taken:
             self.taken = self._came_by_move = False
         self.post = self._try
@@ -367,6 +379,7 @@ class Home:
 
     def was_taken(self, peer: ShardPeer, number: int) -> None:
         """A shard took a link: it has the queue, and what was said to it is said for good."""
+        self._ready.add(number)
         if self._behind.get(number) is peer:
             if self.peer is not None and self.peer is not peer:
                 # It was about to move away, and will say so.
@@ -451,7 +464,8 @@ class Home:
             return
         if place[0] != self.shard:
             log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
-            self._resuming.update(self._links_here())
+            for number in self._links_here():
+                self._leaves(number)
             self._abandon(self.peer)
             self._left()
             self.go(place)
@@ -463,7 +477,7 @@ class Home:
                 del self._behind[number]
                 peer.producers.pop(number, None)
                 peer.consumers.pop(number, None)
-                self._resuming.add(number)
+                self._leaves(number)
                 self._open(number)
 
     def give_up(self, now_ms: int, wait_ms: int) -> None:

@@ -37,6 +37,7 @@ from lightrail.shard.routes import Routes
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
+    COUNT_MASK,
     DRAIN,
     DURABLE,
     ENQUEUE_COLUMNS,
@@ -54,7 +55,6 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
-COUNT_MASK: Final = (1 << 32) - 1
 SHARD: Final = "shard-"
 """How the names of peers begin that are shards, which copy queues."""
 

@@ -381,7 +381,6 @@ class Queues:
         """Writes down what a queue is now. Raises StoreError."""
         self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, queue.declared), now_ms)
 
-
     def _new(self, number: int, found: Name, epoch: int) -> Queue:
         machine = Machine(found.name, self.policy_of(found), merge_annotations, look)
         return Queue(number, found, machine, epoch)

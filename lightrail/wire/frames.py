@@ -29,6 +29,9 @@ SEQUENCE: Final = Struct("<Q")
 UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
 """In STORED: the batch is there, and the shard has forgotten where (it was started again meanwhile)."""
 
+COUNT_MASK: Final = (1 << 32) - 1
+"""Of the count of messages in PONG."""
+
 Buffer = bytes | bytearray | memoryview | array  # type: ignore[type-arg]  # the ends are u32 items
 
 

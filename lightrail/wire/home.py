@@ -386,7 +386,7 @@ class Home:
                 return
             del self._behind[number]
             if self.peer is None:
-                self.go((self._shard_of(peer), self.epoch))
+                self.go((peer.shard, self.epoch))
         if self.peer is not peer:
             return
         self._resuming.discard(number)
@@ -403,10 +403,6 @@ class Home:
             self._open_loose()
         for producer in list(self.producers.values()):
             producer.back()
-
-    @staticmethod
-    def _shard_of(peer: ShardPeer) -> int:
-        return peer.shard
 
     def look(self) -> None:
         """The queue is nowhere: go where it is now, or say everything again in a while."""

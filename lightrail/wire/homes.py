@@ -48,10 +48,9 @@ class Homes(Watch):
         self._of_link: dict[int, Home] = {}
         self._away: dict[Home, None] = {}
         """Homes that no shard has taken, or that should have been left; looked at by each tick."""
-        self._former: dict[ShardPeer, dict[Home, None]] = {}
-        """Homes that have left a shard which may not have heard, or sent back, their last settlements yet."""
-        self._unheard: dict[ShardPeer, int] = {}
-        """How many heartbeats such a shard has to answer until it has: the first may have been on its way."""
+        self._former: dict[ShardPeer, dict[Home, int]] = {}
+        """Homes that have left a shard which may not have heard, or sent back, their last settlements yet;
+        when it answers the PING of this number, it has."""
         self._peers_away: dict[ShardPeer, int] = {}
         """Since when, or when its lanes were given up last."""
         self._peers_silent: dict[ShardPeer, int] = {}
@@ -116,6 +115,7 @@ class Homes(Watch):
         """A shard is no part of the installation any more; what is at it without a queue ends."""
         self._peers_away.pop(peer, None)
         self._peers_silent.pop(peer, None)
+        self._former.pop(peer, None)
         for home in self._at(peer):
             home.leave_for_good()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
@@ -125,20 +125,20 @@ class Homes(Watch):
 
     def departed(self, home: Home, peer: ShardPeer) -> None:
         """Links of a home have left a shard."""
-        self._former.setdefault(peer, {})[home] = None
-        self._unheard[peer] = 2
+        self._former.setdefault(peer, {})[home] = peer.ping()
 
-    def heard(self, peer: ShardPeer) -> None:
+    def heard(self, peer: ShardPeer, ping: int) -> None:
         """See Watch."""
-        if peer in self._unheard:
-            self._unheard[peer] -= 1
-            if not self._unheard[peer]:
-                del self._unheard[peer], self._former[peer]
+        former = self._former.get(peer)
+        if former is not None:
+            for home in [home for home, awaited in former.items() if awaited <= ping]:
+                del former[home]
+            if not former:
+                del self._former[peer]
 
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_silent.pop(peer, None)
-        self._unheard.pop(peer, None)
         for home in self._former.pop(peer, ()):
             home.unsure(peer)
         self._peers_away[peer] = self.now_ms()

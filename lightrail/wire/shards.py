@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import HEADER, SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, HEADER, SEQUENCE, VERSION, Kind, frame
 from lightrail.wire.messages import (
     Answer,
     Hello,
@@ -31,7 +31,7 @@ from lightrail.wire.peer import LoopSocket, connect
 log = logging.getLogger("lightrail.wire.shards")
 
 COUNT: Final = int(Kind.COUNT)
-COUNT_MASK: Final = (1 << 32) - 1
+PING: Final = frame(Kind.PING)
 GREETING_MS: Final = 100
 """Between two greetings while the shard is not there."""
 GREETING_MS_MAX: Final = 3_200
@@ -152,8 +152,9 @@ class Watch:
     def moved(self, peer: "ShardPeer", link: int) -> None:
         """The queue of a link is not here, or not in the epoch that the link said."""
 
-    def heard(self, peer: "ShardPeer") -> None:
-        """The shard has answered a heartbeat, and nothing of what either end said before it is missing."""
+    def heard(self, peer: "ShardPeer", ping: int) -> None:
+        """The shard has answered a PING (see ShardPeer.ping), and nothing of what either end said before is
+        missing."""
 
     def bounced(self, peer: "ShardPeer", queue: str, part: bytes) -> None:
         """A settlement or close came too late for this shard; it has to be said where the queue is now."""
@@ -182,6 +183,8 @@ class ShardPeer:
         "_next_request",
         "_now_ms",
         "_out",
+        "_pings",
+        "_pongs",
         "_requests",
         "_said",
         "_schedule_flush",
@@ -232,6 +235,9 @@ class ShardPeer:
         """ZeroMQ messages since the shard has welcomed us, and those that came from it behind its welcome:
         a TCP connection may break and be made anew without a word; what was on its way is gone then."""
         self._heard = 0
+        self._pings = 0
+        """Said since the shard has welcomed us, and answered: they are answered in their order."""
+        self._pongs = 0
         self._out: list[bytes] = []
         self._requests: dict[int, asyncio.Future[Answer]] = {}
         self._next_request = 0
@@ -282,13 +288,23 @@ class ShardPeer:
             self._out.append(part)
             self._schedule_flush()
 
-    def flush(self) -> None:
-        """Sends what gathered in this turn as one message."""
+    def ping(self) -> int:
+        """Asks the shard to answer when it has taken all that was posted so far; gives the number of that
+        PING, counted over the life of this greeting."""
+        if self.state is State.SERVING and not (self._out and self._out[-1] is PING):
+            self._pings += 1
+            self.post(PING)
+        return self._pings
+
+    def flush(self) -> bool:
+        """Sends what gathered in this turn as one message; False where the socket went away."""
         if self._out:
             out, self._out = self._out, []
             self._said += 1
             if not self._socket.send([HEADER.pack(COUNT, 0, 0, 0, 0, 0, self._said), *out]):
                 self._lost("its socket went away")
+                return False
+        return True
 
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
@@ -362,9 +378,8 @@ class ShardPeer:
         now = self._now_ms()
         if self.state is State.SERVING:
             wait_ms = limits.HEARTBEAT_MS
-            self._said += 1
-            if not self._socket.send([frame(Kind.COUNT, number=self._said), frame(Kind.PING)]):
-                self._lost("its socket went away")
+            self.ping()
+            if not self.flush():
                 return
             silent_ms = now - self._heard_ms
             if silent_ms > limits.PEER_SILENCE_MS:
@@ -414,7 +429,7 @@ class ShardPeer:
             log.error("shard %d speaks wire version %d, we speak %d", self.shard, welcome.version, VERSION)
             return
         self.state = State.SERVING
-        self._said = self._heard = 0
+        self._said = self._heard = self._pings = self._pongs = 0
         self._shard_boot = welcome.boot
         self.greetings += 1
         log.info("shard %d serves (boot %08x)", self.shard, welcome.boot)
@@ -459,7 +474,8 @@ class ShardPeer:
             elif count and count != self._heard & COUNT_MASK:
                 self._lost(f"of its messages {(count - self._heard) & COUNT_MASK} got lost on their way")
             else:
-                self._watch.heard(self)
+                self._pongs += 1
+                self._watch.heard(self, self._pongs)
         elif kind == Kind.ABSENT:
             self._lost("it does not know us")
         elif kind == Kind.PRODUCER_READY:

@@ -205,8 +205,6 @@ def test_wrong_use(arguments: list[str]) -> None:
 
 
 def test_a_command_that_asks_the_gateway_loads_nothing_that_works_on_files() -> None:
-    code = (
-        "import sys, lightrail.cli.admin; print({'asyncio', 'lightrail.shard'} & set(sys.modules))"
-    )
+    code = "import sys, lightrail.cli.admin; print({'asyncio', 'lightrail.shard'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

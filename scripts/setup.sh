@@ -90,6 +90,8 @@ missing_packages() {
         command -v chromium >/dev/null || missing="$missing chromium"
         command -v chromedriver >/dev/null || missing="$missing chromium-driver"
         command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$missing prometheus"
+        # Spark runs on it; the headless one has no windows.
+        command -v java >/dev/null || missing="$missing default-jre-headless"
         command -v etcd >/dev/null || missing="$missing etcd-server"
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
         PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || missing="$missing iproute2"
@@ -149,7 +151,7 @@ if [ ! -e "$venv" ]; then
     echo "setup: making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-if [ "$goal" = test ]; then what='.[dev]'; else what='.'; fi
+if [ "$goal" = test ]; then what='.[dev,spark]'; else what='.'; fi
 echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
 if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from lightrail.journal.record import CONTINUED, Ids, Taken
 from lightrail.model import conditions
-from lightrail.shard.journal.record import CONTINUED, Append, Ids, Record, Taken
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer

@@ -6,8 +6,9 @@ messages are written once again, with all their queues, and not once for each.
 
 import logging
 
+from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import limits
-from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run, ends_of

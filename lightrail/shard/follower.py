@@ -12,6 +12,8 @@ from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import MapChanges
+from lightrail.journal import record
+from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
 from lightrail.model.policy import Role
@@ -19,8 +21,6 @@ from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
 from lightrail.shard.declarations import LAST_CONSUMER, declared_of
 from lightrail.shard.housekeeping import Housekeeping
-from lightrail.shard.journal import record
-from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.links import Links
 from lightrail.shard.moving.arrivals import Arrival, Arrivals

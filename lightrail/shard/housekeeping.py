@@ -2,8 +2,9 @@
 
 import logging
 
+from lightrail.journal.record import SPILLED
 from lightrail.shard.cleaner import Cleaner
-from lightrail.shard.journal.record import SPILLED, Append
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from lightrail.journal import record
+from lightrail.journal.record import CONTINUED, REWRITTEN, Settle
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.dead_letters import dead_letter_batch
-from lightrail.shard.journal import record
-from lightrail.shard.journal.record import CONTINUED, REWRITTEN, Append, Settle
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+from lightrail.journal import record
+from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
 from lightrail.model.names import is_dead_letter, owner
 from lightrail.model.policy import Role
@@ -13,8 +15,6 @@ from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
-from lightrail.shard.journal import record
-from lightrail.shard.journal.record import QueueEvent
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
 from lightrail.shard.moving.tenancy import Tenancy, moved

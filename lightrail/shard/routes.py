@@ -8,10 +8,11 @@ all of them or in none.
 import logging
 from collections.abc import Callable, Sequence
 
+from lightrail.journal.record import CONTINUED, Ids, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Share, fitting, share
 from lightrail.shard.holding import Holding, Wait, wait_of
-from lightrail.shard.journal.record import CONTINUED, Append, Ids, Outcome, Record, Settle, Taken
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.moving.tenancy import moved

@@ -16,9 +16,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Append, Outcome, Queue, QueueEvent, Settle
+from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import Batch
 
 RUNS = 5

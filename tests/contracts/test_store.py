@@ -7,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.model import limits
-from lightrail.shard.journal.files import RealFiles
-from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.memory import MemoryStore
-from lightrail.shard.journal.record import (
+from lightrail.journal.record import (
     CONTINUED,
     REWRITTEN,
     SPILLED,
-    Append,
     Epoch,
     Ids,
     Numbers,
@@ -26,6 +21,11 @@ from lightrail.shard.journal.record import (
     Settle,
     Taken,
 )
+from lightrail.model import limits
+from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.memory import MemoryStore
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import (
     Recovered,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightrail.shard.journal.record import Outcome
+from lightrail.journal.record import Outcome
 from tests.support.fake_files import Crash, FakeFiles
 from tests.support.journal_writer import Op, Writer, open_journal, script, shown
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lightrail.journal.record import Ids, Taken
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Ids, Record, Taken
+from lightrail.shard.journal.record import Record
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Place

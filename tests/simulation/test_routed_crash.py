@@ -9,8 +9,9 @@ import re
 
 import pytest
 
+from lightrail.journal.record import REWRITTEN
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import REWRITTEN, Append
+from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import Kind
 from tests.support.fake_files import Crash, FakeFiles

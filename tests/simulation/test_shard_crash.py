@@ -8,8 +8,9 @@ import random
 
 import pytest
 
+from lightrail.journal.record import REWRITTEN
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import REWRITTEN, Append
+from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import Place
 from tests.support.fake_files import Crash, FakeFiles
 from tests.support.shard_life import Life

@@ -8,18 +8,9 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Epoch, Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import (
-    CONTINUED,
-    REWRITTEN,
-    SPILLED,
-    Append,
-    Epoch,
-    Outcome,
-    Queue,
-    QueueEvent,
-    Settle,
-)
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Recovered, Store, StoreFull
 from lightrail.shard.queue.runs import Batch, batch_of
 from tests.support.fake_files import FakeFiles

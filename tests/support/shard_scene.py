@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+from lightrail.journal.record import Settle
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
-from lightrail.shard.journal.record import Append, Record, Settle
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
 from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place

@@ -2,8 +2,8 @@
 
 from bisect import bisect_right
 
-from lightrail.shard.journal.layout import AppendHead, decode_append_head
-from lightrail.shard.journal.scan import Found
+from lightrail.journal.layout import AppendHead, decode_append_head
+from lightrail.journal.scan import Found
 from lightrail.shard.queue.runs import Batch, Place, Run, shifted
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
+from lightrail.journal.layout import FRONT
 from lightrail.shard.journal.files import Buffer
-from lightrail.shard.journal.layout import FRONT
 from lightrail.shard.journal.segment import Segment
 
 Entry = tuple[int, bytes, bytes | memoryview | None, bytes | memoryview | None]

@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from lightrail.journal.layout import FORMAT_VERSION
 from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.layout import FORMAT_VERSION
 from lightrail.shard.journal.store import StoreRefused
 
 FILE: Final = "identity.json"

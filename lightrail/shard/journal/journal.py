@@ -13,13 +13,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Final
 
-from lightrail.model import limits
-from lightrail.shard.journal import identity, recovery
-from lightrail.shard.journal.batches import columns
-from lightrail.shard.journal.cleaner import oldest_to_clean
-from lightrail.shard.journal.commit import Entry, JournalCommit, Part
-from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     APPEND,
     APPEND_BODY,
     APPEND_ONE,
@@ -28,27 +22,32 @@ from lightrail.shard.journal.layout import (
     RECORD_SIZE_MAX,
     SEGMENT_HEADER_SIZE,
     UNSYNCED_MAX,
-    encode_append_head,
     encode_segment_header,
     encode_small,
 )
-from lightrail.shard.journal.loading import load_queues
-from lightrail.shard.journal.reading import read_place
-from lightrail.shard.journal.record import (
+from lightrail.journal.record import (
     REWRITTEN,
     SPILLED,
-    Append,
     Close,
+    Delivered,
     Epoch,
     Ids,
     Numbers,
     Queue,
     QueueEvent,
-    Record,
     Seal,
     Settle,
     Taken,
 )
+from lightrail.model import limits
+from lightrail.shard.journal import identity, recovery
+from lightrail.shard.journal.batches import columns
+from lightrail.shard.journal.cleaner import oldest_to_clean
+from lightrail.shard.journal.commit import Entry, JournalCommit, Part
+from lightrail.shard.journal.files import Files
+from lightrail.shard.journal.loading import load_queues
+from lightrail.shard.journal.reading import read_place
+from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import (
@@ -202,7 +201,7 @@ class Journal:
         return None
 
     def _append_other(
-        self, record: Settle | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
+        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
     ) -> None:
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
@@ -292,7 +291,7 @@ class Journal:
         return Place(segment.number, offset, length)
 
     def _small(
-        self, record: Settle | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
+        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
     ) -> None:
         """Any record but Append; it may use the last of the space."""
         lsn = self._lsn + 1

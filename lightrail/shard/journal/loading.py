@@ -3,12 +3,12 @@
 from array import array
 from typing import Final
 
+from lightrail.journal.layout import APPEND, SEGMENT_HEADER_SIZE, AppendHead, decode_append_head
+from lightrail.journal.record import SPILLED
+from lightrail.journal.scan import Found, Scan
 from lightrail.shard.journal.batches import lay_over, load
-from lightrail.shard.journal.layout import APPEND, SEGMENT_HEADER_SIZE, AppendHead, decode_append_head
 from lightrail.shard.journal.live import MERGED_BYTES_MAX, Attributes, LiveSpans, Span
-from lightrail.shard.journal.record import SPILLED
 from lightrail.shard.journal.recovery import Replay
-from lightrail.shard.journal.scan import Found, Scan
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.runs import Batch, Place, Run, shifted

@@ -1,9 +1,9 @@
 """Reading messages back from a segment, on disk or still on the way there."""
 
+from lightrail.journal.layout import APPEND
+from lightrail.journal.scan import Scan
 from lightrail.shard.journal.batches import lay_over, runs_of
 from lightrail.shard.journal.commit import Part, record_bytes
-from lightrail.shard.journal.layout import APPEND
-from lightrail.shard.journal.scan import Scan
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import JournalDamaged
 from lightrail.shard.queue.runs import Place, Run

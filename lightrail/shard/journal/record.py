@@ -1,47 +1,11 @@
-"""What the shard writes down: one class per type of record, without its binary form (that is layout.py).
-
-All ranges are half-open, as in shard/queue/runs.py. A record names queues by number; their names and
-policies are in Queue records and in the snapshot at the head of each segment.
-"""
+"""What the shard appends: batches of messages, and every other record (lightrail/journal/record.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Final
+from dataclasses import dataclass
 
+from lightrail.journal.layout import APPEND, APPEND_FIXED, MARK, REST, TARGET
+from lightrail.journal.record import Delivered, Epoch, Ids, Numbers, Queue, Seal, Settle, Taken
 from lightrail.shard.queue.runs import Batch
-
-REWRITTEN: Final = 1
-"""Flag of Append: these sequences were written before and are moved or changed; the last one counts."""
-SPILLED: Final = 2
-"""Flag of Append: transient messages, on disk only to free memory; recovery leaves them out."""
-CONTINUED: Final = 4
-"""Flag of any record: belongs together with the next; recovery applies such a group whole or not at all."""
-
-
-class Outcome(IntEnum):
-    """How messages left a queue, or why they came back to it; the number is what the journal stores."""
-
-    ACCEPTED = 0
-    REJECTED = 1
-    RELEASED = 2
-    MODIFIED = 3
-    EXPIRED = 4
-    DEAD_LETTERED = 5
-    PURGED = 6
-    DISCARDED = 7
-
-
-RETURNING: Final = frozenset({Outcome.RELEASED, Outcome.MODIFIED})
-"""Outcomes that leave the messages in the queue, with the attempts that the record carries."""
-
-
-class QueueEvent(IntEnum):
-    """What happened to a queue."""
-
-    DECLARED = 1
-    POLICY = 2
-    DELETED = 3
 
 
 @dataclass(slots=True)
@@ -64,123 +28,25 @@ class Append:
     flags: int = 0
 
 
-@dataclass(slots=True)
-class Settle:
-    """Messages of one queue were settled (and are gone), or were returned with new attempts."""
-
-    queue: int
-    ranges: Sequence[tuple[int, int]]
-    """Sequences (first, before last)."""
-    outcome: int
-    reason: str = ""
-    attempts: int = 0
-    """For RELEASED and MODIFIED: failed deliveries so far."""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Queue:
-    """A queue was declared or deleted, or has a new policy."""
-
-    event: int
-    queue: int
-    name: str
-    policy: str = "{}"
-    """JSON."""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Ids:
-    """Message-ids that came to a queue; what comes with one of them again is a duplicate."""
-
-    queue: int
-    until_ms: int
-    """When they are forgotten."""
-    digests: bytes
-    """Of 16 bytes each, one after another (shard/queue/duplicates.py)."""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Taken:
-    """Only the first `taken` messages of a producer's last batch have had their end.
-
-    Those behind them were refused, or are still to be stored under the same number. The next Append of that
-    producer takes this back.
-    """
-
-    producer: int
-    number: int
-    taken: int
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Numbers:
-    """A queue came from another shard: what it knew of producers, and how far sequences were given there."""
-
-    queue: int
-    next_sequence: int
-    producers: Sequence[tuple[int, int, int]] = ()
-    """(producer, number of its last batch, how many of its messages were taken; 0 for all); what is known
-    here and newer stays."""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Seal:
-    """This journal was given up in that epoch: another owner goes on with its queues."""
-
-    epoch: int
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Epoch:
-    """From here on this journal's shard acts in that epoch."""
-
-    epoch: int
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class QueueEntry:
-    """A queue as the snapshot holds it."""
-
-    queue: int
-    name: str
-    policy: str
-    next_sequence: int = 0
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """The tables at the head of a segment: all that is not messages. Written by the journal itself."""
-
-    epoch: int
-    queues: list[QueueEntry] = field(default_factory=list)
-    producers: dict[int, int] = field(default_factory=dict)
-    """Last batch number by producer, the longest silent first."""
-    parts: dict[int, int] = field(default_factory=dict)
-    """By producer, of last batches that were not taken whole: how many messages were."""
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Close:
-    """The journal was closed in order: everything before is on disk. Written by the journal itself."""
-
-    flags: int = 0
-
-
-@dataclass(slots=True)
-class Gap:
-    """Records up to before `next_lsn` are lost; left by a repair in place of what was damaged."""
-
-    next_lsn: int
-    flags: int = 0
-
-
-Record = Append | Settle | Queue | Ids | Taken | Numbers | Seal | Epoch
+Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch
 """What the engine may append."""
+
+
+def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
+    """The rest of an Append record up to its ends: for any number of targets."""
+    batch = record.batch
+    rest = REST.pack(APPEND, record.flags, MARK, unsynced, lsn, now_ms)
+    fixed = APPEND_FIXED.pack(
+        record.producer,
+        record.number,
+        batch.enqueued_at_ms,
+        batch.expires_at_ms or 0,
+        batch.message_format,
+        record.last - record.first,
+        size,
+        record.attempts,
+        len(record.targets),
+        batch.priority,
+        batch.durable,
+    )
+    return b"".join((rest, fixed, *(TARGET.pack(queue, sequence) for queue, sequence in record.targets)))

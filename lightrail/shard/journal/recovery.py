@@ -17,8 +17,7 @@ The rules, in the order in which they are applied:
 import contextlib
 from dataclasses import dataclass, field
 
-from lightrail.shard.journal.files import DiskFile, Files
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     APPEND,
     APPEND_BODY,
     APPEND_FIXED,
@@ -34,8 +33,7 @@ from lightrail.shard.journal.layout import (
     decode_segment_header,
     decode_small,
 )
-from lightrail.shard.journal.live import LiveSpans
-from lightrail.shard.journal.record import (
+from lightrail.journal.record import (
     CONTINUED,
     RETURNING,
     SPILLED,
@@ -51,7 +49,9 @@ from lightrail.shard.journal.record import (
     Snapshot,
     Taken,
 )
-from lightrail.shard.journal.scan import Found, Scan, next_whole
+from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal.files import DiskFile, Files
+from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, name_of, numbers
 from lightrail.shard.journal.store import JournalDamaged, StoreRefused
 from lightrail.shard.journal.tables import Tables

@@ -7,11 +7,10 @@ were in the gap are lost, settlements that were in it are forgotten, so that suc
 import os
 from dataclasses import dataclass, field
 
-from lightrail.shard.journal import identity, recovery
-from lightrail.shard.journal.files import DiskFile, Files, RealFiles
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     APPEND,
     CLOSE,
+    DELIVERED,
     DIGEST_BYTES,
     EPOCH,
     GAP,
@@ -37,8 +36,10 @@ from lightrail.shard.journal.layout import (
     encode_segment_header,
     finished,
 )
-from lightrail.shard.journal.record import Gap, Ids, Numbers, Queue, Settle, Taken
-from lightrail.shard.journal.scan import Found, Scan, next_whole
+from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken
+from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal import identity, recovery
+from lightrail.shard.journal.files import DiskFile, Files, RealFiles
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import StoreRefused
 
@@ -54,6 +55,7 @@ _NAMES = {
     IDS: "Ids",
     TAKEN: "Taken",
     NUMBERS: "Numbers",
+    DELIVERED: "Delivered",
 }
 
 
@@ -298,6 +300,9 @@ def _details(data: bytes, start: int, length: int, code: int) -> str:
         parts = ", ".join(f"{first} to {last - 1}" for first, last in record.ranges[:5])
         count = sum(last - first for first, last in record.ranges)
         return f" of {count} messages of queue {record.queue}: {parts}"
+    if isinstance(record, Delivered):
+        count = sum(last - first for first, last in record.ranges)
+        return f" of {count} messages of queue {record.queue} to a consumer"
     if isinstance(record, Queue):
         return f" {record.queue} named {record.name!r}"
     if isinstance(record, Ids):

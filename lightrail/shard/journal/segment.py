@@ -3,9 +3,9 @@
 import threading
 from typing import Final
 
+from lightrail.journal.layout import HEADER_SIZE, IDS_FIXED, SEGMENT_HEADER_SIZE
+from lightrail.journal.record import Ids
 from lightrail.shard.journal.files import DiskFile, Files
-from lightrail.shard.journal.layout import HEADER_SIZE, IDS_FIXED, SEGMENT_HEADER_SIZE
-from lightrail.shard.journal.record import Ids
 
 SUFFIX: Final = ".segment"
 

@@ -12,31 +12,25 @@ import threading
 import time
 from typing import Final
 
-from lightrail.model import limits
-from lightrail.shard.journal.batches import columns, lay_over, runs_of
-from lightrail.shard.journal.commit import Entry, record_bytes
-from lightrail.shard.journal.layout import (
-    FORMAT_VERSION,
-    FRONT_SIZE,
-    SEGMENT_HEADER_SIZE,
-    encode_append_head,
-)
-from lightrail.shard.journal.record import (
+from lightrail.journal.layout import FORMAT_VERSION, FRONT_SIZE, SEGMENT_HEADER_SIZE
+from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
     SPILLED,
-    Append,
     Epoch,
     Ids,
     Numbers,
     Queue,
     QueueEvent,
-    Record,
     Seal,
     Settle,
     Taken,
 )
-from lightrail.shard.journal.scan import Scan
+from lightrail.journal.scan import Scan
+from lightrail.model import limits
+from lightrail.shard.journal.batches import columns, lay_over, runs_of
+from lightrail.shard.journal.commit import Entry, record_bytes
+from lightrail.shard.journal.record import Append, Record, encode_append_head
 from lightrail.shard.journal.sqlite_jobs import SCHEMA, Job, perform
 from lightrail.shard.journal.store import (
     Commit,

@@ -3,8 +3,8 @@
 import sqlite3
 from typing import Any, Final
 
+from lightrail.journal.record import QueueEvent
 from lightrail.shard.journal.commit import record_bytes
-from lightrail.shard.journal.record import QueueEvent
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;

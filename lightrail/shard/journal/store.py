@@ -15,7 +15,8 @@ life of a group:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightrail.shard.journal.record import SPILLED, Append, Record
+from lightrail.journal.record import SPILLED
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.runs import Place, Run
 
 

@@ -2,9 +2,9 @@
 
 from collections import deque
 
+from lightrail.journal.layout import DIGEST_BYTES
+from lightrail.journal.record import Ids, Numbers, Queue, QueueEntry, QueueEvent, Snapshot, Taken
 from lightrail.model import limits
-from lightrail.shard.journal.layout import DIGEST_BYTES
-from lightrail.shard.journal.record import Ids, Numbers, Queue, QueueEntry, QueueEvent, Snapshot, Taken
 
 
 class Group:

@@ -16,13 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from lightrail.filters.errors import FilterError
+from lightrail.journal import record
+from lightrail.journal.record import REWRITTEN, Ids, Numbers, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.declarations import encode_declared
-from lightrail.shard.journal import record
-from lightrail.shard.journal.record import REWRITTEN, Append, Ids, Numbers, QueueEvent, Settle
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links import Known, Links, Origin, options_of
 from lightrail.shard.memory import Memory

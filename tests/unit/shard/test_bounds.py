@@ -4,11 +4,12 @@ import pytest
 
 from lightrail.amqp.sections import decode_annotations
 from lightrail.amqp.types import Symbol
+from lightrail.journal.record import CONTINUED, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import CONTINUED, Append, Outcome, Settle, Taken
+from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queues import Queue

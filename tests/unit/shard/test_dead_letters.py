@@ -2,7 +2,8 @@
 
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.types import Symbol, UInt, encode
-from lightrail.shard.journal.record import CONTINUED, Append, Outcome, Settle
+from lightrail.journal.record import CONTINUED, Outcome, Settle
+from lightrail.shard.journal.record import Append
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore

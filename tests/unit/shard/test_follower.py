@@ -9,6 +9,7 @@ import pytest
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import conditions
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
@@ -16,7 +17,6 @@ from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
 from lightrail.shard.declarations import EveryName, created_of, shard_policy
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Queue, QueueEvent
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ProducerOpen, SettleDetail
 from tests.support.fake_files import FakeFiles

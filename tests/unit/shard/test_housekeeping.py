@@ -2,9 +2,9 @@
 
 import pytest
 
+from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import SPILLED
 from lightrail.shard.journal.store import JournalDamaged, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.wire.frames import Kind, frame

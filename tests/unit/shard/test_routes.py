@@ -2,11 +2,12 @@
 
 import pytest
 
+from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.model import conditions, limits
 from lightrail.model.policy import QUEUE
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import REWRITTEN, SPILLED, Append, Record
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.queue.commands import Change

@@ -17,7 +17,8 @@ WRITER = """
 import sys
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Append, Queue
+from lightrail.journal.record import Queue
+from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 
 journal = Journal(RealFiles(sys.argv[1]), "c", 0, segment_bytes=64 * 1024)

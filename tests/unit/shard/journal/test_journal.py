@@ -6,17 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from lightrail.journal.record import REWRITTEN, SPILLED, Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.commit import pieces_of
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import (
-    REWRITTEN,
-    SPILLED,
-    Append,
-    Outcome,
-    Queue,
-    QueueEvent,
-    Settle,
-)
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.space import FULL_RETRY_MS
 from lightrail.shard.journal.store import Recovered, StoreBroken, StoreError, StoreFull, StoreRefused

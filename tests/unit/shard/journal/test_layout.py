@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     APPEND,
     MARK,
     REST,
@@ -16,12 +15,13 @@ from lightrail.shard.journal.layout import (
     encode_small,
     finished,
 )
-from lightrail.shard.journal.record import (
+from lightrail.journal.record import (
     CONTINUED,
+    MOVED,
     REWRITTEN,
     SPILLED,
-    Append,
     Close,
+    Delivered,
     Epoch,
     Gap,
     Ids,
@@ -35,13 +35,15 @@ from lightrail.shard.journal.record import (
     Snapshot,
     Taken,
 )
-from lightrail.shard.journal.scan import Scan
+from lightrail.journal.scan import Scan
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.queue.runs import batch_of
 from tests.support.fake_files import FakeFiles
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v3.bin"
-OLDER = [GOLDEN.with_name("segment-v1.bin"), GOLDEN.with_name("segment-v2.bin")]
+GOLDEN = Path(__file__).parents[3] / "golden" / "journal" / "segment-v4.bin"
+OLDER = [GOLDEN.with_name(f"segment-v{version}.bin") for version in (1, 2, 3)]
 
 
 def written() -> bytes:
@@ -70,6 +72,8 @@ def written() -> bytes:
     journal.append(Ids(1, 61_007, bytes(range(32)), CONTINUED), 1_007)
     journal.append(Taken(6, 8, 1), 1_007)
     journal.append(Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]), 1_008)
+    journal.append(Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]), 1_008)
+    journal.append(Append([(2, 4)], 0, 0, orders, 0, 1, 0, MOVED), 1_008)
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
@@ -85,12 +89,12 @@ def test_the_golden_file_is_read() -> None:
     file = files.create(name_of(1))
     file.write(0, [GOLDEN.read_bytes()])
     header = decode_segment_header(file.read(0, 40))
-    assert header == (3, 1, 1, 0x03020100)
+    assert header == (4, 1, 1, 0x03020100)
     scan = Scan(file, header.salt, 40, file.size(), 1)
     found = list(scan)
-    assert [record.lsn for record in found] == list(range(1, 21))
+    assert [record.lsn for record in found] == list(range(1, 23))
     assert [record.timestamp for record in found][-1] == 1_010
-    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(13)]
+    assert [record.unsynced for record in found] == [0, 0, 1, 2, 3, 4, 5, *range(15)]
     small = [
         decode_small(record.view, record.start, record.length) for record in found if record.code != APPEND
     ]
@@ -106,12 +110,13 @@ def test_the_golden_file_is_read() -> None:
         Ids(1, 61_007, bytes(range(32)), CONTINUED),
         Taken(6, 8, 1),
         Numbers(1, 9, [(7, 3, 0), (8, 5, 2)]),
+        Delivered(1, 7 << 32 | 9, [(4, 6), (8, 9)]),
         Queue(3, 2, "", "{}"),
         Seal(5),
         Close(),
     ]
     appends = [record for record in found if record.code == APPEND]
-    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED, CONTINUED]
+    assert [record.flags for record in appends] == [0, 0, REWRITTEN, SPILLED, CONTINUED, CONTINUED, MOVED]
     head, targets, column = decode_append_head(appends[0].view, appends[0].start, appends[0].length)
     assert head == (0xFFFF_FFFF_FFFF_FFFE, 17, 1_001, 0, 0, 3, 10, 0, 1, 7, 1)
     assert targets == [(1, 0)]
@@ -130,15 +135,20 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     journal = Journal(files, "cluster", 2, segment_bytes=16_384)
     recovered = journal.recover(1 << 20, 2_000)
     (queue,) = recovered.queues
-    assert (queue.name, queue.next_sequence) == ("orders", 4)
+    assert (queue.name, queue.next_sequence) == ("orders", 9 if older is OLDER[2] else 4)
     assert [message for run in queue.runs for message in run.messages()] == [b"x" * 1_500]
-    second = older is OLDER[1]
+    second = older is not OLDER[0]
     assert queue.ids == ([(61_007, bytes(range(32)))] if second else [])
-    assert recovered.producers == {0xFFFF_FFFF_FFFF_FFFE: 17, 5: 1, **({6: 8} if second else {})}
+    assert recovered.producers == {
+        0xFFFF_FFFF_FFFF_FFFE: 17,
+        5: 1,
+        **({6: 8} if second else {}),
+        **({7: 3, 8: 5} if older is OLDER[2] else {}),
+    }
     assert (recovered.parts, recovered.sealed, recovered.epoch) == ({6: 1} if second else {}, True, 5)
     header = decode_segment_header(files.inodes[name_of(2)].live[:40])
     assert header is not None
-    assert header.version == 3
+    assert header.version == 4
     journal.close(2_001)
 
 
@@ -155,6 +165,8 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
         ),
         Snapshot(1, [], {1: 2}, {1: 7}),
         Ids(1 << 40, 1 << 41, bytes(range(160)), CONTINUED),
+        Delivered(1 << 40, 1 << 63, [(1, 2), (5, 9)], CONTINUED),
+        Delivered(1, 2, []),
         Taken(1 << 63, 1 << 40, 9),
         Numbers(1 << 40, 1 << 50, [(1 << 63, 1 << 62, 0), (1, 2, 3)], CONTINUED),
         Numbers(1, 0, []),
@@ -165,14 +177,14 @@ def test_a_segment_of_an_older_version_is_read_and_gone_on_with(older: Path) -> 
     ],
 )
 def test_records_come_back_as_they_went(
-    record: Settle | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap,
+    record: Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap,
 ) -> None:
     data = finished(encode_small(record, 5, 1, 1_000), 3)
     assert len(data) >= 40
     assert decode_small(data, 0, len(data)) == record
 
 
-@pytest.mark.parametrize("code", [0, 12, 255])
+@pytest.mark.parametrize("code", [0, 13, 255])
 def test_unknown_types_are_named(code: int) -> None:
     data = finished(REST.pack(code, 0, MARK, 0, 1, 0) + bytes(8), 0)
     with pytest.raises(LayoutError, match=f"type {code}"):
@@ -181,7 +193,7 @@ def test_unknown_types_are_named(code: int) -> None:
 
 @pytest.mark.parametrize("length", range(40, 110))
 def test_a_body_that_is_not_as_drawn_is_a_layout_error(length: int) -> None:
-    for code in (1, 2, 3, 4, 9, 10, 11):
+    for code in (1, 2, 3, 4, 9, 10, 11, 12):
         for fill in (0, 1, 255):
             rest = REST.pack(code, 0, MARK, 0, 1, 0)
             data = finished(rest + bytes([fill]) * (length - 32), 0)

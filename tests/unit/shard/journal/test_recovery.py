@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     CLOSE,
     MARK,
     REST,
@@ -15,7 +14,9 @@ from lightrail.shard.journal.layout import (
     encode_segment_header,
     finished,
 )
-from lightrail.shard.journal.record import Append, Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.record import Outcome, Queue, QueueEvent, Settle
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.repair import repair_files
 from lightrail.shard.journal.segment import name_of
 from lightrail.shard.journal.store import JournalDamaged, Recovered, StoreRefused

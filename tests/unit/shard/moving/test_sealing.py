@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName, declared_of
-from lightrail.shard.journal.record import Queue
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.places_of_a_test import TestPlaces
 from tests.support.shard_scene import Peer, Scene, SmallStore

@@ -5,11 +5,11 @@ import logging
 import pytest
 
 from lightrail.cluster.map import Placed
+from lightrail.journal.record import Queue
 from lightrail.model import conditions
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.shard.declarations import EveryName, declared_of
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.journal.record import Queue
 from lightrail.shard.moving.tenancy import Judgement, judge
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.fake_files import FakeFiles

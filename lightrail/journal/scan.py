@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from lightrail.shard.journal.layout import (
+from lightrail.journal.layout import (
     HEADER,
     HEADER_SIZE,
     MARK,

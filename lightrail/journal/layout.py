@@ -12,9 +12,9 @@ from struct import error as StructError  # noqa: N812  # the exception's own nam
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from lightrail.shard.journal.record import (
-    Append,
+from lightrail.journal.record import (
     Close,
+    Delivered,
     Epoch,
     Gap,
     Ids,
@@ -27,7 +27,7 @@ from lightrail.shard.journal.record import (
     Taken,
 )
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 SEGMENT_MAGIC: Final = b"LRSEGMNT"
 SEGMENT_HEADER: Final = Struct("<8sHHIQQII")
 """magic, format version u16, reserved u16, crc32 u32 (of the rest), segment u64, first lsn u64, salt u32,
@@ -63,6 +63,7 @@ GAP: Final = 8
 IDS: Final = 9
 TAKEN: Final = 10
 NUMBERS: Final = 11
+DELIVERED: Final = 12
 
 APPEND_FIXED: Final = Struct("<QQqqIIIIHBB")
 """producer, number, enqueued_at_ms, expires_at_ms (0: never), message_format, count, size of the blob,
@@ -88,6 +89,8 @@ TAKEN_FIXED: Final = Struct("<QQI")
 """producer, number, messages taken u32."""
 NUMBERS_FIXED: Final = Struct("<QQI")
 """queue, next sequence, number of producers u32."""
+DELIVERED_FIXED: Final = Struct("<QQII")
+"""queue, consumer, number of ranges u32, reserved u32."""
 DIGEST_BYTES: Final = 16
 U64: Final = Struct("<Q")
 
@@ -290,24 +293,23 @@ def decode_numbers(data: Bytes, start: int, end: int, flags: int) -> Numbers:
     return Numbers(queue, next_sequence, list(zip(producers, numbers, parts, strict=True)), flags)
 
 
-def encode_append_head(record: Append, lsn: int, unsynced: int, now_ms: int, size: int) -> bytes:
-    """The rest of an Append record up to its ends: for any number of targets."""
-    batch = record.batch
-    rest = REST.pack(APPEND, record.flags, MARK, unsynced, lsn, now_ms)
-    fixed = APPEND_FIXED.pack(
-        record.producer,
-        record.number,
-        batch.enqueued_at_ms,
-        batch.expires_at_ms or 0,
-        batch.message_format,
-        record.last - record.first,
-        size,
-        record.attempts,
-        len(record.targets),
-        batch.priority,
-        batch.durable,
-    )
-    return b"".join((rest, fixed, *(TARGET.pack(queue, sequence) for queue, sequence in record.targets)))
+def encode_delivered(record: Delivered) -> bytes:
+    """Body of a Delivered record."""
+    fixed = DELIVERED_FIXED.pack(record.queue, record.consumer, len(record.ranges), 0)
+    column = array("Q", [edge for range_ in record.ranges for edge in range_])
+    return fixed + column.tobytes()
+
+
+def decode_delivered(data: Bytes, start: int, end: int, flags: int) -> Delivered:
+    """The Delivered record whose body is data[start:end]."""
+    queue, consumer, count, _ = DELIVERED_FIXED.unpack_from(data, start)
+    position = start + DELIVERED_FIXED.size
+    if position + 16 * count != end:
+        raise LayoutError(f"a Delivered of {count} ranges has {end - start} bytes")
+    ranges: list[tuple[int, int]] = [
+        TARGET.unpack_from(data, position + 16 * index) for index in range(count)
+    ]
+    return Delivered(queue, consumer, ranges, flags)
 
 
 def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead, list[tuple[int, int]], int]:
@@ -329,10 +331,11 @@ def decode_append_head(data: Bytes, start: int, length: int) -> tuple[AppendHead
     return head, targets, column
 
 
-_Small = Settle | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap
+_Small = Settle | Delivered | Queue | Snapshot | Ids | Taken | Numbers | Seal | Epoch | Close | Gap
 
 _ENCODERS: Final[dict[type, tuple[int, Callable[..., bytes]]]] = {
     Settle: (SETTLE, encode_settle),
+    Delivered: (DELIVERED, encode_delivered),
     Queue: (QUEUE, encode_queue),
     Snapshot: (SNAPSHOT, encode_snapshot),
     Ids: (IDS, encode_ids),
@@ -372,6 +375,8 @@ def decode_small(data: Bytes, start: int, length: int) -> _Small:
             return decode_taken(data, body, end, flags)
         if code == NUMBERS:
             return decode_numbers(data, body, end, flags)
+        if code == DELIVERED:
+            return decode_delivered(data, body, end, flags)
         (number,) = U64.unpack_from(data, body)
     except (StructError, UnicodeDecodeError, ValueError) as error:
         raise LayoutError(f"a record of type {code} with {length} bytes: {error}") from error

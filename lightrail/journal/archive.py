@@ -1,0 +1,77 @@
+"""The archive: sealed segments of a shard's journals in a folder, for readers that ask no shard.
+
+    ARCHIVE/shard-7-3f2a…/identity.json           whose journal it was
+    ARCHIVE/shard-7-3f2a…/000000000012.segment    the file of the journal, by a hard link
+    ARCHIVE/shard-7-3f2a…/000000000012.index      what is where in it (index.py)
+
+The index is written first. One folder per incarnation of a journal, which is its disk: a shard that began on
+an empty disk has another one.
+Drawn in docs/formats/archive.md.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Final
+
+FORMAT: Final = 1
+IDENTITY: Final = "identity.json"
+SEGMENT_SUFFIX: Final = ".segment"
+INDEX_SUFFIX: Final = ".index"
+
+_FOLDER: Final = re.compile(r"shard-(\d+)-([0-9a-f]+)")
+
+
+class ArchiveError(Exception):
+    """A folder that is no archive of this format: what was expected and what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One journal: a shard on a disk."""
+
+    cluster: str
+    shard: int
+    disk: str
+    """Drawn when the journal was made; what offsets and positions name."""
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in an archive."""
+        return f"shard-{self.shard}-{self.disk}"
+
+    def encode(self) -> str:
+        """The text of identity.json."""
+        return json.dumps({"format": FORMAT, **asdict(self)})
+
+
+def decode_identity(text: str) -> Incarnation:
+    """What identity.json says.
+
+    Raises:
+        ArchiveError: it is not of this format.
+    """
+    try:
+        fields = json.loads(text)
+        if fields["format"] > FORMAT:
+            raise ArchiveError(
+                f"the archive has format {fields['format']}, this version reads up to {FORMAT}"
+            )
+        return Incarnation(str(fields["cluster"]), int(fields["shard"]), str(fields["disk"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"expected an {IDENTITY} of an archive, found {text[:100]!r}") from error
+
+
+def is_folder(name: str) -> bool:
+    """Whether a folder of an archive is called so."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def segment_name(number: int) -> str:
+    """File name; sorted by name is sorted by number."""
+    return f"{number:012d}{SEGMENT_SUFFIX}"
+
+
+def index_name(number: int) -> str:
+    """File name of the index of a segment."""
+    return f"{number:012d}{INDEX_SUFFIX}"

@@ -1,0 +1,106 @@
+"""The index of a segment: where its records are, roughly, so that readers may begin in the middle.
+
+A block is about BLOCK_BYTES long and begins at a record that begins no later than where the one before ended.
+Between two marks nothing is known; readers go from record to record.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from lightrail.journal.layout import (
+    APPEND,
+    QUEUE,
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+    decode_append_head,
+)
+from lightrail.journal.scan import Found, Readable, Scan
+
+FORMAT: Final = 1
+BLOCK_BYTES: Final = 1024 * 1024
+
+
+class Block(NamedTuple):
+    """A record that a reader may begin at."""
+
+    lsn: int
+    offset: int
+    """Of the record in the segment."""
+    messages: int
+    """In the Append records of the segment before it, each counted once, whatever its queues."""
+    timestamp: int
+    """Of the record, in milliseconds since 1970-01-01 UTC."""
+
+
+@dataclass(slots=True)
+class SegmentIndex:
+    """What is where in the committed part of one segment."""
+
+    segment: int
+    first_lsn: int
+    next_lsn: int
+    """Of the record that would come next: it covers first_lsn to before this."""
+    end: int
+    """Where it would be: bytes up to here are committed."""
+    messages: int = 0
+    last_ms: int = 0
+    sealed: bool = False
+    """Nothing will be added any more."""
+    blocks: list[Block] = field(default_factory=list)
+    queues: list[int] = field(default_factory=list)
+    """Offsets of Queue records: what numbers mean from there on. The Snapshot at the head says what they mean
+    at the start."""
+
+    def encode(self) -> str:
+        """The text of an index file."""
+        fields = {name: getattr(self, name) for name in _PLAIN}
+        return json.dumps({"format": FORMAT, **fields, "blocks": self.blocks, "queues": self.queues})
+
+
+_PLAIN: Final = ("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms", "sealed")
+
+
+class BadIndex(Exception):
+    """The text of an index that is not of this format."""
+
+
+def decode_index(text: str) -> SegmentIndex:
+    """What an index file says.
+
+    Raises:
+        BadIndex: it is not of this format.
+    """
+    try:
+        fields = json.loads(text)
+        if fields["format"] > FORMAT:
+            raise BadIndex(f"the index has format {fields['format']}, this version reads up to {FORMAT}")
+        plain = {name: fields[name] for name in _PLAIN}
+        return SegmentIndex(
+            **plain, blocks=[Block(*each) for each in fields["blocks"]], queues=fields["queues"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadIndex(f"expected the index of a segment, found {text[:100]!r}") from error
+
+
+def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
+    """The index of records that were read one after another."""
+    index = SegmentIndex(header.segment, header.first_lsn, header.first_lsn, SEGMENT_HEADER_SIZE)
+    marked = -BLOCK_BYTES
+    for each in found:
+        if each.offset - marked >= BLOCK_BYTES:
+            index.blocks.append(Block(each.lsn, each.offset, index.messages, each.timestamp))
+            marked = each.offset
+        if each.code == APPEND:
+            index.messages += decode_append_head(each.view, each.start, each.length)[0].messages
+        elif each.code == QUEUE:
+            index.queues.append(each.offset)
+        index.next_lsn, index.end, index.last_ms = each.lsn + 1, each.offset + each.length, each.timestamp
+    return index
+
+
+def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[SegmentIndex, str]:
+    """The index of a segment by reading it, and what was found where its records end."""
+    scan = Scan(file, header.salt, SEGMENT_HEADER_SIZE, end, header.first_lsn)
+    return index_of(header, scan), scan.found

@@ -1,0 +1,90 @@
+"""The columns of the data source `lightrail`: one row per message and event, in the order of the journal."""
+
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+_TIME: Final = pa.timestamp("us", tz="UTC")
+_TEXTS: Final = pa.map_(pa.string(), pa.string())
+
+
+class Event(StrEnum):
+    """What became of a message; `moved` and `delivered` change nothing about it."""
+
+    ENQUEUED = "enqueued"
+    DELIVERED = "delivered"
+    """Given to a consumer."""
+    ACCEPTED = "accepted"
+    RELEASED = "released"
+    MODIFIED = "modified"
+    """It came back and has failed once more: `delivery_count`."""
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    DEAD_LETTERED = "dead_lettered"
+    """It is on NAME/$dlq now, where it is enqueued in the same moment; `reason` says why."""
+    PURGED = "purged"
+    DISCARDED = "discarded"
+    """Dropped by the policy of a full queue, or by a window of duplicates."""
+    MOVED = "moved"
+    """It came with its queue from another shard to the one of this row."""
+
+
+class Decode(StrEnum):
+    """How much of a message becomes columns; the others are null."""
+
+    NONE = "none"
+    """`message` has the bytes as they came."""
+    PROPERTIES = "properties"
+    """Everything but body."""
+    ALL = "all"
+
+
+FIELDS: Final[tuple[tuple[str, pa.DataType], ...]] = (
+    ("queue", pa.string()),
+    ("shard", pa.int32()),
+    ("journal", pa.string()),
+    ("epoch", pa.int64()),
+    ("sequence", pa.int64()),
+    ("lsn", pa.int64()),
+    ("event", pa.string()),
+    ("event_time", _TIME),
+    ("enqueued_at", _TIME),
+    ("message_id", pa.string()),
+    ("correlation_id", pa.string()),
+    ("subject", pa.string()),
+    ("reply_to", pa.string()),
+    ("content_type", pa.string()),
+    ("group_id", pa.string()),
+    ("durable", pa.bool_()),
+    ("priority", pa.int32()),
+    ("ttl", pa.int64()),
+    ("delivery_count", pa.int64()),
+    ("reason", pa.string()),
+    ("producer", pa.string()),
+    ("consumer", pa.string()),
+    ("properties", _TEXTS),
+    ("application_properties", _TEXTS),
+    ("message_annotations", _TEXTS),
+    ("body", pa.binary()),
+    ("message", pa.binary()),
+)
+"""Name and type of each column. `queue`, `shard`, `journal`, `epoch`, `sequence`, `lsn`, `event` and
+`event_time` are in every row, those of the message where the event brings it (enqueued, moved)."""
+
+SCHEMA: Final = pa.schema(list(FIELDS))
+
+DECODED: Final = frozenset(
+    {
+        "message_id",
+        "correlation_id",
+        "subject",
+        "reply_to",
+        "content_type",
+        "group_id",
+        "properties",
+        "application_properties",
+        "message_annotations",
+    }
+)
+"""Columns that take looking into the sections of messages; null with Decode.NONE. `body` comes with ALL."""

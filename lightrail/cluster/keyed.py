@@ -59,7 +59,9 @@ class KeyedCoordinator(ABC):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`. Who asks somebody tells `counts` what came of it, and how long it took."""
+        """One transaction, see `write`. Who asks somebody tells `counts` what came of it and how
+        long it took.
+        """
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:

@@ -242,16 +242,18 @@ class Map:
             return
         if key.startswith(MOVES):
             queue = key.removeprefix(MOVES)
-            self.moves.pop(queue, None)
-            if value is not None:
+            if value is None:
+                self.moves.pop(queue, None)
+            else:
                 self.moves[queue] = Move(queue=queue, revision=revision, **json.loads(value))
             changes.moves.add(queue)
             return
         for prefix, table in self._tables():
             if key.startswith(prefix):
                 id = int(key.removeprefix(prefix))
-                table.pop(id, None)
-                if value is not None:
+                if value is None:
+                    table.pop(id, None)
+                else:
                     fields = json.loads(value)
                     table[id] = (
                         ShardSet(id=id, revision=revision, **fields)

@@ -102,8 +102,6 @@ CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384
 """Connections per frontend that have not finished their open."""
-SOCKET_READ_BYTES: Final = 256 * 1024
-"""One read of a socket."""
 
 # --- frontend to shard ---------------------------------------------------------------------------------
 HEARTBEAT_MS: Final = 1_000

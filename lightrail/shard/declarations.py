@@ -155,8 +155,3 @@ def declared_of(text: str) -> Declared:
         found.get("copy") is True,
         found.get("sealed") is True,
     )
-
-
-def created_of(text: str) -> int | None:
-    """The revision that made a queue, of such a text; None where it says nothing."""
-    return declared_of(text).created

@@ -24,7 +24,7 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.sealing import Sealing
 from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.outcomes import outcome_in
-from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
+from lightrail.shard.peers import Numbered, Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
@@ -522,9 +522,6 @@ class Engine:
         if effects_:
             self._performer.perform(queue, effects_, now_ms)
         self._performer.touched[queue] = None
-
-    def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
-        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description))
 
     def _refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
         """Refused: now, or with the commit that holds the records of what was taken of the batch."""

@@ -407,9 +407,8 @@ class Queues:
         if wanted and not self._captures and found.name not in self._uncaptured:
             self._uncaptured.add(found.name)
             log.warning(
-                "the policy of queue %s asks for capture, and the store of this shard keeps no journal that "
-                "could be read: nothing of it is captured. Start with --store journal, or take capture out of "
-                "the policy",
+                "queue %s should be captured, says its policy, and the store of this shard keeps no journal: "
+                "nothing of it is captured. Start with --store journal, or take capture out of the policy",
                 found.name,
             )
         return wanted and self._captures

@@ -182,6 +182,8 @@ MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 LAZY_COMMIT_MS: Final = 5
 """Settlements nobody waits for gather for so long before they are committed; a crash redelivers them."""
+CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of transient messages of captured queues that gather for one commit; beyond, senders wait for it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner writes again between two commits."""
 PRODUCERS_MAX: Final = 100_000

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from lightrail.journal.record import CONTINUED, Ids, Taken
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreError
@@ -196,7 +196,8 @@ class Admission:
             machine.counters.duplicates += done - entry.done - fits - dropped
             entry.done = done
         if done == batch.count:
-            self._answer(entry.producer, entry.number, batch.durable)
+            waits = not batch.durable and queue.captured and self._performer.capture_lags
+            self._answer(entry.producer, entry.number, batch.durable or waits)
         elif done == large:
             self._turn_away(queue, entry, done, _too_large(queue, batch, large))
         elif waits:
@@ -230,6 +231,15 @@ class Admission:
                 except (StoreError, ValueError) as error:
                     return error
                 self._performer.messages_unsynced += count
+            elif queue.captured:
+                place = (queue.id, machine.next_sequence)
+                try:
+                    batch.place = self._store.append(
+                        Append([place], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
+                    )
+                except (StoreError, ValueError) as error:
+                    return error
+                self._performer.captured_bytes += batch.size
             if producer.stored is not None:
                 producer.note(number, machine.next_sequence)
             if digests and machine.duplicates is not None:

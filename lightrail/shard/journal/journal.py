@@ -69,6 +69,8 @@ _COPY_BYTES: Final = 1_024
 class Journal:
     """See `Store` in store.py."""
 
+    captures: Final = True
+
     def __init__(
         self,
         files: Files,
@@ -244,7 +246,7 @@ class Journal:
                 raise ValueError(f"queue {queue} was not declared: append its Queue record first")
 
         space = self._space
-        if space.full and not record.flags & REWRITTEN:
+        if space.full and (not record.flags & REWRITTEN or record.spills):
             space.ensure(now_ms)
         segment = self._segment
         offset = segment.end
@@ -282,7 +284,8 @@ class Journal:
             table = queues[queue]
             if sequence + count > table.next_sequence:
                 table.next_sequence = sequence + count
-        if record.producer:
+        if record.producer and not record.flags & SPILLED:
+            # A number that is remembered stands for messages that a restart brings back.
             self._tables.produced(record.producer, record.number)
         segment.append_bytes += length
         share = size * len(targets)
@@ -307,7 +310,8 @@ class Journal:
         self._lsn = lsn
         segment.end += length
         self._records += 1
-        self._sync_wanted = True
+        if type(record) is not Delivered:
+            self._sync_wanted = True
 
     def _roll(self, length: int, now_ms: int) -> None:
         """Leaves this segment and begins the next, with room for a record of `length`.

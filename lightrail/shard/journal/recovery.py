@@ -22,6 +22,7 @@ from lightrail.journal.layout import (
     APPEND_BODY,
     APPEND_FIXED,
     CLOSE,
+    DELIVERED,
     FORMAT_VERSION,
     GAP,
     HEADER_SIZE,
@@ -220,7 +221,7 @@ class _Replayer:
         segment.append_bytes += length
         segment.appended += size * target_count
         tables = self._replay.tables
-        if producer:
+        if producer and not found.flags & SPILLED:
             tables.produced(producer, number)
         position = start + APPEND_BODY
         for _ in range(target_count):
@@ -257,7 +258,8 @@ class _Replayer:
         if found.code == APPEND:
             self._append(segment, found)
             return
-        if found.code == CLOSE:
+        if found.code in (CLOSE, DELIVERED):
+            # Who had messages for a while changes nothing about where they are.
             return
         replay = self._replay
         record = decode_small(found.view, found.start, found.length)

@@ -169,6 +169,22 @@ SWEEP_MS: Final = 1_000
 ORPHAN_MS: Final = 60_000
 """How long a frontend has to be registered nowhere before the names that went with its connections go."""
 
+# --- readers of journals -------------------------------------------------------------------------------
+READERS_MAX: Final = 1_000
+"""Readers that an installation may have."""
+READER_POSITIONS_MAX: Final = 1_000
+"""Journals that a reader may have positions in; all of them are one entry of the coordinator."""
+READER_HOLD_HOURS: Final = 168.0
+"""How long a reader holds back what it has not read, where it does not say."""
+READER_HOLD_HOURS_MAX: Final = 87_600.0
+READER_HOLD_BYTES: Final = 100 * 1000**3
+"""How much a reader holds back at each shard, where it does not say."""
+READER_HOLD_BYTES_MAX: Final = 1 << 60
+JOURNAL_READ_BYTES: Final = 1024 * 1024
+"""Bytes of a journal in one answer of a shard."""
+JOURNAL_READS_MAX: Final = 16
+"""Such answers of one shard that wait for its disk; who asks for more is told to ask again."""
+
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024

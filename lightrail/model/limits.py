@@ -371,3 +371,14 @@ MOVE_HELD_FRAMES_MAX: Final = 10_000
 what they are about is delivered again."""
 MOVE_CHUNK_RUNS: Final = 2_000
 """Runs of messages in the same that share nothing: each is a record of its own at the destination."""
+
+# --- Spark ------------------------------------------------------------------------------------------------
+SPARK_RETRY_MS: Final = 300_000
+"""How long a task says a request again that failed for now: a shard that recovers takes a while."""
+SPARK_RETRY_PAUSE_MS: Final = 100
+"""Before the first of these attempts; it doubles up to SPARK_RETRY_PAUSE_MS_MAX."""
+SPARK_RETRY_PAUSE_MS_MAX: Final = 5_000
+SPARK_ANSWER_MS: Final = 90_000
+"""How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
+SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Largest answer of a gateway that a task takes."""

@@ -142,6 +142,17 @@ HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
 """Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
+HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Largest body of a numbered batch; one that holds a single message may have as many as a message may."""
+HTTP_BATCH_MESSAGES: Final = 65_536
+"""Messages of one numbered batch: the runs of it that differ in durability, priority or time to live are
+numbered with 16 bits."""
+HTTP_BATCH_NUMBER_MAX: Final = (1 << 47) - 1
+"""Highest number of a batch."""
+HTTP_PRODUCER_BYTES: Final = 512
+"""Longest name of a producer of numbered batches."""
+HTTP_BATCH_QUEUES_AT_ONCE: Final = 16
+"""Queues of a router that a numbered batch is on its way to at a time."""
 HTTP_BODY_MS: Final = 60_000
 """A request whose body is not there after this time is ended: what was held for it goes to others."""
 HTTP_BACKLOG: Final = 4_096
@@ -387,3 +398,14 @@ MOVE_HELD_FRAMES_MAX: Final = 10_000
 what they are about is delivered again."""
 MOVE_CHUNK_RUNS: Final = 2_000
 """Runs of messages in the same that share nothing: each is a record of its own at the destination."""
+
+# --- Spark ------------------------------------------------------------------------------------------------
+SPARK_RETRY_MS: Final = 300_000
+"""How long a task says a request again that failed for now: a shard that recovers takes a while."""
+SPARK_RETRY_PAUSE_MS: Final = 100
+"""Before the first of these attempts; it doubles up to SPARK_RETRY_PAUSE_MS_MAX."""
+SPARK_RETRY_PAUSE_MS_MAX: Final = 5_000
+SPARK_ANSWER_MS: Final = 90_000
+"""How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
+SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Largest answer of a gateway that a task takes."""

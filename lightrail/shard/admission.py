@@ -102,8 +102,9 @@ class Admission:
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
-        if done and _acts_at_once(policy):
-            # It was answered so before the connection went, or was about to be.
+        if done and _acts_at_once(policy) and not producer.is_named:
+            # It was answered so before the connection went, or was about to be. Who comes again by name knows
+            # that, and wants the rest stored.
             self._turn_away(queue, entry, done, _full(queue))
         elif queue.parked or not self._admit(queue, entry, now_ms):
             self._park(queue, entry)

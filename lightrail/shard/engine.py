@@ -477,7 +477,8 @@ class Engine:
         durable = bool(flags & DURABLE)
         if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1
-            self._answer(producer, number, durable)
+            # Who comes again by name does not know of a commit that is under way for what it said before.
+            self._answer(producer, number, durable or producer.is_named)
             return
         if producer.refusing:
             if not flags & AFRESH:

@@ -485,7 +485,7 @@ class Journal:
         return self._segments.get(number)
 
     @property
-    def has_captured(self) -> bool:
+    def is_capturing(self) -> bool:
         """Whether a queue of this journal is captured now."""
         return bool(self._tables.captured)
 

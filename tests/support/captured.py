@@ -195,7 +195,8 @@ def broken_laws(found: list[Event], *, whole: bool = True) -> list[str]:
         if each.event in ("enqueued", "moved"):
             if key in state and before != "gone":
                 wrong.append(f"{each}: it was there, {before}")
-            state[key] = "there"
+            # Who held it when its queue moved still does.
+            state[key] = "there" if each.event == "enqueued" else "delivered"
         elif before in (None, "gone"):
             wrong.append(f"{each}: it was {before}")
         elif each.event == "delivered":

@@ -376,7 +376,7 @@ MOVE_CHUNK_RUNS: Final = 2_000
 SPARK_ANSWER_S: Final = 60
 """How long a gateway may take for one answer to an executor."""
 SPARK_AWAY_S: Final = 60
-"""How long a gateway is tried again that breaks off or answers 503; then the task fails, and Spark tries it."""
+"""How long a gateway is tried again that breaks off or answers 503; then the task fails."""
 SPARK_AGAIN_S: Final = 0.1
 """First pause of that; it doubles up to SPARK_AGAIN_S_MAX."""
 SPARK_AGAIN_S_MAX: Final = 5.0

@@ -14,8 +14,8 @@ def admitted(
     """Where each journal's part of the micro-batch ends, of (journal, first lsn, next lsn) each.
 
     Blocks of all journals are taken by their times, as long as they fit, so that a query that is behind
-    catches up with all of them evenly. The first is taken in any case. A block that is begun in its middle counts
-    whole.
+    catches up with all of them evenly. The first is taken in any case. A block that is begun in its middle
+    counts whole.
 
     Raises:
         PlaceError: a place does not answer.

@@ -31,8 +31,15 @@ types: setup ## mypy --strict
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
+# Tests that only compute use both processors; those with processes of their own need the machine for themselves.
+COMPUTING := tests/unit tests/model tests/simulation
 unit: setup ## every test but the long ones, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
+ifeq ($(ARGS),)
+	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
+	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%)
+else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
+endif
 
 bench: setup ## measure this machine and write docs/benchmarks.md
 	$(BIN)/python scripts/bench.py $(ARGS)

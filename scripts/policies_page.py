@@ -31,7 +31,6 @@ TABLE = "\n| field | values | default | |\n|---|---|---|---|\n"
 SECTIONS = (
     ("Every role", frozenset(Role)),
     ("Queues, routers and connection points", frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})),
-    ("Queues and routers", frozenset({Role.QUEUE, Role.ROUTER})),
     ("Metadata", frozenset({Role.METADATA})),
     ("Queues", frozenset({Role.QUEUE})),
     ("Routers", frozenset({Role.ROUTER})),

@@ -43,11 +43,6 @@ def run_of(origin: int) -> int:
     return origin >> SENDER_BITS & (1 << RUN_BITS) - 1
 
 
-def sender_of(origin: int) -> int:
-    """The number of the sender of an origin."""
-    return origin & (1 << SENDER_BITS) - 1
-
-
 @dataclass(frozen=True, slots=True)
 class Template:
     """An encoded message, where its stamp is, and the digits that are written anew for every message."""

@@ -21,13 +21,15 @@ PHASES: Final = ("waiting", "frozen")
 
 
 class CoordinatorCounts:
-    """Every coordinator has them as `counts`; it tells them what came of its last contact."""
+    """Every coordinator has them as `counts`; it tells them, on the loop, what came of its last contact."""
 
-    __slots__ = ("failures", "heard_s", "up", "watch_restarts", "write_seconds")
+    __slots__ = ("answers", "failures", "followed", "heard_s", "watch_restarts", "write_seconds")
 
     def __init__(self) -> None:
-        self.up = 1
+        self.answers = True
         """Whether the last contact worked; a coordinator that was opened is there."""
+        self.followed = True
+        """Whether changes are heard of; of a file they always are, by looking."""
         self.failures = 0
         self.heard_s = time.monotonic()
         """When a contact last worked, by the monotonic clock."""
@@ -36,16 +38,21 @@ class CoordinatorCounts:
 
     def heard(self) -> None:
         """A call was answered, or the watch said something: a key that changed, or that nothing did."""
-        self.up = 1
+        self.answers = True
         self.heard_s = time.monotonic()
 
     def failed(self) -> None:
         """A call, or the watch, found nobody."""
-        self.up = 0
+        self.answers = False
         self.failures += 1
 
+    def watch_ended(self) -> None:
+        """Changes are not heard of until the watch is begun anew."""
+        self.followed = False
+
     def watch_restarted(self) -> None:
-        """The watch had ended and was asked for anew."""
+        """The watch had ended and was begun anew."""
+        self.followed = True
         self.watch_restarts += 1
 
     def wrote(self, seconds: float) -> None:
@@ -53,19 +60,29 @@ class CoordinatorCounts:
         self.write_seconds.observe(seconds)
 
     @property
+    def up(self) -> int:
+        return int(self.answers and self.followed)
+
+    @property
     def age_s(self) -> float:
         return max(0.0, time.monotonic() - self.heard_s)
 
 
 COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
-    gauge("lightrail_coordinator_up", "1 when the last contact with the coordinator worked.", "up"),
+    gauge(
+        "lightrail_coordinator_up",
+        "1 when the last contact with the coordinator worked and its changes are heard of.",
+        "up",
+    ),
     gauge(
         "lightrail_coordinator_contact_age_seconds",
         "Time since the coordinator was last heard.",
         "age_s",
     ),
     counter(
-        "lightrail_coordinator_failures", "Calls, and looks for news, that found no coordinator.", "failures"
+        "lightrail_coordinator_failures",
+        "Calls, and attempts to follow its changes, that found no coordinator.",
+        "failures",
     ),
     counter(
         "lightrail_coordinator_watch_restarts",

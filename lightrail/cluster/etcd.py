@@ -5,7 +5,8 @@ opened.
 
 One thread lists and watches (etcd_client.py) and hands what it hears to the loop, where the view is
 (etcd_view.py): `news`, `entry` and `entries` are answered from it, also while etcd is away. Writes run in a
-few threads, and end when the view has seen them. A task keeps the lease of this process's registrations.
+few threads, and end when the view has seen them. A task keeps the lease of this process's registrations, and
+asks etcd for a sign of life where there is none: so `counts` tells soon that etcd is away.
 """
 
 import asyncio
@@ -18,11 +19,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, Entry, News, Write
-from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost
-from lightrail.cluster.etcd_client import EtcdClient, WatchEnded
+from lightrail.cluster.coordinator import (
+    Conflict,
+    CoordinatorError,
+    CoordinatorRefused,
+    Entry,
+    News,
+    Write,
+)
+from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost, NotAsked
+from lightrail.cluster.etcd_client import EtcdClient, WatchEnded, WatchLost
 from lightrail.cluster.etcd_view import Change, View
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.model import limits
@@ -92,6 +101,7 @@ class EtcdCoordinator(KeyedCoordinator):
             except TimeoutError:
                 where = ", ".join(settings.endpoints)
                 raise CoordinatorError(f"etcd at {where} can't be read: {coordinator._problem}") from None
+            coordinator._keeper = coordinator._loop.create_task(coordinator._keep())
         except BaseException:
             await coordinator.close()
             raise
@@ -158,7 +168,8 @@ class EtcdCoordinator(KeyedCoordinator):
         return await self._transact(writes, 0)
 
     async def _transact(self, writes: Sequence[Write], lease: int) -> int:
-        until = time.monotonic() + self._times.call
+        started = time.monotonic()
+        until = started + self._times.call
         try:
             revision, changed = await self._call(lambda: self._client.transact(writes, until, lease))
         except Conflict as conflict:
@@ -166,6 +177,7 @@ class EtcdCoordinator(KeyedCoordinator):
             guard = next(each.guard for each in writes if each.key == conflict.key)
             await self._seen_another(conflict.key, guard or 0)
             raise
+        self.counts.wrote(time.monotonic() - started)
         if changed:
             await self._seen(revision)
         return revision
@@ -175,9 +187,25 @@ class EtcdCoordinator(KeyedCoordinator):
             raise CoordinatorError(f"{self._waiting} writes wait for etcd already: nothing was written")
         self._waiting += 1
         try:
-            return await self._loop.run_in_executor(self._threads, work)
+            return await self._counted(self._threads, work)
         finally:
             self._waiting -= 1
+
+    async def _counted(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
+        """Runs what asks etcd, and tells `counts` whether it has answered."""
+        try:
+            answer = await self._loop.run_in_executor(threads, work)
+        except NotAsked:
+            raise
+        except (Conflict, CoordinatorRefused, LeaseLost):
+            # These are answers.
+            self.counts.heard()
+            raise
+        except CoordinatorError:
+            self.counts.failed()
+            raise
+        self.counts.heard()
+        return answer
 
     async def entry(self, key: str) -> Entry | None:
         return self._view.entries.get(key)
@@ -191,11 +219,20 @@ class EtcdCoordinator(KeyedCoordinator):
     # --- the view, on the loop ----------------------------------------------------------------------------
 
     def _list(self, entries: list[Entry], revision: int) -> None:
+        self.counts.heard()
+        if self._listed.is_set():
+            self.counts.watch_restarted()
         self._took(self._view.take_list([each for each in entries if each.key != IDENTITY], revision))
         self._listed.set()
 
     def _change(self, changes: list[Change], revision: int) -> None:
+        self.counts.heard()
         self._took(self._view.take_changes([each for each in changes if each[0] != IDENTITY], revision))
+
+    def _not_followed(self, lost: bool) -> None:
+        self.counts.watch_ended()
+        if lost:
+            self.counts.failed()
 
     def _took(self, changed: list[Entry]) -> None:
         for entry in changed if self._registered else ():
@@ -247,11 +284,13 @@ class EtcdCoordinator(KeyedCoordinator):
         pause = self._times.pause
         while not self._ended.is_set():
             began = time.monotonic()
+            lost = False
             try:
                 self._following.follow(self._hand_list, self._hand_changes, self._ended)
                 problem = "etcd ended the watch"
             except (WatchEnded, CoordinatorError) as error:
                 problem = str(error)
+                lost = isinstance(error, WatchLost)
             except Exception as error:
                 # This thread must not end: without it the process would never hear of anything again.
                 log.exception("following etcd failed; it begins anew")
@@ -261,6 +300,7 @@ class EtcdCoordinator(KeyedCoordinator):
             if not self._problem or (_ANOTHER in problem and _ANOTHER not in self._problem):
                 log.warning("etcd is not followed now, what is known goes on: %s", problem)
             self._problem = problem
+            self._hand(partial(self._not_followed, lost))
             if time.monotonic() - began > self._times.pause_max:
                 pause = self._times.pause
             self._ended.wait(pause)
@@ -296,8 +336,6 @@ class EtcdCoordinator(KeyedCoordinator):
     ) -> None:
         async with self._registering:
             await super().register(key, value, displaced, guard=guard)
-        if self._keeper is None:
-            self._keeper = self._loop.create_task(self._keep())
 
     async def _write_registration(self, key: str, value: str, guard: int | None) -> int:
         if not self._lease:
@@ -316,18 +354,20 @@ class EtcdCoordinator(KeyedCoordinator):
 
     async def _grant(self) -> int:
         until = time.monotonic() + self._times.call
-        return await self._loop.run_in_executor(
-            self._lease_thread, lambda: self._client.grant(self._times.lease, until)
-        )
+        return await self._counted(self._lease_thread, lambda: self._client.grant(self._times.lease, until))
 
     async def _refresh(self, within_s: float) -> bool:
         lease, until = self._lease, time.monotonic() + within_s
-        return await self._loop.run_in_executor(
-            self._lease_thread, lambda: self._client.refresh(lease, until)
-        )
+        if not lease:
+            await self._counted(self._lease_thread, lambda: self._client.get(IDENTITY, until))
+            return True
+        return await self._counted(self._lease_thread, lambda: self._client.refresh(lease, until))
 
     async def _keep(self) -> None:
-        """Refreshes the lease; makes a new one, and registers again, when it is lost."""
+        """Refreshes the lease; makes a new one, and registers again, when it is lost.
+
+        Who has registered nothing asks for something small instead.
+        """
         third = self._times.lease / 3
         reached = True
         while True:
@@ -342,11 +382,11 @@ class EtcdCoordinator(KeyedCoordinator):
                     async with self._registering:
                         await self._register_again()
             except CoordinatorError as error:
-                if reached:
+                if reached and self._lease:
                     log.warning("the registration of this process can't be kept: %s", error)
                 reached = False
             else:
-                if not reached:
+                if not reached and self._lease:
                     log.info("etcd answers again; this process is registered")
                 reached = True
 

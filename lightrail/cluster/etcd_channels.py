@@ -41,7 +41,9 @@ __all__ = [
     "EtcdSettings",
     "EtcdTimes",
     "LeaseLost",
+    "NotAsked",
     "channel_closed",
+    "elsewhere",
     "grpc",
     "not_sent",
     "rpc",
@@ -100,6 +102,10 @@ class EtcdTimes:
 
 class LeaseLost(CoordinatorError):
     """The lease that an entry was to hang on is not there any more."""
+
+
+class NotAsked(CoordinatorError):
+    """A call waited for its turn until its time was over; etcd never heard of it."""
 
 
 class EtcdChannels:
@@ -199,7 +205,7 @@ class EtcdChannels:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise LeaseLost(f"etcd refuses: {error.details()}") from None
-            if error.code() not in _ELSEWHERE and not _login_is_old(error):
+            if not elsewhere(error):
                 raise CoordinatorRefused(f"etcd refuses: {error.details()}") from None
             self.leave(channel)
             return None, error
@@ -218,6 +224,11 @@ class _Left(grpc.RpcError):  # type: ignore[misc]
 
     def details(self) -> str:
         return _NOT_SENT[0]
+
+
+def elsewhere(error: Any) -> bool:
+    """Whether another endpoint, or a new login, may do what was not done here."""
+    return error.code() in _ELSEWHERE or _login_is_old(error)
 
 
 def _login_is_old(error: Any) -> bool:

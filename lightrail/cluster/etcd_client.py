@@ -13,7 +13,9 @@ from lightrail.cluster.etcd_channels import (
     EtcdChannels,
     EtcdSettings,
     EtcdTimes,
+    NotAsked,
     channel_closed,
+    elsewhere,
     grpc,
     not_sent,
     rpc,
@@ -26,6 +28,10 @@ _PAGE: Final = 1_000
 
 class WatchEnded(Exception):
     """Nothing more is heard; the text says why. Begin again, after a pause, with a new list."""
+
+
+class WatchLost(WatchEnded):
+    """Nobody is there any more who could say something."""
 
 
 class EtcdClient:
@@ -52,7 +58,7 @@ class EtcdClient:
             Conflict, CoordinatorError.
         """
         if time.monotonic() >= until:
-            raise CoordinatorError("etcd is too slow: nothing was written")
+            raise NotAsked("etcd is too slow: nothing was written")
         request = self._request(writes, lease)
 
         def ask(channel: Any, timeout: float) -> Any:
@@ -200,7 +206,7 @@ class EtcdClient:
         """List all entries at a revision, then watch what changes after it, until `ended`.
 
         Raises:
-            WatchEnded, CoordinatorError.
+            WatchEnded, WatchLost, CoordinatorError.
         """
         channel = None
         try:
@@ -209,7 +215,8 @@ class EtcdClient:
             listed(entries, revision)
             self._watch(channel, revision + 1, changed, ended)
         except grpc.RpcError as error:
-            raise WatchEnded(f"{error.details()}") from None
+            ended_by = WatchLost if elsewhere(error) else WatchEnded
+            raise ended_by(f"{error.details()}") from None
         except ValueError as error:
             if not channel_closed(error):
                 raise

@@ -146,9 +146,12 @@ class Joining:
     async def _take(self, prefix: str) -> None:
         key = f"{prefix}{self.process.id}"
         if self.process.replaces is not None:
-            entry = await patiently(self.process, lambda: self.coordinator.entry(key))
-            found = membership.holder(membership.member_of(entry), self.own, self.process.replaces)
-            if found is not None:
+
+            async def holder() -> Member | None:
+                found = membership.member_of(await self.coordinator.entry(key))
+                return membership.holder(found, self.own, self.process.replaces)
+
+            if await patiently(self.process, holder) is not None:
                 raise MemberRefused("another process has the number by now")
         await self.until_free(key)
         self._entry = key

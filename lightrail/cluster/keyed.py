@@ -8,7 +8,6 @@ on a conflict.
 
 import asyncio
 import contextlib
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +59,9 @@ class KeyedCoordinator(ABC):
 
     @abstractmethod
     async def _commit(self, writes: Sequence[Write]) -> int:
-        """One transaction, see `write`. As whatever asks somebody, it tells `counts` what came of it."""
+        """One transaction, see `write`. Who asks somebody tells `counts` what came of it and how
+        long it took.
+        """
 
     @abstractmethod
     def _changes(self, since: int) -> News | None:
@@ -91,10 +92,7 @@ class KeyedCoordinator(ABC):
             raise ValueError(f"expected at most {WRITES_MAX} writes in a transaction, got {len(writes)}")
         if len({each.key for each in writes}) != len(writes):
             raise ValueError("expected one write per key in a transaction")
-        started = time.perf_counter()
-        revision = await self._commit(writes)
-        self.counts.wrote(time.perf_counter() - started)
-        return revision
+        return await self._commit(writes)
 
     def news(self, since: int) -> News | None:
         news = self._changes(since)

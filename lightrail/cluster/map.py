@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
 from lightrail.cluster.placement import Placement
+from lightrail.cluster.readers import READERS, Reader
 from lightrail.model import names
 
 log = logging.getLogger("lightrail.cluster.map")
@@ -138,6 +139,8 @@ class MapChanges:
     """Shards that came, went, or changed their address or state."""
     members: bool = False
     """Frontends or gateways came or went."""
+    readers: set[str] = field(default_factory=set)
+    """Readers of journals that came, went on or were removed."""
 
 
 Listener = Callable[[MapChanges], None]
@@ -159,6 +162,8 @@ class Map:
         """Shards that are registered now."""
         self.frontends: dict[int, Member] = {}
         self.gateways: dict[int, Member] = {}
+        self.readers: dict[str, Reader] = {}
+        """Readers of journals, by name."""
         self.revision = 0
 
     def listen(self, listener: Listener) -> None:
@@ -181,7 +186,7 @@ class Map:
             except (ValueError, TypeError, KeyError, CoordinatorError) as error:
                 log.error("the entry %s can't be read (%s); it stays as it was", entry.key, error)
         self.revision = news.revision
-        if changes.placements or changes.moves or changes.shards or changes.members:
+        if changes.placements or changes.moves or changes.shards or changes.members or changes.readers:
             for listener in self._listeners:
                 listener(changes)
 
@@ -213,6 +218,7 @@ class Map:
     def _keys(self) -> Iterator[str]:
         yield from (PLACEMENT + queue for queue in self._placements)
         yield from (MOVES + queue for queue in self.moves)
+        yield from (READERS + name for name in self.readers)
         for prefix, table in self._tables():
             yield from (f"{prefix}{id}" for id in table)
 
@@ -242,16 +248,26 @@ class Map:
             return
         if key.startswith(MOVES):
             queue = key.removeprefix(MOVES)
-            self.moves.pop(queue, None)
-            if value is not None:
+            if value is None:
+                self.moves.pop(queue, None)
+            else:
                 self.moves[queue] = Move(queue=queue, revision=revision, **json.loads(value))
             changes.moves.add(queue)
+            return
+        if key.startswith(READERS):
+            name = key.removeprefix(READERS)
+            if value is not None:
+                self.readers[name] = Reader.decode(value, revision)
+            else:
+                self.readers.pop(name, None)
+            changes.readers.add(name)
             return
         for prefix, table in self._tables():
             if key.startswith(prefix):
                 id = int(key.removeprefix(prefix))
-                table.pop(id, None)
-                if value is not None:
+                if value is None:
+                    table.pop(id, None)
+                else:
                     fields = json.loads(value)
                     table[id] = (
                         ShardSet(id=id, revision=revision, **fields)

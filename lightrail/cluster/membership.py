@@ -186,13 +186,21 @@ async def shard_sets(coordinator: Coordinator) -> dict[int, ShardSet]:
 async def take_number(
     coordinator: Coordinator, prefix: str, value: str, displaced: Callable[[str], None]
 ) -> int:
-    """Register a process under the smallest number that nobody has. Raises CoordinatorError."""
+    """Register a process under the smallest number that nobody has. Raises CoordinatorError.
+
+    Asked again by the same process, as after an answer that was lost, it is the same number.
+    """
     for _ in range(ATTEMPTS_MAX):
-        entries = await coordinator.entries(prefix)
-        numbers = (each.key.removeprefix(prefix) for each in entries)
-        id = free_number(int(each) for each in numbers if each.isdecimal())
+        there = {
+            int(number): each
+            for each in await coordinator.entries(prefix)
+            if (number := each.key.removeprefix(prefix)).isdecimal()
+        }
+        ours = next((id for id, each in there.items() if each.value == value), None)
+        id = free_number(there) if ours is None else ours
+        guard = 0 if ours is None else there[ours].revision
         try:
-            await coordinator.register(f"{prefix}{id}", value, displaced, guard=0)
+            await coordinator.register(f"{prefix}{id}", value, displaced, guard=guard)
         except Conflict:
             continue
         return id

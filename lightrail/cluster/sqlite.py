@@ -126,7 +126,9 @@ class SqliteCoordinator(KeyedCoordinator):
                     self._forget_deletions(file, now_ms - DELETED_KEPT_MS)
             return revision
 
+        started = time.perf_counter()
         revision = await self._call(write)
+        self.counts.wrote(time.perf_counter() - started)
         self._tell_news()
         return revision
 

@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.counts import PLACEMENT_FAMILIES
 from lightrail.cluster.map import Map
 from lightrail.gateway import (
+    batches,
     connections,
     definitions,
     messages,
@@ -61,6 +62,7 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (NAME, 0): {"GET": names.summary, "POST": messages.post},
     (BELOW, 0): {"GET": names.below},
     ("!policy", 0): {"GET": names.read, "PUT": names.change, "DELETE": names.drop},
+    ("!batch", 0): {"POST": batches.store},
     ("!head", 0): {"POST": messages.lock, "DELETE": messages.take},
     ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
     ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
@@ -145,6 +147,7 @@ class Gateway:
         self.service = Service(coordinator, self.directory, destinations=destinations)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
+        self.batches = batches.BatchSender(shards, self.directory, self.sender, loop)
         self.receivers = Receivers(shards, loop)
         self.couriers = Couriers(self.service, shards, self.sender, destinations)
         health.show(COURIER_FAMILIES, self.couriers.counts)

@@ -1,7 +1,8 @@
 """Loads: what each queue asks of its shard, measured from two looks at the counters of all shards."""
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from lightrail.cluster.map import Map
@@ -17,7 +18,6 @@ BASE: Final = 1.0
 class _Row(NamedTuple):
     shard: int
     bytes: int
-    messages: int
     passed: int
     """Messages that came and that were delivered, ever."""
 
@@ -31,21 +31,29 @@ class Loads(NamedTuple):
     """Shards that did not answer: their queues count as idle, and nothing moves from or to them."""
 
 
-async def measure(map: Map, shards: Shards, sample_s: float) -> Loads:
-    """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured)."""
+async def measure(
+    map: Map, shards: Shards, sample_s: float, clock: Callable[[], float] = time.monotonic
+) -> Loads:
+    """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured).
+
+    Args:
+        clock: seconds, rising: looking at many queues takes time by itself.
+    """
+    began = clock()
     first, silent = await _look(map, shards)
-    second = first
+    second, passed_s = first, 0.0
     if sample_s > 0:
         await asyncio.sleep(sample_s)
+        passed_s = clock() - began
         second, still = await _look(map, shards)
         silent = sorted({*silent, *still})
     found: dict[str, QueueLoad] = {}
     for queue, placed in map.placements().items():
         after, before = second.get(queue), first.get(queue)
         rate = 0.0
-        if after is not None and before is not None and sample_s > 0:
+        if after is not None and before is not None and passed_s > 0:
             # A counter that went back is that of a queue which was moved or made again meanwhile.
-            rate = max(0.0, (after.passed - before.passed) / sample_s)
+            rate = max(0.0, (after.passed - before.passed) / passed_s)
         found[queue] = QueueLoad(placed.shard, BASE + round(rate), after.bytes if after else 0)
     return Loads(found, silent)
 
@@ -65,11 +73,10 @@ async def _look(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
             placed = map.placed(owner)
             if placed is None or placed.shard != shard:
                 continue
-            total = found.get(owner, _Row(shard, 0, 0, 0))
+            total = found.get(owner, _Row(shard, 0, 0))
             found[owner] = _Row(
                 shard,
                 total.bytes + row["bytes"],
-                total.messages + row["ready"] + row["delayed"] + row["in_flight"],
                 total.passed + row["arrived"] + row["delivered"],
             )
     return found, silent

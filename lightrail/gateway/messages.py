@@ -43,7 +43,7 @@ async def post(asked: Asked) -> web.Response:
 
 async def send(asked: Asked) -> web.Response:
     """One message, or a batch of them."""
-    record = await _used(asked, Right.SEND)
+    record = await used(asked, Right.SEND)
     sender = asked.gateway.sender
     most = asked.gateway.settings.max_message_bytes
     # Without a length, room is taken as the parts come.
@@ -135,7 +135,7 @@ async def lock(asked: Asked) -> web.StreamResponse:
 
 
 async def _receive(asked: Asked) -> Delivery | None:
-    record = await _used(asked, Right.LISTEN)
+    record = await used(asked, Right.LISTEN)
     if record.role is not Role.QUEUE:
         raise Problem(409, f"{record.name} is a {record.role}; messages are received from queues")
     wait_s = asked.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)
@@ -293,7 +293,7 @@ async def purge(asked: Asked) -> web.Response:
 # --- inside -------------------------------------------------------------------------------------------
 
 
-async def _used(asked: Asked, right: Right) -> Name:
+async def used(asked: Asked, right: Right) -> Name:
     """What the name is, once it is used: where names above allow it, it becomes a queue now."""
     directory = asked.directory
     directory.refresh()

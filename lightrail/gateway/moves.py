@@ -24,7 +24,7 @@ from lightrail.gateway.shards import Shards
 from lightrail.model import limits
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import PLACED
-from lightrail.wire.shards import ShardAway, ShardRefused, State
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
 
 FORMAT: Final = 1
 """Version of the format of plans."""
@@ -275,14 +275,15 @@ async def list_all(asked: Asked) -> web.Response:
 async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
     """What shards that receive queues say of them, by queue; silent shards are left out."""
 
-    async def ask(shard: int) -> list[dict[str, Any]]:
+    async def ask(peer: ShardPeer) -> list[dict[str, Any]]:
         try:
-            return list((await shards.peers[shard].request("moves", {})).fields["moves"])
+            return list((await peer.request("moves", {})).fields["moves"])
         except (ShardAway, ShardRefused):
             return []
 
     found: dict[str, list[dict[str, Any]]] = {}
-    for rows in await asyncio.gather(*(ask(shard) for shard in sorted(shards.peers))):
+    peers = [peer for _, peer in sorted(shards.peers.items())]
+    for rows in await asyncio.gather(*(ask(peer) for peer in peers)):
         for row in rows:
             row["from"] = row.pop("source", row.get("from"))
             found.setdefault(row["queue"], []).append(row)
@@ -322,7 +323,8 @@ async def verify(asked: Asked) -> web.Response:
         # A queue that came, went or moved between two shards' answers looks like one: those that last are.
         await asyncio.sleep(VERIFY_AGAIN_S)
         again, served = await _look_for_problems(asked)
-        problems = [each for each in problems if each in set(again)]
+        lasting = set(again)
+        problems = [each for each in problems if each in lasting]
     map = asked.gateway.map
     for move in sorted(map.moves.values(), key=lambda each: each.queue):
         problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")

@@ -48,6 +48,10 @@ def _header(name: str, doc: str) -> Object:
     return {"name": name, "in": "header", "schema": {"type": "string"}, "description": doc}
 
 
+def _required(name: str, schema: Object, doc: str) -> Object:
+    return {"name": name, "in": "header", "required": True, "schema": schema, "description": doc}
+
+
 def _in_path(name: str, doc: str, schema: Object | None = None) -> Object:
     made = {"name": name, "in": "path", "required": True, "description": doc}
     return made | {"schema": schema or {"type": "string", "minLength": 1, "maxLength": 100}}
@@ -112,6 +116,12 @@ _BROKER: Final = _header(
     "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
 )
 
+_BATCH: Final[Object] = {
+    "type": "string",
+    "format": "binary",
+    "description": "u32 count, u32 ends[count] from the first byte of the first message on, the encoded AMQP "
+    "messages; little-endian",
+}
 _MOVES: Final[Object] = {"type": "array", "items": _ref("Move")}
 PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
     "/{name}": {
@@ -168,6 +178,26 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
         "delete": Operation(
             "dropPolicy", "take the role away, with what is in it", {204: ("gone", None)}, (IF_MATCH,)
         ),
+    },
+    "/{name}/!batch": {
+        "post": Operation(
+            "storeBatch",
+            "store a numbered batch of messages once, however often it is sent",
+            {200: ("every message is stored, by this request or an earlier one", _content(_ref("Batch")))},
+            (
+                _required(
+                    "LightRail-Producer",
+                    {"type": "string", "minLength": 1, "maxLength": limits.HTTP_PRODUCER_BYTES},
+                    "name of the producer, of its user's choice; its batches come one after the other",
+                ),
+                _required(
+                    "LightRail-Batch",
+                    {"type": "integer", "minimum": 0, "maximum": limits.HTTP_BATCH_NUMBER_MAX},
+                    "number of the batch; the producer's numbers rise, and one below its last is stored",
+                ),
+            ),
+            {"application/octet-stream": {"schema": _BATCH}},
+        )
     },
     "/{name}/!head": {
         "delete": Operation(
@@ -556,6 +586,7 @@ def _schemas() -> Object:
             {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY},
             "name",
         ),
+        "Batch": _of({"stored": WHOLE, "duplicate": FLAG}, "stored", "duplicate"),
         "BatchMessage": {
             "type": "object",
             "properties": {"Body": {}, "BrokerProperties": batch, "UserProperties": {"type": "object"}},

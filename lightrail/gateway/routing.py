@@ -42,7 +42,7 @@ class RouterSender:
         pause_ms = limits.HOME_RETRY_MS
         is_repeated = False
         while True:
-            plan = await self._plan(record)
+            plan = await self.plan(record, self._routing)
             if plan.problem:
                 raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
             groups, unroutable = plan.route([message.message])
@@ -71,13 +71,13 @@ class RouterSender:
         for lane in self._lanes.values():
             lane.close()
 
-    async def _plan(self, record: Name) -> Plan:
+    async def plan(self, record: Name, routing: Routing) -> Plan:
         """The plan of a router; where nobody is there yet, after as long as its policy lets senders wait."""
         self._directory.refresh()
         wait_ms = record.policy.milliseconds("buffer_timeout") or 0
         deadline = self._loop.time() + wait_ms / 1000
         while True:
-            plan = self._routing.plan(record.name, self._shards.now_ms())
+            plan = routing.plan(record.name, self._shards.now_ms())
             if plan is None:
                 raise refused(conditions.RESOURCE_DELETED, f"{record.name} is no router any more")
             left = deadline - self._loop.time()

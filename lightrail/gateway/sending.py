@@ -37,7 +37,7 @@ class Sender:
     def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
         self._shards = shards
         self._loop = loop
-        self._routers = RouterSender(shards, directory, loop)
+        self.routers = RouterSender(shards, directory, loop)
         self._producers: dict[str, QueueProducer] = {}
         self.bytes = 0
         """Of bodies that room was taken for."""
@@ -68,7 +68,7 @@ class Sender:
                 f"the message has {len(message.message)} bytes; {record.name} takes at most {most}",
             )
         if record.role is Role.ROUTER:
-            await self._routers.send(record, message)
+            await self.routers.send(record, message)
             return None
         producer = self._producers.get(record.name)
         if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
@@ -102,7 +102,7 @@ class Sender:
             self._sweeping.cancel()
         for producer in list(self._producers.values()):
             producer.close()
-        self._routers.close()
+        self.routers.close()
 
     def _watch(self) -> None:
         if self._sweeping is None:

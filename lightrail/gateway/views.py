@@ -109,6 +109,7 @@ class BrokerViews:
             "name": name,
             **{key: fields[key] for key in ("ready", "delayed", "in_flight", "parked", "bytes", "resident")},
             "next_sequence": fields["next_sequence"],
+            "captured": fields.get("captured", False),
             "consumers": fields["consumer_count"],
             "producers": fields["producer_count"],
             "enqueued": counters.get("enqueued", counters.get("arrived", 0)),

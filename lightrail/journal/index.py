@@ -5,14 +5,17 @@ Between two marks nothing is known; readers go from record to record.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from lightrail.journal.layout import (
     APPEND,
+    GAP,
+    HEADER_SIZE,
     QUEUE,
     SEGMENT_HEADER_SIZE,
+    U64,
     SegmentHeader,
     decode_append_head,
 )
@@ -103,4 +106,16 @@ def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
 def read_index(header: SegmentHeader, file: Readable, end: int) -> tuple[SegmentIndex, str]:
     """The index of a segment by reading it, and what was found where its records end."""
     scan = Scan(file, header.salt, SEGMENT_HEADER_SIZE, end, header.first_lsn)
-    return index_of(header, scan), scan.found
+    index = index_of(header, _over_gaps(scan))
+    if scan.lsn is not None:
+        index.next_lsn = scan.lsn
+    return index, scan.found
+
+
+def _over_gaps(scan: Scan) -> Iterator[Found]:
+    """All records; what a repair gave up is passed over."""
+    for found in scan:
+        if found.code == GAP:
+            (next_lsn,) = U64.unpack_from(found.view, found.start + HEADER_SIZE)
+            scan.skip_to(next_lsn)
+        yield found

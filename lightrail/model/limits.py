@@ -102,8 +102,6 @@ CONNECTIONS_MAX: Final = 65_536
 """Connections per frontend."""
 HALF_OPEN_MAX: Final = 16_384
 """Connections per frontend that have not finished their open."""
-SOCKET_READ_BYTES: Final = 256 * 1024
-"""One read of a socket."""
 
 # --- frontend to shard ---------------------------------------------------------------------------------
 HEARTBEAT_MS: Final = 1_000
@@ -144,6 +142,17 @@ HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
 """Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
+HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Largest body of a numbered batch; one that holds a single message may have as many as a message may."""
+HTTP_BATCH_MESSAGES: Final = 65_536
+"""Messages of one numbered batch: the runs of it that differ in durability, priority or time to live are
+numbered with 16 bits."""
+HTTP_BATCH_NUMBER_MAX: Final = (1 << 47) - 1
+"""Highest number of a batch."""
+HTTP_PRODUCER_BYTES: Final = 512
+"""Longest name of a producer of numbered batches."""
+HTTP_BATCH_QUEUES_AT_ONCE: Final = 16
+"""Queues of a router that a numbered batch is on its way to at a time."""
 HTTP_BODY_MS: Final = 60_000
 """A request whose body is not there after this time is ended: what was held for it goes to others."""
 HTTP_BACKLOG: Final = 4_096
@@ -171,6 +180,22 @@ SWEEP_MS: Final = 1_000
 ORPHAN_MS: Final = 60_000
 """How long a frontend has to be registered nowhere before the names that went with its connections go."""
 
+# --- readers of journals -------------------------------------------------------------------------------
+READERS_MAX: Final = 1_000
+"""Readers that an installation may have."""
+READER_POSITIONS_MAX: Final = 1_000
+"""Journals that a reader may have positions in; all of them are one entry of the coordinator."""
+READER_HOLD_HOURS: Final = 168.0
+"""How long a reader holds back what it has not read, where it does not say."""
+READER_HOLD_HOURS_MAX: Final = 87_600.0
+READER_HOLD_BYTES: Final = 100 * 1000**3
+"""How much a reader holds back at each shard, where it does not say."""
+READER_HOLD_BYTES_MAX: Final = 1 << 60
+JOURNAL_READ_BYTES: Final = 1024 * 1024
+"""Bytes of a journal in one answer of a shard."""
+JOURNAL_READS_MAX: Final = 16
+"""Such answers of one shard that wait for its disk; who asks for more is told to ask again."""
+
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
@@ -184,6 +209,8 @@ MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 LAZY_COMMIT_MS: Final = 5
 """Settlements nobody waits for gather for so long before they are committed; a crash redelivers them."""
+CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of transient messages of captured queues that gather for one commit; beyond, senders wait for it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner writes again between two commits."""
 PRODUCERS_MAX: Final = 100_000
@@ -386,3 +413,13 @@ SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal asked for at once."""
 SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
+# --- Spark ------------------------------------------------------------------------------------------------
+SPARK_RETRY_MS: Final = 300_000
+"""How long a task says a request again that failed for now: a shard that recovers takes a while."""
+SPARK_RETRY_PAUSE_MS: Final = 100
+"""Before the first of these attempts; it doubles up to SPARK_RETRY_PAUSE_MS_MAX."""
+SPARK_RETRY_PAUSE_MS_MAX: Final = 5_000
+SPARK_ANSWER_MS: Final = 90_000
+"""How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
+SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Largest answer of a gateway that a task takes."""

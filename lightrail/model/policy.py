@@ -28,6 +28,12 @@ ORDER_KEY: Final = re.compile(
     r"|(application-properties|message-annotations)\.[^\x00-\x1f]{1,128})\Z"
 )
 
+CAPTURE_OF_ROUTER: Final = (
+    "no such field for role router, which holds no messages that could be captured: subscribe a queue with "
+    'capture to it, without a filter; {"role": "queue", "capture": true, "max_length": 1, "overflow": '
+    '"discard_existing"} keeps every message in the archive and none waiting'
+)
+
 
 class Role(StrEnum):
     """What a name does."""
@@ -231,7 +237,6 @@ FIELDS: Final[tuple[Field, ...]] = (
         1,
         MESSAGE_BYTES_MAX,
     ),
-    _flag("capture", frozenset({Role.QUEUE, Role.ROUTER}), "keep every message and its end in the archive"),
     # --- metadata
     Field("reference", _METADATA, "text", "", "where the thing is: a URI", 1, 4096),
     # --- queue
@@ -295,6 +300,9 @@ FIELDS: Final[tuple[Field, ...]] = (
         "what it goes with: nothing, its last consumer, or the connection, session or link of the client "
         "that made it by first use (in a template) or as a dynamic node",
     ),
+    _flag(
+        "capture", _QUEUE, "all that happens to its messages, and to its dead letters, is kept in the archive"
+    ),
     _count("replicas", _QUEUE, 1, 1, 1, "copies of the queue; more come with a later version"),
     # --- router
     _choice(
@@ -344,6 +352,8 @@ class Policy:
                 continue
             field = BY_NAME.get(name)
             if field is None or role not in field.roles:
+                if name == "capture" and role is Role.ROUTER:
+                    raise InvalidPolicy(name, found, CAPTURE_OF_ROUTER)
                 known = ", ".join(each.name for each in fields_of(role))
                 raise InvalidPolicy(str(name), found, f"no such field for role {role}; it has {known}")
             checked = field.check(found)

@@ -155,7 +155,7 @@ class Directory:
             if owner is not None and owner.role is Role.QUEUE:
                 given = {
                     key: owner.policy.given[key]
-                    for key in ("authorization", "transport_protection", "discoverability")
+                    for key in ("authorization", "transport_protection", "discoverability", "capture")
                     if key in owner.policy.given
                 }
                 return Name(name, Policy(Role.QUEUE, given), owner.created, owner.revision)

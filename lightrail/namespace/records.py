@@ -64,8 +64,12 @@ class Name:
         """From the coordinator. Raises CoordinatorError when it is nothing that this version can read."""
         value = _value(entry)
         try:
-            policy = Policy.parse(value["policy"])
-        except (InvalidPolicy, KeyError) as error:
+            given = value["policy"]
+            if given["role"] == Role.ROUTER and "capture" in given:
+                # Allowed before anything was captured, and without a meaning.
+                given = {key: found for key, found in given.items() if key != "capture"}
+            policy = Policy.parse(given)
+        except (InvalidPolicy, KeyError, TypeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
         return cls(
             entry.key.removeprefix(NAMES),

@@ -24,6 +24,7 @@ STATUS_OF: Final[Mapping[str, int]] = {
     conditions.INVALID_FIELD: 422,
     conditions.MESSAGE_SIZE_EXCEEDED: 413,
     conditions.RESOURCE_LIMIT_EXCEEDED: 503,
+    conditions.STOLEN: 503,
     conditions.NOT_IMPLEMENTED: 501,
 }
 """Status for an AMQP error condition that a shard or frontend gave; 500 for others."""

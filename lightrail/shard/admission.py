@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from lightrail.journal.record import CONTINUED, Ids, Taken
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreError
@@ -102,8 +102,9 @@ class Admission:
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
-        if done and _acts_at_once(policy):
-            # It was answered so before the connection went, or was about to be.
+        if done and _acts_at_once(policy) and not producer.is_named:
+            # It was answered so before the connection went, or was about to be. Who comes again by name knows
+            # that, and wants the rest stored.
             self._turn_away(queue, entry, done, _full(queue))
         elif queue.parked or not self._admit(queue, entry, now_ms):
             self._park(queue, entry)
@@ -196,7 +197,8 @@ class Admission:
             machine.counters.duplicates += done - entry.done - fits - dropped
             entry.done = done
         if done == batch.count:
-            self._answer(entry.producer, entry.number, batch.durable)
+            waits = not batch.durable and queue.captured and self._performer.capture_lags
+            self._answer(entry.producer, entry.number, batch.durable or waits)
         elif done == large:
             self._turn_away(queue, entry, done, _too_large(queue, batch, large))
         elif waits:
@@ -230,6 +232,15 @@ class Admission:
                 except (StoreError, ValueError) as error:
                     return error
                 self._performer.messages_unsynced += count
+            elif queue.captured:
+                place = (queue.id, machine.next_sequence)
+                try:
+                    batch.place = self._store.append(
+                        Append([place], producer.id, number, batch, 0, count, 0, SPILLED), now_ms
+                    )
+                except (StoreError, ValueError) as error:
+                    return error
+                self._performer.captured_bytes += batch.size
             if producer.stored is not None:
                 producer.note(number, machine.next_sequence)
             if digests and machine.duplicates is not None:

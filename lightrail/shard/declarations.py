@@ -72,7 +72,10 @@ class EveryName:
         owner = rules.owner(name)
         if owner != name:
             above = self.get(owner)
-            return Name(name, QUEUE, above.created) if above.role is Role.QUEUE else undefined(name)
+            if above.role is not Role.QUEUE:
+                return undefined(name)
+            policy = NamePolicy(Role.QUEUE, {"capture": True}) if above.policy["capture"] else QUEUE
+            return Name(name, policy, above.created)
         return Name(name, QUEUE, 1)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
@@ -98,6 +101,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "duplicate_window_ms": given.milliseconds("duplicate_window"),
         "order_key": given["order_key"] or "",
         "discard_to_dead_letter": not dead and given["dead_letter"] is not None,
+        "captured": given["capture"],
     }
     for same in (
         "max_length",
@@ -128,6 +132,8 @@ class Declared(NamedTuple):
     """It is on its way here, and not served."""
     sealed: bool = False
     """It is on its way to another shard: nothing of it changes any more in this epoch."""
+    captured: bool = False
+    """All that happens to its messages is written down, from this record on."""
 
 
 def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:
@@ -139,6 +145,8 @@ def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed:
         text["copy"] = True
     if sealed:
         text["sealed"] = True
+    if record.policy["capture"]:
+        text["capture"] = True
     return json.dumps(text, separators=(",", ":"))
 
 
@@ -154,9 +162,5 @@ def declared_of(text: str) -> Declared:
         epoch if isinstance(epoch, int) else 1,
         found.get("copy") is True,
         found.get("sealed") is True,
+        found.get("capture") is True,
     )
-
-
-def created_of(text: str) -> int | None:
-    """The revision that made a queue, of such a text; None where it says nothing."""
-    return declared_of(text).created

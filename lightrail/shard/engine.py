@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
 from lightrail.shard.admission import Admission
@@ -24,7 +25,7 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.sealing import Sealing
 from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.outcomes import outcome_in
-from lightrail.shard.peers import Numbered, Peer, Producer, Waiter
+from lightrail.shard.peers import Numbered, Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
@@ -187,6 +188,8 @@ class Engine:
             touched, performer.touched = performer.touched, {}
             for queue in touched:
                 performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                if queue.delivered:
+                    performer.journal_delivered(queue, now_ms)
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
@@ -227,6 +230,7 @@ class Engine:
         self._refusals_committing, self._refusals = self._refusals, []
         self._messages_committing = self._performer.messages_unsynced
         self._performer.messages_unsynced = 0
+        self._performer.captured_bytes = 0
 
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
@@ -473,7 +477,8 @@ class Engine:
         durable = bool(flags & DURABLE)
         if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1
-            self._answer(producer, number, durable)
+            # Who comes again by name does not know of a commit that is under way for what it said before.
+            self._answer(producer, number, durable or producer.is_named)
             return
         if producer.refusing:
             if not flags & AFRESH:
@@ -501,11 +506,13 @@ class Engine:
         if machine.policy.guarded or queue.parked or producer.part:
             self._admission.enqueue(producer, number, batch, now_ms)
             return
-        if durable:
+        waits = durable
+        if durable or queue.captured:
+            record = Append([(queue.id, machine.next_sequence)], producer.id, number, batch, 0, count)
+            if not durable:
+                record.flags = SPILLED
             try:
-                batch.place = self._store.append(
-                    Append([(queue.id, machine.next_sequence)], producer.id, number, batch, 0, count), now_ms
-                )
+                batch.place = self._store.append(record, now_ms)
             except (StoreFull, ValueError) as error:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
@@ -513,18 +520,19 @@ class Engine:
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
                 self._refuse(producer, number, refusal, False)
                 return
-            self._performer.messages_unsynced += count
+            if durable:
+                self._performer.messages_unsynced += count
+            else:
+                self._performer.captured_bytes += size
+                waits = self._performer.capture_lags
         producer.last_number = number
         if producer.stored is not None:
             producer.note(number, machine.next_sequence)
-        self._answer(producer, number, durable)
+        self._answer(producer, number, waits)
         effects_ = machine.apply(commands.Enqueue(batch), now_ms)
         if effects_:
             self._performer.perform(queue, effects_, now_ms)
         self._performer.touched[queue] = None
-
-    def _refuse_batch(self, producer: Producer, number: int, description: str) -> None:
-        self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description))
 
     def _refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
         """Refused: now, or with the commit that holds the records of what was taken of the batch."""

@@ -2,7 +2,7 @@
 
 import logging
 
-from lightrail.journal.record import SPILLED
+from lightrail.journal.record import REWRITTEN, SPILLED
 from lightrail.shard.cleaner import Cleaner
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
@@ -78,7 +78,8 @@ class Housekeeping:
                         run.first,
                         run.last,
                         run.attempts,
-                        SPILLED,
+                        REWRITTEN | SPILLED,
+                        spills=True,
                     ),
                     now_ms,
                 )

@@ -94,13 +94,27 @@ class Links:
         earlier = peer.producers.get(link)
         if earlier is not None:
             self._leave(earlier)
-        id = peer.boot << 32 | link
+        id = body.identity or peer.boot << 32 | link
+        if body.identity:
+            self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         producer = peer.producers[link] = Producer(peer, link, queue, id, number, part)
         if body.sequences:
-            producer.stored = self._sequences.pop(id, {})
+            producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         queue.producers[producer] = None
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
+
+    def _take_over(self, queue: Queue, id: int) -> None:
+        """A named producer comes again while its former link is open: that one ends.
+
+        So its batches have one order. What waits for room is dropped and comes again; what is in records that
+        wait for a commit is answered still, and known here.
+        """
+        for former in [each for each in queue.producers if each.id == id]:
+            self._leave(former)
+            former.peer.producers.pop(former.link, None)
+            refusal = Refusal(conditions.STOLEN, "another request of the same producer has come")
+            _gone(former.peer, former.link, refusal)
 
     def open_router(self, peer: Peer, link: int) -> None:
         """A frontend's link wants to send to sets of queues."""
@@ -113,11 +127,17 @@ class Links:
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:
-        """Its frontend has all answers and will not use the number of this link again."""
+        """Its frontend has all answers and will not use the number of this link again.
+
+        What a client named goes on from elsewhere: its number is kept.
+        """
         producer = peer.producers.pop(link, None)
         if producer is not None:
             producer.queue.producers.pop(producer, None)
             self._admission.drop(producer)
+            if producer.is_named:
+                self._keep_number(producer)
+                self._forget_silent()
         peer.routers.pop(link, None)
 
     def abandon_producer(self, peer: Peer, link: int) -> None:
@@ -276,7 +296,7 @@ class Links:
                 numbers[producer.id] = producer.last_number
                 if producer.part:
                     parts[producer.id] = producer.part
-                if producer.stored:
+                if producer.stored and not producer.is_named:
                     sequences[producer.id] = producer.stored
         return Known(numbers, parts, sequences)
 
@@ -311,7 +331,7 @@ class Links:
     def _keep(self, producer: Producer) -> None:
         """What it must know when it comes back."""
         self._keep_number(producer)
-        if producer.stored:
+        if producer.stored and not producer.is_named:
             self._sequences[producer.id] = producer.stored
             if len(self._sequences) > limits.SEQUENCE_PRODUCERS_KEPT:
                 del self._sequences[next(iter(self._sequences))]

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
-from lightrail.wire.frames import SEQUENCE, UNKNOWN_SEQUENCE, Kind, frame
+from lightrail.wire.frames import IDENTITY, SEQUENCE, UNKNOWN_SEQUENCE, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
@@ -55,11 +55,13 @@ class Numbered:
 class Producer(Numbered):
     """A sending link to one queue."""
 
-    __slots__ = ("part", "queue", "stored")
+    __slots__ = ("is_named", "part", "queue", "stored")
 
     def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
+        self.is_named = bool(id & IDENTITY)
+        """Its client goes on with its numbers from elsewhere: they outlive the link."""
         self.part = part
         """How many messages of the last batch were taken, where not all were; else 0."""
         self.stored: dict[int, int] | None = None

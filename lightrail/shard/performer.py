@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Final
 
 from lightrail.journal import record
-from lightrail.journal.record import CONTINUED, REWRITTEN, Settle
+from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Delivered, Settle
+from lightrail.model import limits
 from lightrail.model.names import dead_letter_name
 from lightrail.shard.dead_letters import dead_letter_batch
 from lightrail.shard.journal.record import Append
@@ -46,6 +47,7 @@ class Performer:
         "_deliveries",
         "_queues",
         "_store",
+        "captured_bytes",
         "consumers",
         "damaged",
         "messages_unsynced",
@@ -68,6 +70,8 @@ class Performer:
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
         """Messages in records that wait for the next commit."""
+        self.captured_bytes = 0
+        """Bytes of transient messages of captured queues in records that wait for the next commit."""
         self.reads: list[Read] = []
         """To be handed to the reader thread."""
         self.reading: dict[int, int] = {}
@@ -87,7 +91,9 @@ class Performer:
                 if consumer is not None:
                     consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
             elif isinstance(effect, effects.Returned):
-                self._returned(queue, effect.runs, now_ms)
+                self._returned(queue, effect.runs, record.Outcome.MODIFIED, now_ms)
+            elif isinstance(effect, effects.Released):
+                self._returned(queue, effect.runs, record.Outcome.RELEASED, now_ms)
             elif isinstance(effect, effects.Replaced):
                 self._replaced(queue, effect, now_ms)
             elif isinstance(effect, effects.DeadLetter):
@@ -104,6 +110,8 @@ class Performer:
         run = effect.run
         batch = run.batch
         first, last = run.first, run.last
+        if queue.captured:
+            _note_delivered(queue, consumer, run)
         ends = batch.ends
         data = batch.data
         assert ends is not None
@@ -138,7 +146,7 @@ class Performer:
             return
         if place is not None:
             self._store.release(place.segment, size)
-        if not batch.durable:
+        if not (batch.durable or queue.captured):
             return
         ranges = queue.removed.get(reason)
         if ranges is None:
@@ -175,18 +183,32 @@ class Performer:
                 log.error("settlements of queue %s could not be written: %s", queue.name, error)
         queue.removed.clear()
 
-    def _returned(self, queue: Queue, runs: list[Run], now_ms: int) -> None:
+    @property
+    def capture_lags(self) -> bool:
+        """Whether transient senders of captured queues wait for the next commit: the disk is slower."""
+        return self.captured_bytes > limits.CAPTURE_GATHERED_BYTES_MAX
+
+    def journal_delivered(self, queue: Queue, now_ms: int) -> None:
+        """One Delivered record for all that a consumer of a captured queue got in this step.
+
+        It comes before the records of their outcomes: the queue hears of those in a later step, or they are
+        written by `journal_removed` after this.
+        """
+        for consumer, ranges in queue.delivered.items():
+            key = consumer.peer.boot << 32 | consumer.link
+            try:
+                self._store.append(Delivered(queue.id, key, ranges), now_ms)
+            except StoreError as error:
+                self._counts.store_failures += 1
+                log.error("deliveries of queue %s could not be written: %s", queue.name, error)
+        queue.delivered.clear()
+
+    def _returned(self, queue: Queue, runs: list[Run], outcome: record.Outcome, now_ms: int) -> None:
         for run in runs:
-            if run.batch.durable:
+            if run.batch.durable or queue.captured:
                 try:
                     self._store.append(
-                        Settle(
-                            queue.id,
-                            [(run.sequence, run.end)],
-                            record.Outcome.MODIFIED,
-                            attempts=run.attempts,
-                        ),
-                        now_ms,
+                        Settle(queue.id, [(run.sequence, run.end)], outcome, attempts=run.attempts), now_ms
                     )
                 except StoreError as error:
                     self._counts.store_failures += 1
@@ -197,11 +219,12 @@ class Performer:
         batch = run.batch
         if queue.exporting is not None:
             queue.exporting.note(run)
-        if not batch.durable:
+        if not (batch.durable or queue.captured):
             return
+        flags = REWRITTEN if batch.durable else REWRITTEN | SPILLED
         try:
             batch.place = self._store.append(
-                Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, REWRITTEN),
+                Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, flags),
                 now_ms,
             )
         except StoreError as error:
@@ -223,9 +246,12 @@ class Performer:
             self._postpone(queue, effect, "its dead-letter queue could not be made")
             return
         batch = dead_letter_batch(run, queue.name, effect, now_ms)
-        if batch.durable:
+        durable = batch.durable
+        if durable or queue.captured or target.captured:
             copied = Append(
-                [(target.id, target.machine.next_sequence)], 0, 0, batch, 0, count, run.attempts, CONTINUED
+                [(target.id, target.machine.next_sequence)],
+                *(0, 0, batch, 0, count, run.attempts),
+                flags=CONTINUED if durable else CONTINUED | SPILLED,
             )
             settled = Settle(
                 queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
@@ -241,7 +267,8 @@ class Performer:
                 # It is in both queues after a restart: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
                 log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
-            self.messages_unsynced += count
+            if durable:
+                self.messages_unsynced += count
         place = run.batch.place
         if place is not None:
             self._store.release(place.segment, run.size)
@@ -267,6 +294,7 @@ class Performer:
         """The queue was deleted: nothing more is done for it, and what waits here to be written is freed."""
         self.touched.pop(queue, None)
         queue.removed.clear()
+        queue.delivered.clear()
         for source, effect in self.unwritten:
             place = effect.run.batch.place
             if source is queue and place is not None:
@@ -290,3 +318,16 @@ class Performer:
         consumer.peer.consumers.pop(consumer.link, None)
         refusal = Refusal(effect.condition, effect.description)
         consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
+
+
+def _note_delivered(queue: Queue, consumer: Consumer, run: Run) -> None:
+    """What a consumer of a captured queue gets is written down with the step; a browser's copies are not."""
+    if consumer.opened is not None and consumer.opened.browse:
+        return
+    ranges = queue.delivered.get(consumer)
+    if ranges is None:
+        queue.delivered[consumer] = [(run.sequence, run.end)]
+    elif ranges[-1][1] == run.sequence:
+        ranges[-1] = (ranges[-1][0], run.end)
+    else:
+        ranges.append((run.sequence, run.end))

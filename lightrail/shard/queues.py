@@ -27,7 +27,7 @@ from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.moving.exporting import Exporting
-    from lightrail.shard.peers import Producer
+    from lightrail.shard.peers import Consumer, Producer
 
 log = logging.getLogger("lightrail.shard.queues")
 
@@ -56,6 +56,8 @@ class Queue:
     """One queue of this shard: its machine, its number in the journal, and what gathered in this step."""
 
     __slots__ = (
+        "captured",
+        "delivered",
         "due_ms",
         "epoch",
         "exporting",
@@ -71,12 +73,16 @@ class Queue:
         "served",
     )
 
-    def __init__(self, id: int, record: Name, machine: Machine, epoch: int = 1) -> None:
+    def __init__(
+        self, id: int, record: Name, machine: Machine, epoch: int = 1, *, captured: bool = False
+    ) -> None:
         self.id = id
         self.name = record.name
         self.record = record
         """What the directory said of the name when it was last asked."""
         self.machine = machine
+        self.captured = captured
+        """All that happens to its messages is written down, transient ones included."""
         self.epoch = epoch
         """In which this shard owns it; of a copy, in which it will."""
         self.sealed = False
@@ -88,6 +94,8 @@ class Queue:
         """What waits for room, in the order it came; None for nothing."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}
         """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
+        self.delivered: dict[Consumer, list[tuple[int, int]]] = {}
+        """Of a captured queue: sequences that were delivered in this step, for one Delivered record each."""
         self.producers: dict[Producer, None] = {}
         self.due_ms: int | None = None
         """When it stands among the deadlines."""
@@ -186,9 +194,11 @@ class Queues:
 
     __slots__ = (
         "_by_name",
+        "_captures",
         "_max_delivery_count",
         "_next",
         "_store",
+        "_uncaptured",
         "copies",
         "deadlines",
         "names",
@@ -206,6 +216,9 @@ class Queues:
         self.copies: dict[str, Queue] = {}
         """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
+        self._captures = store.captures
+        self._uncaptured: set[str] = set()
+        """Queues that should be captured and can't be, which was said."""
         self.retired: Callable[[QueueFigures], None] = lambda _: None
         """Is given the figures of each queue that goes."""
 
@@ -330,8 +343,8 @@ class Queues:
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
         plain = Policy(max_delivery_count=0, dead_letter=False)
-        queue = Queue(number, found, Machine(found.name, plain, merge_annotations, look))
-        queue.epoch = epoch
+        machine = Machine(found.name, plain, merge_annotations, look)
+        queue = Queue(number, found, machine, epoch, captured=self._captured(found))
         queue.served = False
         self.copies[found.name] = queue
         return queue
@@ -341,6 +354,7 @@ class Queues:
         del self.copies[queue.name]
         self._by_name[queue.name] = queue
         queue.record = found
+        queue.captured = self._captured(found)
         queue.epoch = epoch
         queue.served = True
         return self.policy_of(found)
@@ -357,11 +371,13 @@ class Queues:
         """The queue is no longer here."""
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
+            self._uncaptured.discard(queue.name)
             self.retired(queue.figures())
 
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """The name has another policy; the journal is told, too. What the machine wants done is returned."""
         queue.record = found
+        queue.captured = self._captured(found)
         policy = self.policy_of(found)
         changed: list[Effect] = []
         if policy != queue.machine.policy:
@@ -383,7 +399,19 @@ class Queues:
 
     def _new(self, number: int, found: Name, epoch: int) -> Queue:
         machine = Machine(found.name, self.policy_of(found), merge_annotations, look)
-        return Queue(number, found, machine, epoch)
+        return Queue(number, found, machine, epoch, captured=self._captured(found))
+
+    def _captured(self, found: Name) -> bool:
+        """Whether what happens to its messages is written down: the policy says so, and the store can."""
+        wanted: bool = found.policy["capture"]
+        if wanted and not self._captures and found.name not in self._uncaptured:
+            self._uncaptured.add(found.name)
+            log.warning(
+                "queue %s should be captured, says its policy, and the store of this shard keeps no journal: "
+                "nothing of it is captured. Start with --store journal, or take capture out of the policy",
+                found.name,
+            )
+        return wanted and self._captures
 
 
 def _no_queue(found: Name) -> Refusal:

@@ -147,6 +147,7 @@ class Requests:
             "parked": queue.parked_count,
             "bytes": gauges.bytes,
             "resident": gauges.resident_bytes,
+            "captured": queue.captured,
             "next_sequence": machine.next_sequence,
             "counters": asdict(machine.counters),
             "consumer_count": gauges.consumers,

@@ -8,7 +8,7 @@ all of them or in none.
 import logging
 from collections.abc import Callable, Sequence
 
-from lightrail.journal.record import CONTINUED, Ids, Outcome, Settle, Taken
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Share, fitting, share
 from lightrail.shard.holding import Holding, Wait, wait_of
@@ -177,23 +177,31 @@ class Routes:
                 return False
             self._share(producer, number, batch, targets, now_ms)
             return True
-        if durable:
+        # Of transient messages only captured queues keep a record, and one place for all of them.
+        kept = targets if durable else [queue for queue in targets if queue.captured]
+        if kept:
             try:
-                places = [(queue.id, queue.machine.next_sequence) for queue in targets]
-                batch.place = self._store.append(Append(places, producer.id, number, batch, 0, count), now_ms)
+                places = [(queue.id, queue.machine.next_sequence) for queue in kept]
+                flags = 0 if durable else SPILLED
+                batch.place = self._store.append(
+                    Append(places, producer.id, number, batch, 0, count, 0, flags), now_ms
+                )
             except (StoreError, ValueError) as error:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
                 producer.refusing = True
                 self._refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)), False)
                 return True
-            self._performer.messages_unsynced += count
+            if durable:
+                self._performer.messages_unsynced += count
+            else:
+                self._performer.captured_bytes += batch.size
         producer.last_number = number
         producer.part = 0
-        self._answer(producer, number, durable)
+        self._answer(producer, number, durable or bool(kept and self._performer.capture_lags))
         for queue in targets:
-            # Transient messages get their places when they flow to disk, and each queue writes its own.
-            mine = batch if durable else _twin(batch)
+            # Other transient messages get their places when they flow to disk, and each queue writes its own.
+            mine = batch if durable or queue.captured else _twin(batch)
             found = queue.machine.apply(commands.Enqueue(mine), now_ms)
             if found:
                 self._performer.perform(queue, found, now_ms)
@@ -222,7 +230,7 @@ class Routes:
             batch = joined([Run(batch, 0, taken, 0)], None)
         found = [share(queue, batch, now_ms) for queue in targets]
         try:
-            durable = self._write(producer, number, batch, found, now_ms, cut=refusal is not None)
+            waits = self._write(producer, number, batch, found, now_ms, cut=refusal is not None)
         except (StoreError, ValueError) as error:
             # No room, or more than a record may hold.
             self._counts.store_failures += 1
@@ -232,9 +240,9 @@ class Routes:
         producer.last_number = number
         producer.part = 0 if refusal is None else taken
         if refusal is None:
-            self._answer(producer, number, durable)
+            self._answer(producer, number, waits)
         else:
-            self._refuse(producer, number, refusal, durable)
+            self._refuse(producer, number, refusal, waits)
         for each in found:
             machine = each.queue.machine
             machine.counters.duplicates += each.duplicates
@@ -256,20 +264,24 @@ class Routes:
         *,
         cut: bool,
     ) -> bool:
-        """One group for all that is durable; returns whether the answer waits for a commit.
+        """One group for all that is durable or captured; returns whether the answer waits for a commit.
 
         Args:
             cut: the batch is only the first messages of what came under this number.
         """
         records: list[Append | Ids | Taken] = []
+        captured: list[Append] = []
+        """Transient ones; their number counts for nobody who recovers, so they come first."""
         together = [each.queue for each in found if each.batch is batch]
         if together:
             places = [(queue.id, queue.machine.next_sequence) for queue in together]
             records.append(Append(places, producer.id, number, batch, 0, batch.count))
         for queue, mine, digests, _, _ in found:
+            place = (queue.id, queue.machine.next_sequence)
             if mine.durable and mine.count and mine is not batch:
-                place = (queue.id, queue.machine.next_sequence)
                 records.append(Append([place], producer.id, number, mine, 0, mine.count))
+            elif queue.captured and mine.count and mine is not batch:
+                captured.append(Append([place], producer.id, number, mine, 0, mine.count, 0, SPILLED))
             if digests and mine.durable:
                 records.append(Ids(queue.id, _until(queue, now_ms), b"".join(digests)))
         for each_ in [record for record in records if isinstance(record, Append)][:-1]:
@@ -277,6 +289,7 @@ class Routes:
             each_.producer = each_.number = 0
         if cut and records:
             records.append(Taken(producer.id, number, batch.count))
+        records = [*captured, *records]
         for record in records[:-1]:
             record.flags |= CONTINUED
         for at, record in enumerate(records):
@@ -287,8 +300,12 @@ class Routes:
                 raise
             if isinstance(record, Append):
                 record.batch.place = place_
-                self._performer.messages_unsynced += record.batch.count
-        return batch.durable or any(each.batch.durable for each in found)
+                if record.flags & SPILLED:
+                    self._performer.captured_bytes += record.batch.size
+                else:
+                    self._performer.messages_unsynced += record.batch.count
+        durable = batch.durable or any(each.batch.durable for each in found)
+        return durable or bool(captured and self._performer.capture_lags)
 
     def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
         """The rest of a group found no room: what was written of it is settled, as if it had never come."""

@@ -39,6 +39,8 @@ STOP_TIME_MAX_S: Final = 25
 """From the order to stop to the end; a process that hangs then ends itself with its stack on stderr.
 Kubernetes and Docker wait 30 s and 10 s before they kill."""
 
+BOOT_BITS: Final = 31
+"""Producers are known as boot << 32 | link; the highest bit is for those that clients name."""
 UNNUMBERED: Final = -1
 """Stands for the number of a process that has none yet."""
 OPEN_FILES_MAX: Final = limits.CONNECTIONS_MAX + 1_024
@@ -89,7 +91,7 @@ class Process:
         """Its number; UNNUMBERED as long as it has none, see `adopt`."""
         self.auto = id is None
         """Whether it looks for a number by itself."""
-        self.boot = secrets.randbits(32)
+        self.boot = secrets.randbits(BOOT_BITS)
         """Tells this process from others before and after it under the same number."""
         self.replaces: int | None = None
         """The boot of the process of the same supervisor that has died, and that this one stands in for."""

@@ -29,6 +29,8 @@ SEQUENCE: Final = Struct("<Q")
 UNKNOWN_SEQUENCE: Final = (1 << 64) - 1
 """In STORED: the batch is there, and the shard has forgotten where (it was started again meanwhile)."""
 
+IDENTITY: Final = 1 << 63
+"""Set in a producer's number that its client named; those of links, boot << 32 | link, have 63 bits."""
 COUNT_MASK: Final = (1 << 32) - 1
 """Of the count of messages in PONG."""
 

@@ -59,6 +59,14 @@ class ProducerOpen(_Body):
     sequences: bool = False
     relay: bool = False
     label: str = ""
+    identity: int = 0
+    """What the shard remembers the last batch number by, with IDENTITY set; 0: frontend and link."""
+
+    def encode(self) -> bytes:
+        fields = asdict(self)
+        if not self.identity:
+            del fields["identity"]
+        return json.dumps(fields, separators=(",", ":")).encode()
 
 
 @dataclass(slots=True)

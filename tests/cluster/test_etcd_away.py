@@ -1,5 +1,6 @@
 """etcd comes late, goes and comes back: processes wait for it at the start, and serve without it later."""
 
+import re
 import threading
 from pathlib import Path
 
@@ -8,7 +9,11 @@ from proton.utils import BlockingConnection
 
 from tests.cluster.letters import make, receive
 from tests.support import wait
+from tests.support.broker import ROOT
 from tests.support.cluster import Cluster
+from tests.support.prometheus import Job, Prometheus
+
+AWAY = "LightRailCoordinatorAway"
 
 
 class Load(threading.Thread):
@@ -111,6 +116,33 @@ def test_etcd_is_started_again_under_load_and_nobody_notices(tmp_path: Path) -> 
             assert each.said().count("not followed now") == 1, each.said()
             assert "Traceback" not in each.said()
         make(frontend.amqp, "new")
+
+
+def test_prometheus_says_of_every_process_that_etcd_is_away_until_it_is_back(tmp_path: Path) -> None:
+    rules = tmp_path / "lightrail.rules.yml"
+    given = (ROOT / "deploy" / "prometheus" / "lightrail.rules.yml").read_text()
+    rules.write_text(re.sub(r"^( +)for: .*$", r"\1for: 3s", given, flags=re.MULTILINE))
+    with Cluster(tmp_path) as cluster:
+        nodes = (cluster.shard(), cluster.frontend(), cluster.gateway())
+        cluster.start()
+        (etcd,) = cluster.etcd.servers
+        everybody = {each.metrics for each in nodes}
+
+        def firing(prometheus: Prometheus) -> set[str]:
+            found = prometheus.query(f'ALERTS{{alertname="{AWAY}", alertstate="firing"}}')
+            return {each["metric"]["instance"] for each in found}
+
+        with Prometheus(tmp_path / "prometheus", [Job("lightrail", sorted(everybody))], rules) as prometheus:
+            up = "lightrail_coordinator_up == 1 and lightrail_coordinator_contact_age_seconds < 5"
+            wait.until(lambda: len(prometheus.query(up)) == len(nodes), "everybody hears of etcd")
+            assert firing(prometheus) == set()
+            etcd.kill()
+            wait.until(lambda: firing(prometheus) == everybody, "it fires for everybody")
+            cluster.etcd.start()
+            wait.until(lambda: len(prometheus.query(up)) == len(nodes), "everybody hears of etcd again")
+            wait.until(lambda: not firing(prometheus), "it ends")
+            restarts = prometheus.query("lightrail_coordinator_watch_restarts_total >= 1")
+            assert {each["metric"]["instance"] for each in restarts} == everybody
 
 
 def test_wrong_credentials_end_a_process(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ def test_the_policy_stands_above_what_messages_say(
 
 @checks("capture")
 def test_what_is_to_be_archived_is_kept_in_the_policy_and_shown(names: Names) -> None:
-    for name in (names.queue(capture=True), names.router(capture=True)):
-        assert names.policy(name) == {"capture": True}
-        assert names.http("GET", f"/{name}/!policy?effective=true").json()["capture"] is True
+    name = names.queue(capture=True)
+    assert names.policy(name) == {"capture": True}
+    assert names.http("GET", f"/{name}/!policy?effective=true").json()["capture"] is True
+    assert names.http("GET", f"/{name}/!figures").json()["captured"] is True
 
 
 @checks("reference")

@@ -384,3 +384,9 @@ def delivered(part: bytes) -> list[Delivered]:
         found.append(Delivered(number + index, sequence + index, attempts, part[at + start : at + stop]))
         start = stop
     return found
+
+
+def numbered_messages(count: int, first: int = 0) -> list[bytes]:
+    """Messages that are told apart by a number, with a body that is well-formed."""
+    texts = [b"m%d" % number for number in range(first, first + count)]
+    return [b"\x00\x53\x75\xa0" + bytes((len(text),)) + text for text in texts]

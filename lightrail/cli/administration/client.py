@@ -13,7 +13,6 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
-CONNECT_TIME_MAX_S: Final = 10.0
 ANSWER_TIME_MAX_S: Final = 90.0
 """Longer than the longest wait that a receive may ask the gateway for."""
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024

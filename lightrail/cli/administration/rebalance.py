@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -269,7 +270,8 @@ def _read(path: str) -> dict[str, Any]:
     for index, move in enumerate(plan["moves"]):
         if not isinstance(move, dict) or not isinstance(move.get("queue"), str) or "to" not in move:
             raise Usage(f'{path}: moves[{index}] is expected to be {{"queue": NAME, "to": SHARD}}')
-        if not isinstance(move.get("bytes", 0), (int, float)):
+        size = move.get("bytes", 0)
+        if not isinstance(size, (int, float)) or not math.isfinite(size):
             raise Usage(f"{path}: moves[{index}].bytes is expected to be a number")
     for key, kind, what in (("shards", dict, "objects"), ("silent", int, "numbers")):
         rows = plan.get(key, [])
@@ -319,7 +321,10 @@ def _drain(client: Client, parsed: argparse.Namespace) -> int:
         return status
     left = _shard(client, parsed.id)
     if left is not None and left["queues"]:
-        raise Refused(f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again")
+        raise Refused(
+            f"shard {parsed.id} still has {counted(left['queues'], 'queue')}: run this again; of what stays "
+            "then, `lightrail-admin rebalance --verify` says why"
+        )
     if not parsed.json:
         print(f"shard {parsed.id} is empty: stop it, then `lightrail-admin shard remove {parsed.id}`")
     return 0

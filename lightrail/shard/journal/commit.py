@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
-from lightrail.journal.layout import FRONT
+from lightrail.journal.layout import FRONT, REST
 from lightrail.shard.journal.files import Buffer
 from lightrail.shard.journal.segment import Segment
 
@@ -24,6 +24,25 @@ class Part:
     end: int = 0
     sealed: bool = False
     """The segment takes no more after this; it is synced before anything is written to the next."""
+
+
+class Reached(NamedTuple):
+    """How far the journal goes, at the end of a commit."""
+
+    segment: int
+    end: int
+    next_lsn: int
+    messages: int
+    """In the segment."""
+    last_ms: int
+    whole: bool
+    """No group of records (flag CONTINUED) is still to be ended."""
+
+
+def last_of(entries: list[Entry]) -> tuple[int, int]:
+    """Flags and timestamp of the last record."""
+    _, flags, _, _, _, timestamp = REST.unpack_from(entries[-1][1])
+    return flags, timestamp
 
 
 def pieces_of(entries: list[Entry], salt: int) -> list[Buffer]:
@@ -58,6 +77,7 @@ class JournalCommit:
         "last_lsn",
         "messages",
         "parts",
+        "reached",
         "records",
         "sync_seconds",
         "synced",
@@ -73,6 +93,7 @@ class JournalCommit:
         last_lsn: int,
         records: int,
         messages: int,
+        reached: Reached,
         drops: list[Segment],
         afterwards: Callable[[list[Segment]], None],
     ) -> None:
@@ -81,6 +102,7 @@ class JournalCommit:
         self.last_lsn: Final = last_lsn
         self.records: Final = records
         self.messages: Final = messages
+        self.reached: Final = reached
         self.drops: Final = drops
         self.bytes = 0
         self.syncs = 0

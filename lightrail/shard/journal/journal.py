@@ -10,7 +10,7 @@ that the order of writes and syncs here has to uphold:
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from lightrail.journal.layout import (
@@ -26,6 +26,7 @@ from lightrail.journal.layout import (
     encode_small,
 )
 from lightrail.journal.record import (
+    CONTINUED,
     REWRITTEN,
     SPILLED,
     Close,
@@ -43,7 +44,7 @@ from lightrail.model import limits
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.batches import columns
 from lightrail.shard.journal.cleaner import oldest_to_clean
-from lightrail.shard.journal.commit import Entry, JournalCommit, Part
+from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.loading import load_queues
 from lightrail.shard.journal.reading import read_place
@@ -69,6 +70,8 @@ _COPY_BYTES: Final = 1_024
 class Journal:
     """See `Store` in store.py."""
 
+    captures: Final = True
+
     def __init__(
         self,
         files: Files,
@@ -93,6 +96,16 @@ class Journal:
         self._in_flight: JournalCommit | None = None
         self._records = 0
         self._messages = 0
+        """Since the process began."""
+        self._messages_begun = 0
+        """Of those, in commits."""
+        self._last_ms = 0
+        self._whole = True
+        """No group of records was open when the last commit began."""
+        self.committed = Reached(0, 0, 1, 0, 0, True)
+        """How far it is on disk, groups whole: what may be shown to others. Any thread may look."""
+        self.holds: Callable[[Segment], bool] | None = None
+        """Whether a segment must not go yet, as it is wanted in the archive and not there."""
         self._sync_wanted = False
         self._drops: list[Segment] = []
         self._space = Space(files, segment_bytes, 1)
@@ -131,6 +144,11 @@ class Journal:
             raise
         self._tables = replay.tables
         self._lsn = self._synced_lsn = replay.lsn
+        if replay.segments:
+            index = replay.segments[-1].index
+            self.committed = Reached(
+                index.segment, index.end, index.next_lsn, index.messages, index.last_ms, True
+            )
         recovered = Recovered(
             queues,
             dict(replay.tables.producers),
@@ -206,10 +224,18 @@ class Journal:
         if isinstance(record, Queue):
             if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
                 raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
-            self._small(record, now_ms)
+            offset = self._small(record, now_ms)
+            segment = self._segment
+            segment.index.queues.append(offset)
             if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
                 self._forgotten(self._tables.ids[record.queue].groups)
+            if record.queue in self._tables.captured:
+                segment.touched = True
             self._tables.queue(record)
+            if record.queue in self._tables.captured:
+                segment.captured = True
+                entry = self._tables.queues[record.queue]
+                segment.captured_from.setdefault(record.queue, entry.next_sequence)
         elif isinstance(record, Epoch | Seal):
             self._small(record, now_ms)
             self._tables.epoch = record.epoch
@@ -228,6 +254,9 @@ class Journal:
             self._tables.learn(record)
         else:
             self._small(record, now_ms)
+            captured = self._tables.captured
+            if captured and record.queue in captured:
+                self._segment.touched = True
 
     def _append(self, record: Append, now_ms: int) -> Place:
         batch = record.batch
@@ -244,7 +273,7 @@ class Journal:
                 raise ValueError(f"queue {queue} was not declared: append its Queue record first")
 
         space = self._space
-        if space.full and not record.flags & REWRITTEN:
+        if space.full and (not record.flags & REWRITTEN or record.spills):
             space.ensure(now_ms)
         segment = self._segment
         offset = segment.end
@@ -256,6 +285,8 @@ class Journal:
             space.ensure(now_ms)  # What is left is for settlements until the next segment is sure.
 
         lsn = self._lsn + 1
+        if offset >= segment.mark:
+            segment.note(lsn, offset, self._messages, now_ms)
         unsynced = self._unsynced(lsn)
         if len(targets) == 1:
             queue, sequence = targets[0]
@@ -282,7 +313,8 @@ class Journal:
             table = queues[queue]
             if sequence + count > table.next_sequence:
                 table.next_sequence = sequence + count
-        if record.producer:
+        if record.producer and not record.flags & SPILLED:
+            # A number that is remembered stands for messages that a restart brings back.
             self._tables.produced(record.producer, record.number)
         segment.append_bytes += length
         share = size * len(targets)
@@ -292,8 +324,8 @@ class Journal:
 
     def _small(
         self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
-    ) -> None:
-        """Any record but Append; it may use the last of the space."""
+    ) -> int:
+        """Any record but Append; it may use the last of the space. Returns its offset."""
         lsn = self._lsn + 1
         rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
         length = FRONT_SIZE + len(rest)
@@ -305,9 +337,14 @@ class Journal:
             rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
         self._part.entries.append((length, rest, None, None))
         self._lsn = lsn
-        segment.end += length
+        offset = segment.end
+        if offset >= segment.mark:
+            segment.note(lsn, offset, self._messages, now_ms)
+        segment.end = offset + length
         self._records += 1
-        self._sync_wanted = True
+        if type(record) is not Delivered:
+            self._sync_wanted = True
+        return offset
 
     def _roll(self, length: int, now_ms: int) -> None:
         """Leaves this segment and begins the next, with room for a record of `length`.
@@ -326,13 +363,23 @@ class Journal:
         if old.segment.capacity:
             old.end = old.segment.capacity = old.segment.end
             old.sealed = True
+            if old.entries:
+                self._last_ms = last_of(old.entries)[1]
+            old.segment.seal(old.end, lsn, self._messages, self._last_ms)
             self._parts.append(old)
         self._segment = self._segments[segment.number] = segment
-        segment.first_lsn = lsn
+        segment.index.first_lsn = lsn
+        segment.messages_before = self._messages
+        segment.begun_ms = now_ms
+        tables = self._tables
+        if tables.captured:
+            segment.captured = True
+            segment.captured_from = {queue: tables.queues[queue].next_sequence for queue in tables.captured}
         header = encode_segment_header(segment.number, lsn, self._salt)
         self._part = Part(
             segment, 0, [(0, header, None, None), (FRONT_SIZE + len(snapshot), snapshot, None, None)]
         )
+        segment.note(lsn, SEGMENT_HEADER_SIZE, self._messages, now_ms)
         segment.end = head
         self._lsn = lsn
         self._records += 1
@@ -351,7 +398,7 @@ class Journal:
     @property
     def pending(self) -> bool:
         """See `Store.pending`."""
-        return bool(self._part.entries or self._parts or self._drops)
+        return bool(self._part.entries or self._parts or self._drops or self._sync_wanted)
 
     def begin_commit(self) -> JournalCommit:
         """See `Store.begin_commit`."""
@@ -360,6 +407,9 @@ class Journal:
         assert self._in_flight is None, "one commit at a time"
         part = self._part
         part.end = part.segment.end
+        if part.entries:
+            flags, self._last_ms = last_of(part.entries)
+            self._whole = not flags & CONTINUED
         # A group without anything to sync may be followed by a drop: then what it wrote is synced first.
         parts = [*self._parts, part] if part.segment.capacity else self._parts
         commit = JournalCommit(
@@ -368,14 +418,23 @@ class Journal:
             synced=self._sync_wanted or bool(self._drops),
             last_lsn=self._lsn,
             records=self._records,
-            messages=self._messages,
+            messages=self._messages - self._messages_begun,
+            reached=Reached(
+                part.segment.number,
+                part.end,
+                self._lsn + 1,
+                self._messages - part.segment.messages_before,
+                self._last_ms,
+                self._whole,
+            ),
             drops=self._drops,
             afterwards=self._space.tidy,
         )
         self._in_flight = commit
         self._parts = []
         self._part = Part(part.segment, part.end)
-        self._records = self._messages = 0
+        self._records = 0
+        self._messages_begun = self._messages
         self._sync_wanted = False
         self._drops = []
         return commit
@@ -389,6 +448,8 @@ class Journal:
         self._in_flight = None
         if commit.synced:
             self._synced_lsn = commit.last_lsn
+            if commit.reached.whole and commit.parts:
+                self.committed = commit.reached
         usage = self._usage
         usage.records += commit.records
         usage.messages += commit.messages
@@ -407,6 +468,54 @@ class Journal:
 
     def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+
+    # --- for readers of the journal and the archive ------------------------------------------------------
+
+    def want_sync(self) -> None:
+        """What was written without a sync is synced with the next commit, if there is anything."""
+        if self._synced_lsn < self._lsn and not self._refusal and self._segment.capacity:
+            self._sync_wanted = True
+
+    def segments(self) -> list[Segment]:
+        """All of them, the oldest first. Any thread may ask."""
+        return list(self._segments.values())
+
+    def segment(self, number: int) -> Segment | None:
+        """One of them. Any thread may ask."""
+        return self._segments.get(number)
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a queue of this journal is captured now."""
+        return bool(self._tables.captured)
+
+    def seal(self, now_ms: int) -> bool:
+        """Begins the next segment although this one is not full. False where there is no room for one."""
+        try:
+            self._roll(0, now_ms)
+        except StoreFull:
+            return False
+        except OSError as error:
+            self._refuse(error)
+            return False
+        return True
+
+    @property
+    def current(self) -> Segment:
+        """The segment that is written now."""
+        return self._segment
+
+    @property
+    def has_captured(self) -> bool:
+        """Whether the segment that is written now says anything of a captured queue."""
+        segment = self._segment
+        if segment.touched:
+            return True
+        queues = self._tables.queues
+        return any(
+            queue in queues and queues[queue].next_sequence != sequence
+            for queue, sequence in segment.captured_from.items()
+        )
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -440,9 +549,12 @@ class Journal:
         """See `Store.oldest_to_clean`."""
         spare = self._space.spare
         room = self._segment.capacity - self._segment.end if self._space.full else None
-        return oldest_to_clean(
+        oldest = oldest_to_clean(
             list(self._segments.values()), self._segment_bytes, spare.capacity if spare else 0, room
         )
+        if oldest is not None and self.holds is not None and self.holds(self._segments[oldest]):
+            return None
+        return oldest
 
     def drop(self, segment: int, now_ms: int = 0) -> None:
         """See `Store.drop`. Message-ids that are still within their window are written again at the tail."""

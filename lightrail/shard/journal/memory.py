@@ -33,6 +33,8 @@ class MemoryCommit:
 class MemoryStore:
     """See `Store` in store.py."""
 
+    captures: Final = False
+
     def __init__(self) -> None:
         self._appends: dict[int, Append] = {}
         self._live: dict[int, int] = {}

@@ -26,6 +26,8 @@ class Append:
     last: int
     attempts: int = 0
     flags: int = 0
+    spills: bool = False
+    """Of a REWRITTEN one, and not written: it flows to disk, and needs room there as new messages do."""
 
 
 Record = Append | Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch

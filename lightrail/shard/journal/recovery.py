@@ -22,6 +22,7 @@ from lightrail.journal.layout import (
     APPEND_BODY,
     APPEND_FIXED,
     CLOSE,
+    DELIVERED,
     FORMAT_VERSION,
     GAP,
     HEADER_SIZE,
@@ -30,6 +31,7 @@ from lightrail.journal.layout import (
     TARGET,
     LayoutError,
     SegmentHeader,
+    decode_append_head,
     decode_segment_header,
     decode_small,
 )
@@ -79,6 +81,8 @@ class _Cut:
     """Of the segment in the list."""
     offset: int
     lsn: int
+    last_ms: int
+    """Of the record before it."""
 
 
 class _Replayer:
@@ -108,7 +112,7 @@ class _Replayer:
                     file.forget()
                 size = file.size()
                 segment = Segment(number, file, size)
-                segment.first_lsn = header.first_lsn
+                segment.index.first_lsn = header.first_lsn
                 replay.segments.append(segment)
                 if index == 0:
                     replay.lsn = header.first_lsn - 1
@@ -154,14 +158,18 @@ class _Replayer:
         replay = self._replay
         scan = Scan(segment.file, self._salt, SEGMENT_HEADER_SIZE, segment.capacity, replay.lsn + 1, next_lsn)
         group = self._group
+        last_ms = 0
+        segment.captured = bool(replay.tables.captured)
         for found in scan:
             code, flags = found.code, found.flags
+            if found.offset >= segment.mark:
+                segment.note(found.lsn, found.offset, self._messages(segment), found.timestamp)
             try:
                 if group or flags & CONTINUED:
                     if code == SNAPSHOT:
                         continue  # A segment began within the group; its tables hold the group's beginning.
                     if not group:
-                        self._cut = _Cut(index, found.offset, found.lsn)
+                        self._cut = _Cut(index, found.offset, found.lsn, last_ms)
                     group.append((segment, found))
                     if not flags & CONTINUED:
                         for where, member in group:
@@ -176,10 +184,12 @@ class _Replayer:
             except LayoutError as error:
                 raise JournalDamaged(name_of(segment.number), found.offset, str(error)) from error
             replay.lsn = found.lsn
+            last_ms = found.timestamp
         segment.end = segment.written = scan.offset
         reached = scan.lsn
         assert reached is not None
         replay.lsn = reached - 1
+        segment.seal(scan.offset, reached, segment.index.messages, last_ms)
         if next_lsn is not None:
             if reached != next_lsn:
                 raise JournalDamaged(
@@ -196,6 +206,14 @@ class _Replayer:
                     f"{scan.found}, though record {later.lsn} at offset {later.offset} says that it had been "
                     "synced",
                 )
+
+    def _messages(self, segment: Segment) -> int:
+        """In the Append records of a segment so far, with those of a group that may still be cut."""
+        return segment.index.messages + sum(
+            decode_append_head(found.view, found.start, found.length)[0].messages
+            for where, found in self._group
+            if where is segment and found.code == APPEND
+        )
 
     def _append(self, segment: Segment, found: Found) -> None:
         """An Append record: no work per message."""
@@ -219,8 +237,9 @@ class _Replayer:
             raise LayoutError(f"an Append of {count} messages of {size} bytes has {length} bytes")
         segment.append_bytes += length
         segment.appended += size * target_count
+        segment.index.messages += count
         tables = self._replay.tables
-        if producer:
+        if producer and not found.flags & SPILLED:
             tables.produced(producer, number)
         position = start + APPEND_BODY
         for _ in range(target_count):
@@ -257,7 +276,8 @@ class _Replayer:
         if found.code == APPEND:
             self._append(segment, found)
             return
-        if found.code == CLOSE:
+        if found.code in (CLOSE, DELIVERED):
+            # Who had messages for a while changes nothing about where they are.
             return
         replay = self._replay
         record = decode_small(found.view, found.start, found.length)
@@ -271,11 +291,14 @@ class _Replayer:
                     for first, last in record.ranges:
                         live.remove(first, last)
         elif isinstance(record, Queue):
+            segment.index.queues.append(found.offset)
             try:
                 replay.tables.queue(record)
             except KeyError:
                 if not replay.lost:
                     raise LayoutError(f"queue {record.queue} is changed, which was not declared") from None
+            if replay.tables.captured:
+                segment.captured = True
             if record.event == QueueEvent.DECLARED:
                 replay.live[record.queue] = LiveSpans()
             elif record.event == QueueEvent.DELETED:
@@ -291,6 +314,8 @@ class _Replayer:
                 replay.tables.learn(record)
         elif isinstance(record, Snapshot):
             replay.tables.restore(record)
+            if replay.tables.captured:
+                segment.captured = True
             live_queues = replay.live
             replay.live = {queue: live_queues.get(queue) or LiveSpans() for queue in replay.tables.queues}
         elif isinstance(record, Epoch):
@@ -320,7 +345,9 @@ class _Replayer:
             assert self._cut is not None
             cut = self._cut
             replay.lsn = cut.lsn - 1
-            segments[cut.index].end = cut.offset
+            last = segments[cut.index]
+            last.end = cut.offset
+            last.cut(cut.lsn, cut.last_ms)
             for segment in segments[cut.index + 1 :]:
                 replay.cut_bytes += segment.end
             del segments[cut.index + 1 :]

@@ -3,6 +3,7 @@
 import threading
 from typing import Final
 
+from lightrail.journal.index import BLOCK_BYTES, Block, SegmentIndex
 from lightrail.journal.layout import HEADER_SIZE, IDS_FIXED, SEGMENT_HEADER_SIZE
 from lightrail.journal.record import Ids
 from lightrail.shard.journal.files import DiskFile, Files
@@ -33,12 +34,18 @@ class Segment:
         "_readers",
         "append_bytes",
         "appended",
+        "begun_ms",
         "capacity",
+        "captured",
+        "captured_from",
         "end",
         "file",
-        "first_lsn",
+        "index",
         "live",
+        "mark",
+        "messages_before",
         "number",
+        "touched",
         "written",
     )
 
@@ -47,7 +54,19 @@ class Segment:
         self.file: Final = file
         self.capacity = capacity
         """Bytes the file takes on disk."""
-        self.first_lsn = 0
+        self.index = SegmentIndex(number, 0, 0, SEGMENT_HEADER_SIZE)
+        """Its blocks and queues grow with every record; the rest is set when it is sealed."""
+        self.mark = 0
+        """The record at this offset, or the first one behind it, begins a block of the index."""
+        self.messages_before = 0
+        """What the journal had counted when this segment began."""
+        self.begun_ms = 0
+        self.captured = False
+        """A captured queue was there while this segment was written."""
+        self.captured_from: dict[int, int] = {}
+        """The next sequence of each when it was begun, or captured first."""
+        self.touched = False
+        """What was in a captured queue had an end, or was given to somebody."""
         self.end = SEGMENT_HEADER_SIZE
         """Where the next record goes."""
         self.written = 0
@@ -67,6 +86,25 @@ class Segment:
         size = len(record.digests)
         self.append_bytes += HEADER_SIZE + IDS_FIXED.size + size
         self.appended += size
+
+    def note(self, lsn: int, offset: int, messages: int, now_ms: int) -> None:
+        """A block of the index begins at this record; `messages` are those of the journal before it."""
+        self.index.blocks.append(Block(lsn, offset, messages - self.messages_before, now_ms))
+        self.mark = offset + BLOCK_BYTES
+
+    def seal(self, end: int, next_lsn: int, messages: int, last_ms: int) -> None:
+        """Nothing will be added; `messages` as in `note`."""
+        index = self.index
+        index.end, index.next_lsn, index.last_ms = end, next_lsn, last_ms
+        index.messages = messages - self.messages_before
+        index.sealed = True
+
+    def cut(self, lsn: int, last_ms: int) -> None:
+        """The records from this one on, up to the end, are cut; those of messages were not counted yet."""
+        index = self.index
+        index.blocks = [block for block in index.blocks if block.lsn < lsn]
+        index.queues = [offset for offset in index.queues if offset < self.end]
+        index.end, index.next_lsn, index.last_ms = self.end, lsn, last_ms
 
     @property
     def live_bytes(self) -> int:

@@ -81,6 +81,8 @@ class SqliteCommit:
 class SqliteStore:
     """See `Store` in store.py."""
 
+    captures: Final = False
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -290,7 +292,7 @@ class SqliteStore:
             if queue not in self._tables.queues:
                 raise ValueError(f"queue {queue} was not declared: append its Queue record first")
         size, ends, blob = columns(record.batch, record.first, record.last)
-        if not record.flags & REWRITTEN:
+        if not record.flags & REWRITTEN or record.spills:
             self._find_room(now_ms)
         rest = encode_append_head(record, lsn, 0, now_ms, size)
         entry: Entry = (FRONT_SIZE + len(rest) + memoryview(ends).nbytes + size, rest, ends, blob)
@@ -298,6 +300,8 @@ class SqliteStore:
         self._next = number + 1
         count = record.last - record.first
         batch = record.batch
+        # A number that is remembered stands for messages that a restart brings back.
+        producer = 0 if record.flags & SPILLED else record.producer
         self._waiting[number] = entry
         self._jobs.append(
             (
@@ -317,14 +321,14 @@ class SqliteStore:
                 [(queue, first, first + count) for queue, first in record.targets],
                 record.attempts,
                 bool(record.flags & REWRITTEN),
-                (record.producer, record.number, lsn),
+                (producer, record.number, lsn),
             )
         )
         for queue, first in record.targets:
             table = self._tables.queues[queue]
             table.next_sequence = max(table.next_sequence, first + count)
-        if record.producer:
-            self._tables.produced(record.producer, record.number)
+        if producer:
+            self._tables.produced(producer, record.number)
         self._messages += count
         segment = number // _SEGMENT_RECORDS
         self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)

@@ -15,7 +15,7 @@ life of a group:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightrail.journal.record import SPILLED
+from lightrail.journal.record import SPILLED, Delivered
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.runs import Place, Run
 
@@ -139,6 +139,10 @@ class Commit(Protocol):
 class Store(Protocol):
     """Keeps records and gives them back after a crash. See the module's text for who calls what."""
 
+    @property
+    def captures(self) -> bool:
+        """Whether records stay readable for others: only then what happens to messages can be captured."""
+
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
         """Opens the store and says what it holds; called once, before anything else.
 
@@ -210,5 +214,10 @@ class Store(Protocol):
 
 
 def needs_sync(record: Record) -> bool:
-    """Whether the record must be on disk before anybody is told; spilled messages are written without."""
-    return type(record) is not Append or not record.flags & SPILLED
+    """Whether the record must be on disk before anybody is told.
+
+    Spilled messages, and deliveries, which are for readers of the journal only, are written without.
+    """
+    if type(record) is Append:
+        return not record.flags & SPILLED
+    return type(record) is not Delivered

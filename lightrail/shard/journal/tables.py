@@ -1,10 +1,27 @@
 """The tables that a snapshot holds: queues by number, producers' last batches, message-ids, the epoch."""
 
+import json
+import re
 from collections import deque
+from typing import Final
 
 from lightrail.journal.layout import DIGEST_BYTES
 from lightrail.journal.record import Ids, Numbers, Queue, QueueEntry, QueueEvent, Snapshot, Taken
 from lightrail.model import limits
+
+_CAPTURE: Final = re.compile(r'"capture":\s*true')
+"""May be of the policy in it as well."""
+
+
+def is_captured(declared: str) -> bool:
+    """Whether the text of a Queue record says that all that happens to the queue's messages is kept."""
+    if _CAPTURE.search(declared) is None:
+        return False
+    try:
+        fields = json.loads(declared)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and fields.get("capture") is True
 
 
 class Group:
@@ -51,10 +68,12 @@ class Groups:
 class Tables:
     """Kept by the journal as it appends, and by recovery as it replays: both must come to the same."""
 
-    __slots__ = ("epoch", "ids", "parts", "producers", "producers_max", "queues", "sealed")
+    __slots__ = ("captured", "epoch", "ids", "parts", "producers", "producers_max", "queues", "sealed")
 
     def __init__(self, producers_max: int) -> None:
         self.queues: dict[int, QueueEntry] = {}
+        self.captured: set[int] = set()
+        """Queues whose declaration says so."""
         self.producers: dict[int, int] = {}
         self.parts: dict[int, int] = {}
         """By producer: how many messages of its last batch were taken, where not all were."""
@@ -72,12 +91,18 @@ class Tables:
         """
         if record.event == QueueEvent.DELETED:
             del self.queues[record.queue]
+            self.captured.discard(record.queue)
             self.ids.pop(record.queue, None)
-        elif record.event == QueueEvent.POLICY:
+            return
+        if record.event == QueueEvent.POLICY:
             entry = self.queues[record.queue]
             entry.name, entry.policy = record.name, record.policy
         else:
             self.queues[record.queue] = QueueEntry(record.queue, record.name, record.policy)
+        if is_captured(record.policy):
+            self.captured.add(record.queue)
+        else:
+            self.captured.discard(record.queue)
 
     def produced(self, producer: int, number: int) -> None:
         """A producer's last batch; the longest silent producer goes when there are too many."""
@@ -135,6 +160,7 @@ class Tables:
         """The tables as a snapshot has them."""
         self.epoch = snapshot.epoch
         self.queues = {entry.queue: entry for entry in snapshot.queues}
+        self.captured = {entry.queue for entry in snapshot.queues if is_captured(entry.policy)}
         self.producers = snapshot.producers
         self.parts = snapshot.parts
         self.ids = {queue: known for queue, known in self.ids.items() if queue in self.queues}

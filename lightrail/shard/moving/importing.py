@@ -17,7 +17,7 @@ from typing import Any
 
 from lightrail.filters.errors import FilterError
 from lightrail.journal import record
-from lightrail.journal.record import REWRITTEN, Ids, Numbers, QueueEvent, Settle
+from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, SPILLED, Ids, Numbers, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
@@ -193,15 +193,21 @@ class Importing:
         queue = self.queue
         for run in join_neighbours(runs) if self._joins else runs:
             batch = run.batch
-            if batch.durable:
+            if self._is_kept(batch):
+                flags = MOVED if batch.durable else MOVED | SPILLED
                 batch.place = self._store.append(
-                    Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts), now_ms
+                    Append([(queue.id, run.sequence)], 0, 0, batch, run.first, run.last, run.attempts, flags),
+                    now_ms,
                 )
                 self._performer.messages_unsynced += run.count
             copying.add(queue.machine, run)
             self.next = run.end
             self.messages += run.count
             self.bytes += run.size
+
+    def _is_kept(self, batch: Batch) -> bool:
+        """Whether messages are in the journal: durable ones, and whatever comes to a captured queue."""
+        return batch.durable or self.queue.captured
 
     def _put_over(self, runs: list[Run], now_ms: int) -> None:
         """Messages with other bytes than they had."""
@@ -210,7 +216,7 @@ class Importing:
             for piece in new:
                 # Each may go its own way: one batch has one place.
                 piece.batch = replace(piece.batch) if len(new) > 1 else piece.batch
-                if piece.batch.durable:
+                if self._is_kept(piece.batch):
                     piece.batch.place = self._store.append(
                         Append(
                             [(self.queue.id, piece.sequence)],
@@ -220,7 +226,7 @@ class Importing:
                             piece.first,
                             piece.last,
                             piece.attempts,
-                            REWRITTEN,
+                            REWRITTEN if piece.batch.durable else REWRITTEN | SPILLED,
                         ),
                         now_ms,
                     )
@@ -234,13 +240,13 @@ class Importing:
         for run in runs:
             if run.batch.place is not None:
                 self._store.release(run.batch.place.segment, run.size)
-            if run.batch.durable:
+            if self._is_kept(run.batch):
                 if ranges and ranges[-1][1] == run.sequence:
                     ranges[-1] = ranges[-1][0], run.end
                 else:
                     ranges.append((run.sequence, run.end))
         if ranges:
-            self._store.append(Settle(self.queue.id, ranges, record.Outcome.PURGED, "moved"), now_ms)
+            self._store.append(Settle(self.queue.id, ranges, record.Outcome.PURGED, MOVED_REASON), now_ms)
 
     # --- the state -------------------------------------------------------------------------------------
 
@@ -310,7 +316,7 @@ class Importing:
                 ranges.setdefault(run.attempts, []).append((run.sequence, run.end))
         for attempts, mine in ranges.items():
             self._store.append(
-                Settle(self.queue.id, mine, record.Outcome.MODIFIED, attempts=attempts), now_ms
+                Settle(self.queue.id, mine, record.Outcome.MODIFIED, MOVED_REASON, attempts), now_ms
             )
 
     def _holders_of(self, said: list[dict[str, Any]], columns: Columns) -> list[Holder]:

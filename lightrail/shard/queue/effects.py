@@ -72,7 +72,16 @@ class Removed(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Runs that went back to the queue with one more attempt; recovery has to know the new number."""
+    """Runs that went back to the queue with one more attempt; recovery has to know the new number.
+
+    A queue that is captured says so of every modified one, also where the number is the same.
+    """
+
+    runs: list[Run]
+
+
+class Released(NamedTuple):
+    """Runs that went back to the queue as they were; said by a queue that is captured, and by no other."""
 
     runs: list[Run]
 
@@ -133,6 +142,7 @@ Effect = (
     | Drained
     | Removed
     | Returned
+    | Released
     | Replaced
     | DeadLetter
     | Fetch

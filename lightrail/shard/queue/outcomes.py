@@ -11,7 +11,16 @@ from lightrail.shard.queue import bounds
 from lightrail.shard.queue.commands import FAILED, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
-from lightrail.shard.queue.effects import DeadLetter, Effect, Fetch, Reason, Removed, Replaced, Returned
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Effect,
+    Fetch,
+    Reason,
+    Released,
+    Removed,
+    Replaced,
+    Returned,
+)
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import parts_of
 from lightrail.shard.queue.ready import Ready
@@ -63,6 +72,8 @@ class Outcomes(Contents):
                 for run in runs:
                     self.counters.released += run.count
                     self._give_back(run)
+                if runs and self.policy.captured:
+                    effects.append(Released(runs))
             case _:
                 self.counters.modified += sum(run.count for run in runs)
                 self._modify(consumer, runs, outcome, effects)
@@ -75,6 +86,7 @@ class Outcomes(Contents):
             self.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
+        captured = self.policy.captured
         for run in runs:
             attempts = run.attempts + outcome.delivery_failed
             barred = run.barred
@@ -92,7 +104,9 @@ class Outcomes(Contents):
             if outcome.annotations and self._annotate is not None:
                 changed = self._rewrite(changed, outcome.annotations)
                 effects.append(Replaced(changed, run))
-            elif attempts != run.attempts:
+                if captured:
+                    returned.append(changed)
+            elif captured or attempts != run.attempts:
                 returned.append(changed)
             self._give_back(changed)
         if returned:

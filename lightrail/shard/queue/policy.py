@@ -50,6 +50,8 @@ class Policy:
     max_message_bytes: int | None = None
     discard_to_dead_letter: bool = False
     """With discard_existing: what gives way is dead-lettered instead of removed."""
+    captured: bool = False
+    """Whether every outcome is told, also those that change nothing: somebody keeps a record of them."""
     guarded: bool = field(init=False, default=False)
     """Whether any field above has a say when messages come; without, batches are taken as they are."""
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster import joining
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused
-from lightrail.cluster.joining import advertised, patiently, reachable_metrics
+from lightrail.cluster import joining, membership
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused, Write
+from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
+from lightrail.cluster.map import FRONTENDS, Member
+from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.opening import open_coordinator, open_to_strangers
 from lightrail.model import limits
 from lightrail.model.settings import Settings, endpoint
@@ -56,6 +58,26 @@ def test_a_coordinator_that_is_away_is_asked_again_and_the_log_says_so_once(
         "waiting for etcd at 127.0.0.1:1, cluster lightrail: nobody there",
         "etcd at 127.0.0.1:1, cluster lightrail has answered",
     ]
+
+
+def test_who_stands_in_for_a_dead_process_waits_while_its_entry_can_not_be_read() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        await coordinator.write([Write("frontends/2", "no JSON")])
+        one = Process("frontend", 2, CLUSTER, "/sockets")
+        one.replaces = 5
+        task = asyncio.ensure_future(Joining(one, coordinator, None).take_number(FRONTENDS))
+        async with asyncio.timeout(10):
+            while "frontends/2 can't be read" not in (one.waiting or ""):
+                await asyncio.sleep(0)
+                assert not task.done()
+            await coordinator.write([Write("frontends/2", Member(2, 5).encode())])
+            await task
+        found = membership.member_of(await coordinator.entry("frontends/2"))
+        assert found is not None
+        assert found.boot == one.boot
+
+    asyncio.run(story())
 
 
 def test_readyz_says_what_is_waited_for() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Coordinator, Entry, Write
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry, Write
 from lightrail.cluster.map import Member, ShardSet
 from lightrail.cluster.membership import (
     MemberRefused,
@@ -182,6 +182,27 @@ def test_frontends_that_start_together_get_different_numbers() -> None:
             assert found.value == value
         await coordinator.write([Write("frontends/4", None)])
         assert await take_number(coordinator, "frontends/", "{}", lambda _: None) == 4
+
+    run(story())
+
+
+def test_a_number_whose_registration_was_written_without_an_answer_is_kept() -> None:
+    class Lossy(MemoryCoordinator):
+        async def register(self, key: str, value: str, *rest: Any, **more: Any) -> None:
+            await super().register(key, value, *rest, **more)
+            if not self.lost:
+                self.lost = True
+                raise CoordinatorError("it is not known whether this was written")
+
+        lost = False
+
+    async def story() -> None:
+        coordinator = Lossy()
+        value = Member(id=0, boot=7).encode()
+        with pytest.raises(CoordinatorError):
+            await take_number(coordinator, "frontends/", value, lambda _: None)
+        assert await take_number(coordinator, "frontends/", value, lambda _: None) == 0
+        assert [each.key for each in await coordinator.entries("frontends/")] == ["frontends/0"]
 
     run(story())
 

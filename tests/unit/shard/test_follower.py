@@ -15,7 +15,7 @@ from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from lightrail.shard.declarations import EveryName, created_of, shard_policy
+from lightrail.shard.declarations import EveryName, declared_of, shard_policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ProducerOpen, SettleDetail
@@ -97,8 +97,9 @@ def test_the_declaration_is_in_the_journal() -> None:
         "created": created,
         "policy": {"role": "queue", "max_delivery_count": 3},
     }
-    assert created_of(declared.policy) == created
-    assert created_of("{}") is created_of("[]") is created_of("") is None
+    assert declared_of(declared.policy).created == created
+    for text in ("{}", "[]", ""):
+        assert declared_of(text).created is None
 
 
 def test_a_changed_policy_reaches_the_machine_and_the_journal() -> None:

@@ -54,6 +54,7 @@ def test_the_figures_of_one_queue() -> None:
         "parked": 0,
         "bytes": 6,
         "resident": 6,
+        "captured": False,
         "next_sequence": 3,
         "consumer_count": 2,
         "producer_count": 1,

@@ -117,6 +117,8 @@ def test_a_plan_from_standard_input_is_cut_to_max_moves(
         ('{"moves": [{"queue": "q", "to": 1}, {"to": 1}]}', "moves[1] is expected"),
         ('{"moves": [{"queue": "q"}]}', "moves[0] is expected"),
         ('{"moves": [{"queue": "q", "to": 1, "bytes": null}]}', "moves[0].bytes"),
+        ('{"moves": [{"queue": "q", "to": 1, "bytes": NaN}]}', "moves[0].bytes"),
+        ('{"moves": [{"queue": "q", "to": 1, "bytes": 1e999}]}', "moves[0].bytes"),
         ('{"moves": [], "shards": [7]}', "shards is expected to be a list of objects"),
         ('{"moves": [], "silent": "all"}', "silent is expected to be a list of numbers"),
     ],

@@ -64,7 +64,10 @@ def test_a_drain_that_leaves_queues_is_status_1(gateway: FakeGateway, capsys: Ou
     plan(gateway, ("a", 3))
     gateway.answers["GET", "/!shards"] = (200, {}, {"shards": [shard(queues=1)]})
     assert run(gateway, "drain", "3") == 1
-    assert "shard 3 still has 1 queue: run this again" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "shard 3 still has 1 queue: run this again" in said
+    # What has no role any more is never moved.
+    assert "rebalance --verify` says why" in said
     assert run(gateway, "drain", "3", "--no-wait") == 0
 
 

@@ -1,0 +1,156 @@
+"""What all commands of lightrail-spark have in common: their options, their errors, the session of Spark."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USE: Final = 2
+NOBODY_ANSWERS: Final = 3
+INTERRUPTED: Final = 130
+
+Subparsers = Any
+"""What add_subparsers gives; argparse keeps its type to itself."""
+
+
+class Failed(Exception):
+    """Refused, failed, or what was checked is not so; the message says what and how to go on. Exit 1."""
+
+
+class Usage(Exception):
+    """The command's words don't go together; the message says how they would. Exit 2."""
+
+
+class Unreachable(Exception):
+    """A gateway, a broker or a folder does not answer; the message says which and what to look at. Exit 3."""
+
+
+def add_command(
+    subparsers: Subparsers, name: str, help: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """A command's parser, with the options that all have: --json, --master, --conf.
+
+    Args:
+        help: one line for the list of commands.
+        description: what it does, in a sentence or three.
+        examples: lines as one would type them, each with two spaces before it.
+    """
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=f"examples:\n{examples.rstrip()}\n\n{STATUSES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # --password SECRET would be taken for --password-file SECRET.
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the result as one JSON document on standard output"
+    )
+    return parser
+
+
+STATUSES: Final = (
+    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, 3 nobody answers."
+)
+
+
+def add_spark(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that starts Spark."""
+    group = parser.add_argument_group("Spark")
+    group.add_argument(
+        "--master",
+        metavar="URL",
+        help="such as local[2], spark://HOST:7077, k8s://https://HOST:443 "
+        "(default: spark.master of Spark's configuration or of spark-submit; where there is none, local[*])",
+    )
+    group.add_argument(
+        "--conf", metavar="KEY=VALUE", action="append", default=[], help="of Spark; may be given again"
+    )
+
+
+def add_source(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """The options that say what is read: see `source_options`."""
+    group = parser.add_argument_group("what is read")
+    where = group.add_mutually_exclusive_group(required=required)
+    where.add_argument(
+        "--from",
+        dest="archive",
+        metavar="ARCHIVE",
+        action="append",
+        help="folder of an archive, or of folders of archives, such as /var/lib/lightrail/archive or "
+        "s3://BUCKET/archive; may be given again",
+    )
+    where.add_argument(
+        "--gateway", metavar="URL", help="http://HOST:PORT of a running broker: everything that is committed"
+    )
+    add_gateway_user(group)
+    group.add_argument("--queues", metavar="NAMES", help="only these, by commas")
+    group.add_argument("--queue-pattern", metavar="REGEX", help="only queues whose whole name matches")
+
+
+def add_gateway_user(group: Any) -> None:
+    """Who asks the gateway; secrets are in files, never on command lines."""
+    group.add_argument("--user", metavar="NAME", default=os.environ.get("LIGHTRAIL_USER"))
+    group.add_argument(
+        "--password-file",
+        metavar="FILE",
+        default=os.environ.get("LIGHTRAIL_PASSWORD_FILE"),
+        help="its first line",
+    )
+    group.add_argument(
+        "--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"), help="its first line"
+    )
+
+
+def source_options(args: argparse.Namespace) -> dict[str, str]:
+    """The options of the data source `lightrail` that the options of `add_source` stand for."""
+    given = {
+        "path": ",".join(args.archive) if args.archive else None,
+        "gateway": args.gateway,
+        "user": args.user if args.gateway else None,
+        "passwordFile": args.password_file if args.gateway else None,
+        "tokenFile": args.token_file if args.gateway else None,
+        "queues": args.queues,
+        "queuePattern": args.queue_pattern,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def session(args: argparse.Namespace, name: str) -> "SparkSession":
+    """The session of Spark, started if there is none; times are in UTC.
+
+    Args:
+        name: of the application, as Spark's pages show it.
+
+    Raises:
+        Usage: a --conf is not KEY=VALUE.
+    """
+    from pyspark.sql import SparkSession
+
+    # Executors of a local master run the Python of this process, not the first one on PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"lightrail {name}").config("spark.sql.session.timeZone", "UTC")
+    if args.master:
+        builder = builder.master(args.master)
+    for key, value in _pairs(args.conf):
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _pairs(given: Sequence[str]) -> list[tuple[str, str]]:
+    pairs = []
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals or not key:
+            raise Usage(f"--conf {each!a}: expected KEY=VALUE, such as spark.executor.memory=2g")
+        pairs.append((key, value))
+    return pairs

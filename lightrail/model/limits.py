@@ -399,20 +399,6 @@ what they are about is delivered again."""
 MOVE_CHUNK_RUNS: Final = 2_000
 """Runs of messages in the same that share nothing: each is a record of its own at the destination."""
 
-# --- Spark's side ---------------------------------------------------------------------------------------
-SPARK_ANSWER_S: Final = 60
-"""How long a gateway may take for one answer to an executor."""
-SPARK_AWAY_S: Final = 60
-"""How long a gateway is tried again that breaks off or answers 503; then the task fails."""
-SPARK_AGAIN_S: Final = 0.1
-"""First pause of that; it doubles up to SPARK_AGAIN_S_MAX."""
-SPARK_AGAIN_S_MAX: Final = 5.0
-SPARK_CLOCK_MS: Final = 600_000
-"""So much earlier than those before it may a record say that it is, for clocks that are set back."""
-SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of a journal asked for at once."""
-SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
 # --- Spark ------------------------------------------------------------------------------------------------
 SPARK_RETRY_MS: Final = 300_000
 """How long a task says a request again that failed for now: a shard that recovers takes a while."""
@@ -423,3 +409,11 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
+SPARK_CLOCK_MS: Final = 600_000
+"""So much earlier than those before it may a record say that it is, for clocks that are set back."""
+SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a journal asked for at once."""
+SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
+SPARK_PIN_MS: Final = 30_000
+"""How long a query tries to move its pin; the next micro-batch tries it anew."""

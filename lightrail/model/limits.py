@@ -409,3 +409,11 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
+SPARK_CLOCK_MS: Final = 600_000
+"""So much earlier than those before it may a record say that it is, for clocks that are set back."""
+SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a journal asked for at once."""
+SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
+SPARK_PIN_MS: Final = 30_000
+"""How long a query tries to move its pin; the next micro-batch tries it anew."""

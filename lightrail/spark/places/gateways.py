@@ -1,0 +1,179 @@
+"""A gateway as a place: what shards hold, sealed or not, by HTTP (docs/operate/http.md)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from lightrail.journal.archive import Incarnation
+from lightrail.journal.index import BadIndex, SegmentIndex, decode_index
+from lightrail.model import limits
+from lightrail.spark.http import Access, GatewayClient, GatewayError, GatewayRefused
+from lightrail.spark.places.sources import Gone, PlaceError
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class GatewayFile:
+    """A segment's bytes by ranges."""
+
+    def __init__(self, access: Access, path: str) -> None:
+        self._client = GatewayClient(access)
+        self._path = path
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `File.read`."""
+        pieces = []
+        while length:
+            count = min(length, limits.SPARK_RANGE_BYTES)
+            piece = self._piece(offset, offset + count)
+            pieces.append(piece)
+            if len(piece) < count:
+                break
+            offset, length = offset + count, length - count
+        return b"".join(pieces)
+
+    def _piece(self, start: int, end: int) -> bytes:
+        try:
+            return _asked(self._client, "GET", self._path, query={"from": start, "to": end})
+        except _Beyond as error:
+            # More was asked for than is committed.
+            if error.committed <= start:
+                return b""
+            return _asked(self._client, "GET", self._path, query={"from": start, "to": error.committed})
+
+    def close(self) -> None:
+        """See `File.close`."""
+        self._client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySource:
+    """A segment that a shard holds."""
+
+    access: Access
+    disk: str
+    number: int
+
+    @property
+    def _path(self) -> str:
+        return f"/!journals/{self.disk}/{self.number}"
+
+    def open(self) -> GatewayFile:
+        """See `Source.open`."""
+        return GatewayFile(self.access, self._path)
+
+    def index(self) -> SegmentIndex:
+        """See `Source.index`."""
+        with GatewayClient(self.access) as client:
+            text = _asked(client, "GET", f"{self._path}/index").decode(errors="replace")
+        try:
+            return decode_index(text)
+        except BadIndex as error:
+            raise PlaceError(f"{self._path}/index: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A segment as a gateway lists it."""
+
+    number: int
+    first_lsn: int
+    next_lsn: int
+    source: GatewaySource
+
+
+def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
+    """The journals that a gateway knows, their segments, and whether their shard is away.
+
+    Raises:
+        PlaceError: the gateway can't be reached, refuses, or answers otherwise.
+    """
+    with GatewayClient(access) as client:
+        answer = _json(client, "GET", "/!journals")
+    try:
+        return [
+            (
+                Incarnation(str(row["cluster"]), int(row["shard"]), str(row["journal"])),
+                [_listed(access, str(row["journal"]), each) for each in row["segments"]],
+                bool(row.get("away")),
+            )
+            for row in answer["journals"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlaceError(
+            f"/!journals: expected a list of journals, found something else ({error!r}): is the gateway that "
+            " of a LightRail of this version?"
+        ) from error
+
+
+def _listed(access: Access, disk: str, row: Mapping[str, Any]) -> Listed:
+    number = int(row["segment"])
+    return Listed(number, int(row["first_lsn"]), int(row["next_lsn"]), GatewaySource(access, disk, number))
+
+
+def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:
+    """Makes a reader, or moves its pin forward: what it has not read yet is held back from deletion.
+
+    Raises:
+        PlaceError: the gateway can't be reached, or refuses.
+    """
+    with GatewayClient(access, retry_ms=limits.SPARK_PIN_MS) as client:
+        _json(client, "PUT", f"/!readers/{quote(name, safe='')}", body)
+
+
+def read_reader(access: Access, name: str) -> dict[str, int]:
+    """Positions of a reader; empty for one that is not known.
+
+    Raises:
+        PlaceError: the gateway can't be reached, or refuses.
+    """
+    with GatewayClient(access) as client:
+        try:
+            answer = _json(client, "GET", f"/!readers/{quote(name, safe='')}")
+        except Gone:
+            return {}
+    try:
+        return {str(disk): _position(each) for disk, each in answer["positions"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlaceError(f"expected the positions of reader {name}, found {answer!r}") from error
+
+
+def _position(value: Any) -> int:
+    return int(value["position"] if isinstance(value, dict) else value)
+
+
+class _Beyond(PlaceError):
+    """Bytes were asked for that are not committed."""
+
+    def __init__(self, text: str, committed: int) -> None:
+        super().__init__(text)
+        self.committed = committed
+
+
+def _json(client: GatewayClient, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    data = _asked(
+        client,
+        method,
+        path,
+        body=None if body is None else json.dumps(body).encode(),
+        headers=None if body is None else _JSON,
+    )
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise PlaceError(f"{path}: expected JSON of the gateway, found {data[:100]!r}") from error
+
+
+def _asked(client: GatewayClient, method: str, path: str, **more: Any) -> bytes:
+    try:
+        return client.request(method, path, **more).body
+    except GatewayRefused as error:
+        if error.status in (404, 410):
+            raise Gone(str(error)) from error
+        if error.status == 416:
+            raise _Beyond(str(error), int(error.problem.get("committed", 0))) from error
+        raise PlaceError(str(error)) from error
+    except GatewayError as error:
+        raise PlaceError(str(error)) from error

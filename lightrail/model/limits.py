@@ -409,3 +409,14 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
+# --- Spark's side: the lake ----------------------------------------------------------------------------
+SPARK_LAKE_BUFFER_BYTES: Final = 128 * 1024 * 1024
+"""Rows that a task of `capture` collects before it writes them to files."""
+SPARK_LAKE_BATCH_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of journals in one commit of `capture`, unless it is told otherwise."""
+SPARK_LAKE_FILE_BYTES: Final = 256 * 1024 * 1024
+"""About how large files become that `compact` makes."""
+SPARK_LAKE_AGAIN: Final = 10
+"""How often a commit is tried again that another one came before."""
+SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
+"""Files without a commit are younger than this as long as a batch may still want to commit them."""

@@ -1,0 +1,47 @@
+"""Admission: how far a micro-batch goes where messages or bytes are limited; the oldest blocks go first."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+from lightrail.spark.offsets import Offsets
+from lightrail.spark.places.journals import Journal
+from lightrail.spark.planning import Cut, cuts, present
+
+
+def admitted(
+    ranges: Mapping[str, tuple[Journal, int, int]], messages_max: int | None, bytes_max: int | None
+) -> Offsets:
+    """Where each journal's part of the micro-batch ends, of (journal, first lsn, next lsn) each.
+
+    Blocks of all journals are taken by their times, as long as they fit, so that a query that is behind
+    catches up with all of them evenly. The first is taken in any case. A block that is begun in its middle
+    counts whole.
+
+    Raises:
+        PlaceError: a place does not answer.
+    """
+    if messages_max is None and bytes_max is None:
+        return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
+    taken: Offsets = {}
+    messages = size = 0
+    for disk, cut in heapq.merge(
+        *(_cuts(disk, *range_) for disk, range_ in ranges.items()), key=lambda each: each[1].timestamp
+    ):
+        messages += cut.messages
+        size += cut.size
+        if taken and (
+            (messages_max is not None and messages > messages_max)
+            or (bytes_max is not None and size > bytes_max)
+        ):
+            break
+        taken[disk] = cut.next_lsn
+    if not taken:
+        # Records of the ranges are gone: planning them says which.
+        return {disk: next_lsn for disk, (_, _, next_lsn) in ranges.items()}
+    return taken
+
+
+def _cuts(disk: str, journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[str, Cut]]:
+    for _, index in present(journal, first_lsn, next_lsn):
+        for cut in cuts(index, first_lsn, next_lsn):
+            yield disk, cut

@@ -1,0 +1,327 @@
+"""Rows of a window as Arrow columns: what a record says is repeated for its rows, messages copied once."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lightrail.journal.layout import APPEND_BODY
+from lightrail.spark.columns import SCHEMA
+from lightrail.spark.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
+from lightrail.spark.tables import Entry
+from lightrail.spark.windows import Numbers, Window
+
+_EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())
+_TIME: Final = SCHEMA.field("event_time").type
+_DELIVERED_CONSUMER_AT: Final = 40
+
+
+class BadEnds(Exception):
+    """An Append record whose messages do not lie where they should."""
+
+    def __init__(self, record: int) -> None:
+        super().__init__(record)
+        self.record = record
+        """Index in the window."""
+
+
+class Rows:
+    """Some of the rows of some runs, which become a record batch."""
+
+    def __init__(
+        self,
+        window: Window,
+        runs: Runs,
+        skips: Numbers,
+        counts: Numbers,
+    ) -> None:
+        """Of each run, `counts` rows after the first `skips`."""
+        self.window = window
+        self.runs = runs
+        self.skips = skips
+        self.counts = counts
+        self.messages = carries_messages(runs.event)
+        """Which runs have messages."""
+        self.records = window.starts[runs.record]
+        """Where the record of each run begins in the window."""
+
+    @property
+    def count(self) -> int:
+        """How many rows."""
+        return int(self.counts.sum())
+
+    def first(self, count: int) -> "Rows":
+        """Only so many rows."""
+        ends = np.cumsum(self.counts)
+        last = int(np.searchsorted(ends, count))
+        counts = self.counts[: last + 1].copy()
+        counts[-1] -= int(ends[last]) - count
+        return Rows(self.window, self.runs.take(np.arange(last + 1)), self.skips[: last + 1], counts)
+
+    def spread(self, column: Numbers) -> Numbers:
+        """From one item per run to one per row."""
+        found: Numbers = np.repeat(column, self.counts)
+        return found
+
+    def within(self) -> Numbers:
+        """Of each row, which of its run's it is."""
+        ends = np.cumsum(self.counts)
+        offsets = self.skips - (ends - self.counts)
+        found: Numbers = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(offsets, self.counts)
+        return found
+
+
+class Extents:
+    """Where the messages of rows are: a row that has none is empty.
+
+    Raises:
+        BadEnds: the column of ends of a record does not rise, or not to its size.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        window = rows.window
+        some = rows if rows.messages.all() else _only(rows, rows.messages)
+        starts = some.records
+        ends_at = starts + APPEND_BODY + 16 * window.u16[starts + 80].astype(np.int64)
+        blob_at = ends_at + 4 * window.u32[starts + 68].astype(np.int64)
+        sizes = window.u32[starts + 72].astype(np.int64)
+        within = some.within()
+        places = some.spread(ends_at) + 4 * within
+        stop = window.u32[places].astype(np.int64)
+        start = window.u32[places - 4].astype(np.int64)
+        start[within == 0] = 0
+        lengths = stop - start
+        wrong = (lengths < 0) | (stop > some.spread(sizes))
+        if wrong.any():
+            raise BadEnds(int(some.spread(some.runs.record)[int(np.argmax(wrong))]))
+        after = np.cumsum(some.counts)
+        self._window = window
+        self._starts = blob_at + start[after - some.counts]
+        self._stops = blob_at + stop[after - 1]
+        if some is rows:
+            self.lengths = lengths
+        else:
+            self.lengths = np.zeros(rows.count, np.int64)
+            self.lengths[rows.spread(rows.messages)] = lengths
+
+    def blob(self) -> pa.Buffer:
+        """The messages of all rows, one after another."""
+        view = memoryview(self._window.data)
+        if len(self._starts) == 1:
+            return pa.py_buffer(view[int(self._starts[0]) : int(self._stops[0])])
+        pieces = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        return pa.py_buffer(b"".join([view[start:stop] for start, stop in pieces]))
+
+    def offsets(self) -> Numbers:
+        """Of each row's message in the blob, and its size at the end."""
+        offsets = np.zeros(len(self.lengths) + 1, np.int32)
+        np.cumsum(self.lengths, out=offsets[1:])
+        return offsets
+
+
+def _only(rows: Rows, which: Numbers) -> Rows:
+    return Rows(rows.window, rows.runs.take(which), rows.skips[which], rows.counts[which])
+
+
+# --- columns of what records say --------------------------------------------------------------------------
+
+
+class Facts:
+    """What is the same in all rows of a part: whose journal it is, and its queues."""
+
+    def __init__(self, shard: int, journal: str, entries: list[Entry]) -> None:
+        self.shard = shard
+        self.journal = pa.array([journal], pa.string())
+        self._entries = entries
+        self._names = pa.array([], pa.string())
+        self._epochs: Numbers = np.zeros(0, np.int64)
+
+    def names(self) -> pa.Array:
+        """Of the queues, by their index."""
+        self._grow()
+        return self._names
+
+    def epochs(self) -> Numbers:
+        """Of the queues, by their index."""
+        self._grow()
+        return self._epochs
+
+    def _grow(self) -> None:
+        if len(self._names) != len(self._entries):
+            self._names = pa.array([entry.name for entry in self._entries], pa.string())
+            self._epochs = np.array([entry.epoch for entry in self._entries], np.int64)
+
+
+def _plain(values: Numbers, kind: pa.DataType) -> pa.Array:
+    """Numbers that all rows have, without a copy."""
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _of_messages(rows: Rows, values: Numbers, kind: pa.DataType) -> pa.Array:
+    """One item per run, null for runs without messages."""
+    if rows.messages.all():
+        return pa.array(rows.spread(values), kind)
+    return pa.array(rows.spread(values), kind, mask=~rows.spread(rows.messages))
+
+
+def _times(milliseconds: Numbers) -> Numbers:
+    found: Numbers = milliseconds * 1000
+    return found
+
+
+def _in_messages(rows: Rows, numbers: Numbers, offset: int) -> Numbers:
+    """A field of each run's Append record; for other records some number that is not looked at."""
+    starts = np.where(rows.messages, rows.records, rows.records[int(np.argmax(rows.messages))])
+    found: Numbers = numbers[starts + offset]
+    return found
+
+
+def _queue(rows: Rows, facts: Facts) -> pa.Array:
+    return facts.names().take(pa.array(rows.spread(rows.runs.queue)))
+
+
+def _shard(rows: Rows, facts: Facts) -> pa.Array:
+    return _plain(np.full(rows.count, facts.shard, np.int32), pa.int32())
+
+
+def _journal(rows: Rows, facts: Facts) -> pa.Array:
+    return facts.journal.take(pa.array(np.zeros(rows.count, np.int32)))
+
+
+def _epoch(rows: Rows, facts: Facts) -> pa.Array:
+    return _plain(rows.spread(facts.epochs()[rows.runs.queue]), pa.int64())
+
+
+def _sequence(rows: Rows, facts: Facts) -> pa.Array:
+    return _plain(rows.spread(rows.runs.sequence) + rows.within(), pa.int64())
+
+
+def _lsn(rows: Rows, facts: Facts) -> pa.Array:
+    return _plain(rows.spread(rows.window.lsn[rows.runs.record]), pa.int64())
+
+
+def _event(rows: Rows, facts: Facts) -> pa.Array:
+    return _EVENT_NAMES.take(pa.array(rows.spread(rows.runs.event)))
+
+
+def _event_time(rows: Rows, facts: Facts) -> pa.Array:
+    return _plain(rows.spread(_times(rows.window.times[rows.runs.record])), _TIME)
+
+
+def _enqueued_at(rows: Rows, facts: Facts) -> pa.Array:
+    return _of_messages(rows, _times(_in_messages(rows, rows.window.i64, 48)), _TIME)
+
+
+def _durable(rows: Rows, facts: Facts) -> pa.Array:
+    return _of_messages(rows, _in_messages(rows, rows.window.octets, 83) & 1 != 0, pa.bool_())
+
+
+def _priority(rows: Rows, facts: Facts) -> pa.Array:
+    return _of_messages(rows, _in_messages(rows, rows.window.octets, 82).astype(np.int32), pa.int32())
+
+
+def _ttl(rows: Rows, facts: Facts) -> pa.Array:
+    expires = _in_messages(rows, rows.window.i64, 56)
+    values = expires - _in_messages(rows, rows.window.i64, 48)
+    return pa.array(rows.spread(values), pa.int64(), mask=~rows.spread(rows.messages & (expires != 0)))
+
+
+def _delivery_count(rows: Rows, facts: Facts) -> pa.Array:
+    """Attempts: of an Append its own field, of a Settle that returned messages the other."""
+    returned = np.isin(rows.runs.event, RETURNED)
+    there = rows.messages | returned
+    if not there.any():
+        return pa.nulls(rows.count, pa.int64())
+    starts = np.where(there, rows.records, rows.records[int(np.argmax(there))])
+    numbers = rows.window.u32[starts + np.where(rows.messages, 76, 44)].astype(np.int64)
+    return pa.array(rows.spread(numbers), pa.int64(), mask=~rows.spread(there))
+
+
+def _reason(rows: Rows, facts: Facts) -> pa.Array:
+    window = rows.window
+    settled = window.codes[rows.runs.record] == 2
+    if not settled.any():
+        return pa.nulls(rows.count, pa.string())
+    texts: dict[bytes, int] = {}
+    indexes = np.zeros(len(rows.runs), np.int32)
+    there = np.zeros(len(rows.runs), bool)
+    for at in np.flatnonzero(settled).tolist():
+        record = int(rows.runs.record[at])
+        if window.u16[int(window.starts[record]) + REASON_SIZE_AT]:
+            indexes[at] = texts.setdefault(reason_of(window, record), len(texts))
+            there[at] = True
+    if not texts:
+        return pa.nulls(rows.count, pa.string())
+    names = pa.array([text.decode(errors="replace") for text in texts], pa.string())
+    return names.take(pa.array(rows.spread(indexes), mask=~rows.spread(there)))
+
+
+def party(number: int) -> str:
+    """A producer or consumer: the boot of its frontend, and its link there."""
+    return f"{number >> 32:08x}-{number & 0xFFFF_FFFF}"
+
+
+def _parties(rows: Rows, which: Numbers, offset: int) -> pa.Array:
+    """The names of producers or consumers at `offset` of the records of these runs; null for 0."""
+    if not which.any():
+        return pa.nulls(rows.count, pa.string())
+    numbers = np.zeros(len(rows.runs), np.uint64)
+    numbers[which] = rows.window.i64[rows.records[which] + offset].view(np.uint64)
+    first = numbers[0]
+    if (numbers == first).all():
+        values, indexes = numbers[:1], np.zeros(len(numbers), np.int64)
+    else:
+        values, indexes = np.unique(numbers, return_inverse=True)
+    names = pa.array([party(number) if number else None for number in values.tolist()], pa.string())
+    return names.take(pa.array(rows.spread(indexes)))
+
+
+def _producer(rows: Rows, facts: Facts) -> pa.Array:
+    return _parties(rows, rows.messages, 32)
+
+
+def _consumer(rows: Rows, facts: Facts) -> pa.Array:
+    return _parties(rows, rows.window.codes[rows.runs.record] == 12, _DELIVERED_CONSUMER_AT)
+
+
+_ALWAYS: Final[dict[str, Callable[[Rows, Facts], pa.Array]]] = {
+    "queue": _queue,
+    "shard": _shard,
+    "journal": _journal,
+    "epoch": _epoch,
+    "sequence": _sequence,
+    "lsn": _lsn,
+    "event": _event,
+    "event_time": _event_time,
+    "delivery_count": _delivery_count,
+    "reason": _reason,
+    "producer": _producer,
+    "consumer": _consumer,
+}
+_OF_APPENDS: Final[dict[str, Callable[[Rows, Facts], pa.Array]]] = {
+    "enqueued_at": _enqueued_at,
+    "durable": _durable,
+    "priority": _priority,
+    "ttl": _ttl,
+}
+
+
+def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
+    """A column that takes no look into messages; all null for one that does."""
+    build = _ALWAYS.get(name)
+    if build is None and rows.messages.any():
+        build = _OF_APPENDS.get(name)
+    if build is None:
+        return pa.nulls(rows.count, SCHEMA.field(name).type)
+    found: Any = build(rows, facts)
+    return found
+
+
+def messages(rows: Rows, extents: Extents) -> pa.Array:
+    """The column `message`, null in rows that have none."""
+    validity = None
+    if not rows.messages.all():
+        validity = pa.array(rows.spread(rows.messages)).buffers()[1]
+    buffers = [validity, pa.py_buffer(extents.offsets()), extents.blob()]
+    return pa.Array.from_buffers(pa.binary(), rows.count, buffers)

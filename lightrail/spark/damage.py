@@ -1,0 +1,29 @@
+"""Damage: bytes of a journal that should be whole records and are not, or records that nobody has now."""
+
+from collections.abc import Callable
+
+
+class Damage(Exception):
+    """Rows are missing: which, where, why, and what can be done."""
+
+    def __init__(self, journal: str, segment: int, offset: int, lsn: int, what: str) -> None:
+        # All arguments go to Exception: workers of Spark pickle what they raise.
+        super().__init__(journal, segment, offset, lsn, what)
+        self.journal = journal
+        self.segment = segment
+        self.offset = offset
+        """Bytes from the beginning of the segment."""
+        self.lsn = lsn
+        """Of the first record that is missing."""
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal}, segment {self.segment}, offset {self.offset}, record {self.lsn}: "
+            f"{self.what}. Expected whole records; read another copy of this segment, or set failOnDataLoss "
+            "to false to go on without what is missing"
+        )
+
+
+Lost = Callable[[Damage], None]
+"""Told of damage when reading goes on after it."""

@@ -1,0 +1,63 @@
+"""Losses: ranges of a journal that can't be read, refused by default, or said, counted and passed over."""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+
+from lightrail.spark.places.archives import file_system
+
+_LOG = logging.getLogger("lightrail.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records first_lsn to before next_lsn of a journal that are not to be had."""
+
+    journal: str
+    shard: int
+    first_lsn: int
+    next_lsn: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"journal {self.journal} of shard {self.shard}: records {self.first_lsn} to before "
+            f"{self.next_lsn} can't be read: {self.reason}"
+        )
+
+
+class DataLoss(Exception):
+    """Records that should have been read are gone or damaged."""
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(
+            f"{loss}. Restore them (a copy of the archive, or the journal's own repair), or set "
+            "failOnDataLoss=false to go on without them"
+        )
+        self.loss = loss
+
+
+class Losses:
+    """What is done about losses: an error, or a line in the log, and a file where a folder is named."""
+
+    def __init__(self, fail: bool, folder: str | None = None) -> None:
+        self._fail = fail
+        self._folder = folder
+
+    def say(self, loss: Loss) -> None:
+        """Records are lost.
+
+        Raises:
+            DataLoss: nothing may be lost.
+        """
+        if self._fail:
+            raise DataLoss(loss)
+        _LOG.warning("%s", loss)
+        if self._folder is None:
+            return
+        system, folder = file_system(self._folder)
+        system.create_dir(folder, recursive=True)
+        # Named for what is lost, so that a task that runs again counts nothing twice.
+        name = f"{folder}/{loss.journal}-{loss.first_lsn:020d}-{loss.next_lsn:020d}.json"
+        with system.open_output_stream(name) as stream:
+            stream.write(json.dumps(asdict(loss)).encode() + b"\n")

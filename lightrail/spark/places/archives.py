@@ -1,0 +1,218 @@
+"""Archive folders as a place: on any file system that pyarrow can open, by path or URI (journal/archive.py).
+
+A path names an archive, with folders shard-* below it, or one of those folders, or has * and ? in it.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from lightrail.journal.archive import (
+    IDENTITY,
+    SEGMENT_SUFFIX,
+    ArchiveError,
+    Incarnation,
+    decode_identity,
+    index_name,
+    is_folder,
+    segment_name,
+)
+from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, read_index
+from lightrail.journal.layout import FORMAT_VERSION, SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.spark.places.sources import Gone, PlaceError
+
+_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "wasbs": "abfss"}
+"""Schemes of Hadoop that pyarrow calls otherwise."""
+_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/")
+_GLOB: Final = re.compile(r"[*?\[]")
+
+_T = TypeVar("_T")
+Found = tuple[Incarnation, list[tuple[int, "ArchiveSource"]]]
+"""A journal and its segments in an archive, the oldest first."""
+
+
+class ArchiveFile:
+    """A segment's file, open."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._size: int = file.size()
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `File.read`."""
+        if offset >= self._size:
+            return b""
+        data: bytes = _asked(lambda: self._file.read_at(min(length, self._size - offset), offset), "segment")
+        return data
+
+    def size(self) -> int:
+        """Bytes."""
+        return self._size
+
+    def close(self) -> None:
+        """See `File.close`."""
+        self._file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSource:
+    """A segment in an archive."""
+
+    folder: str
+    """URI or path of the journal's folder."""
+    number: int
+
+    def open(self) -> ArchiveFile:
+        """See `Source.open`."""
+        system, folder = file_system(self.folder)
+        path = f"{folder}/{segment_name(self.number)}"
+        return _asked(lambda: ArchiveFile(system.open_input_file(path)), path)
+
+    def index(self) -> SegmentIndex:
+        """See `Source.index`; where the file of the index is not there, the segment itself is read."""
+        system, folder = file_system(self.folder)
+        path = f"{folder}/{index_name(self.number)}"
+        try:
+            text = _asked(lambda: _content(system, path), path)
+        except Gone:
+            return self._read_index()
+        try:
+            return decode_index(text.decode(errors="replace"))
+        except BadIndex as error:
+            raise PlaceError(
+                f"{path}: {error}: remove this file, and the segment beside it is read instead"
+            ) from error
+
+    def _read_index(self) -> SegmentIndex:
+        file = self.open()
+        try:
+            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            if header is None or header.segment != self.number:
+                raise PlaceError(
+                    f"expected segment {self.number} of a journal in {self.folder}, found another header: "
+                    "restore the file from a copy, or remove it and read with failOnDataLoss=false"
+                )
+            if header.version > FORMAT_VERSION:
+                raise PlaceError(
+                    f"segment {self.number} in {self.folder} has format version {header.version}, this "
+                    f"program knows {FORMAT_VERSION} and older: install the newer lightrail"
+                )
+            index, _ = read_index(header, file, file.size())
+        finally:
+            file.close()
+        index.sealed = True
+        return index
+
+
+def file_system(path: str) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path in it.
+
+    Raises:
+        PlaceError: pyarrow does not know it.
+    """
+    scheme = _SCHEME.match(path)
+    try:
+        if scheme is None:
+            return fs.LocalFileSystem(), path.rstrip("/") or "/"
+        if scheme[1] == "file":
+            return fs.LocalFileSystem(), "/" + path[len("file:") :].lstrip("/").rstrip("/")
+        name = _SCHEMES.get(scheme[1], scheme[1])
+        system, inner = fs.FileSystem.from_uri(name + path[len(scheme[1]) :])
+        return system, inner.rstrip("/")
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise PlaceError(
+            f"expected a path or a URI of a file system that pyarrow opens (file, s3, gs, hdfs, abfss), "
+            f"found {path!r}: {error}"
+        ) from error
+
+
+def find(path: str) -> Iterator[Found]:
+    """The journals of an archive.
+
+    Raises:
+        PlaceError: the folder is not there, or what is in it is no archive.
+    """
+    system, root = file_system(path)
+    prefix = path[: len(path.rstrip("/")) - len(root)] if path.rstrip("/").endswith(root) else ""
+    roots = _expanded(system, root) if _GLOB.search(root) else [root]
+    if not roots:
+        raise PlaceError(f"expected an archive at path {path!r}, found nothing that is called so")
+    for each in roots:
+        yield from _journals(system, prefix, each)
+
+
+def _journals(system: Any, prefix: str, root: str) -> Iterator[Found]:
+    entries = _entries(system, root)
+    if entries is None:
+        raise PlaceError(
+            f"expected an archive at path {prefix + root!r}, found no such folder: "
+            "name the folder that `--archive` of the shards names"
+        )
+    if IDENTITY in {entry.base_name for entry in entries}:
+        yield from _journal(system, prefix, root, entries)
+        return
+    for entry in sorted(entries, key=lambda entry: str(entry.base_name)):
+        if entry.type == fs.FileType.Directory and is_folder(entry.base_name):
+            yield from _journal(system, prefix, entry.path, _entries(system, entry.path) or [])
+
+
+def _journal(system: Any, prefix: str, folder: str, entries: list[Any]) -> Iterator[Found]:
+    try:
+        text = _asked(lambda: _content(system, f"{folder}/{IDENTITY}"), folder)
+        incarnation = decode_identity(text.decode(errors="replace"))
+    except Gone:
+        return  # It is being made, or removed.
+    except ArchiveError as error:
+        raise PlaceError(f"{folder}: {error}") from error
+    numbers = sorted(
+        int(name[: -len(SEGMENT_SUFFIX)])
+        for name in (str(entry.base_name) for entry in entries)
+        if name.endswith(SEGMENT_SUFFIX) and name[: -len(SEGMENT_SUFFIX)].isdigit()
+    )
+    yield incarnation, [(number, ArchiveSource(prefix + folder, number)) for number in numbers]
+
+
+def _expanded(system: Any, pattern: str) -> list[str]:
+    """Folders that a path with * and ? means, level by level."""
+    found = ["/" if pattern.startswith("/") else ""]
+    for part in filter(None, pattern.split("/")):
+        if not _GLOB.search(part):
+            found = [f"{each.rstrip('/')}/{part}" if each else part for each in found]
+            continue
+        found = [
+            str(entry.path)
+            for each in found
+            for entry in _entries(system, each or ".") or []
+            if entry.type == fs.FileType.Directory and fnmatchcase(entry.base_name, part)
+        ]
+    return sorted(each for each in found if system.get_file_info(each).type == fs.FileType.Directory)
+
+
+def _entries(system: Any, folder: str) -> list[Any] | None:
+    """What is in a folder; None when there is none."""
+    try:
+        entries: list[Any] = _asked(lambda: system.get_file_info(fs.FileSelector(folder)), folder)
+    except Gone:
+        return None
+    return entries
+
+
+def _content(system: Any, path: str) -> bytes:
+    with system.open_input_stream(path) as stream:
+        data: bytes = stream.read()
+        return data
+
+
+def _asked(ask: Callable[[], _T], path: str) -> _T:
+    """What a file system answers."""
+    try:
+        return ask()
+    except FileNotFoundError as error:
+        raise Gone(f"{path} is not there") from error
+    except (OSError, pa.ArrowException) as error:
+        raise PlaceError(f"{path} can't be read: {error}") from error

@@ -1,0 +1,103 @@
+"""Journals as a reader finds them: which segments there are of each, wherever they are."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from lightrail.journal.archive import Incarnation
+from lightrail.journal.index import SegmentIndex
+from lightrail.spark.places.sources import Gone, PlaceError, Source
+
+_T = TypeVar("_T")
+
+IndexKey = tuple[str, int]
+"""(disk, segment)"""
+
+
+@dataclass(slots=True)
+class Held:
+    """One segment, and the sources that have it, to be asked in this order."""
+
+    number: int
+    sources: list[Source] = field(default_factory=list)
+    next_lsn: int | None = None
+    """Where it ended when it was listed; None where nothing but its name was listed (then it is sealed)."""
+    first_lsn: int | None = None
+    """None where nothing but its name was listed."""
+
+
+@dataclass(slots=True)
+class Journal:
+    """One incarnation and the segments of it that are there, the oldest first."""
+
+    incarnation: Incarnation
+    segments: list[Held]
+    indexes: dict[IndexKey, SegmentIndex]
+    """Of sealed segments, which never change: kept from listing to listing."""
+    away: bool = False
+    """Its shard does not answer: what is listed may be less than there is."""
+
+    def index(self, held: Held) -> SegmentIndex:
+        """What is where in a segment, up to where it ended when it was listed, at least.
+
+        Raises:
+            Gone: no source has it any more.
+            PlaceError: it can't be read.
+        """
+        key = self.incarnation.disk, held.number
+        index = self.indexes.get(key)
+        if index is None:
+            index = first_answer(held.sources, lambda source: source.index())
+            if index.sealed:
+                self.indexes[key] = index
+        return index
+
+    def _first(self, held: Held) -> int:
+        return self.index(held).first_lsn if held.first_lsn is None else held.first_lsn
+
+    @property
+    def earliest(self) -> int | None:
+        """The first record that is there; None without segments."""
+        while self.segments:
+            try:
+                return self._first(self.segments[0])
+            except Gone:
+                del self.segments[0]  # Removed since it was listed; the oldest go first.
+        return None
+
+    @property
+    def latest(self) -> int | None:
+        """The record that would come next; None without segments."""
+        if not self.segments:
+            return None
+        last = self.segments[-1]
+        return self.index(last).next_lsn if last.next_lsn is None else last.next_lsn
+
+    def covering(self, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
+        """Segments with records of that range. Only those, and a few to find the first, are looked into."""
+        at = max(0, bisect_right(self.segments, first_lsn, key=self._first) - 1)
+        for held in self.segments[at:]:
+            if self._first(held) >= next_lsn:
+                return
+            index = self.index(held)
+            if index.next_lsn > first_lsn:
+                yield held, index
+
+
+def first_answer(sources: list[Source], ask: Callable[[Source], _T]) -> _T:
+    """What the first source says that has the segment.
+
+    Raises:
+        Gone: none of them has it.
+        PlaceError: one that might have it does not answer, and no other has it.
+    """
+    problem: PlaceError | Gone | None = None
+    for source in sources:
+        try:
+            return ask(source)
+        except Gone as error:
+            problem = problem or error
+        except PlaceError as error:
+            problem = error
+    raise problem or Gone("no place has it")

@@ -1,0 +1,48 @@
+"""A source: one segment in one place, that can say what is where in it and give its bytes."""
+
+from typing import Protocol
+
+from lightrail.journal.index import SegmentIndex
+
+
+class Gone(Exception):
+    """The segment is not there any more: retention, or somebody, has removed it."""
+
+
+class PlaceError(Exception):
+    """A place does not answer as it should: what was expected, what came, what to do."""
+
+
+class File(Protocol):
+    """The bytes of one segment."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of what is committed.
+
+        Raises:
+            Gone: there is no such segment any more.
+            PlaceError: the place does not answer.
+        """
+
+    def close(self) -> None:
+        """No call may follow."""
+
+
+class Source(Protocol):
+    """A segment in a place; small, and sent to executors as it is."""
+
+    def index(self) -> SegmentIndex:
+        """What is where in the segment.
+
+        Raises:
+            Gone: there is no such segment any more.
+            PlaceError: the place does not answer, or not with an index.
+        """
+
+    def open(self) -> File:
+        """Its bytes.
+
+        Raises:
+            Gone: there is no such segment any more.
+            PlaceError: the place does not answer.
+        """

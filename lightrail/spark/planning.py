@@ -1,0 +1,183 @@
+"""Plans a read: which blocks of which segments hold a range of a journal, and which task reads what."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lightrail.journal.archive import Incarnation
+from lightrail.journal.index import SegmentIndex
+from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.journal.scan import Scan
+from lightrail.model import limits
+from lightrail.spark.losses import Loss
+from lightrail.spark.places.journals import Held, Journal, first_answer
+from lightrail.spark.places.sources import Gone, Source
+from lightrail.spark.rows import Part
+
+SayLoss = Callable[[Loss], None]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a segment, and who has it."""
+
+    part: Part
+    sources: tuple[Source, ...]
+    size: int
+    """Bytes of records, roughly."""
+
+
+class Cut(NamedTuple):
+    """A block of a segment, or what a range has of it."""
+
+    first_lsn: int
+    next_lsn: int
+    messages: int
+    """In the whole block."""
+    size: int
+    """Bytes of the whole block."""
+    timestamp: int
+    """Of the block's first record."""
+
+
+def cuts(index: SegmentIndex, first_lsn: int, next_lsn: int) -> Iterator[Cut]:
+    """The blocks of a segment that have records of a range."""
+    blocks = index.blocks
+    for at, block in enumerate(blocks):
+        if at + 1 < len(blocks):
+            after = blocks[at + 1]
+            stop, messages, end = after.lsn, after.messages, after.offset
+        else:
+            stop, messages, end = index.next_lsn, index.messages, index.end
+        first, last = max(block.lsn, first_lsn), min(stop, next_lsn)
+        if first < last:
+            yield Cut(first, last, messages - block.messages, end - block.offset, block.timestamp)
+
+
+def pieces(journal: Journal, first_lsn: int, next_lsn: int, lost: SayLoss) -> Iterator[Piece]:
+    """The segments of a range of a journal, in order; what is not there is said.
+
+    Raises:
+        PlaceError: a place does not answer.
+    """
+    expected = first_lsn
+    for held, index in present(journal, first_lsn, next_lsn):
+        if index.first_lsn > expected:
+            lost(_loss(journal.incarnation, expected, index.first_lsn, _DELETED))
+        first, last = max(expected, index.first_lsn), min(next_lsn, index.next_lsn)
+        if first < last:
+            size = sum(cut.size for cut in cuts(index, first, last))
+            yield Piece(Part(journal.incarnation, held.number, first, last, index), tuple(held.sources), size)
+        expected = max(expected, last)
+    if expected < next_lsn:
+        lost(_loss(journal.incarnation, expected, next_lsn, _DELETED))
+
+
+_DELETED = "no segment with them is there any more (the retention of the archive, or a segment was removed)"
+
+
+def _loss(incarnation: Incarnation, first_lsn: int, next_lsn: int, reason: str) -> Loss:
+    return Loss(incarnation.disk, incarnation.shard, first_lsn, next_lsn, reason)
+
+
+def present(journal: Journal, first_lsn: int, next_lsn: int) -> Iterator[tuple[Held, SegmentIndex]]:
+    """Segments of a range; one that goes while this looks is left out, and is a gap then."""
+    while True:
+        try:
+            yield from list(journal.covering(first_lsn, next_lsn))
+        except Gone:
+            # Only the oldest go.
+            del journal.segments[0]
+            continue
+        return
+
+
+def tasks(found: Iterable[Piece], partitions_min: int | None) -> list[list[Piece]]:
+    """What each task reads: small segments of a journal together, large ones split at blocks.
+
+    Without `partitions_min` a task reads about limits.SPARK_TASK_BYTES; with it, so much less that there are
+    as many, where there are as many blocks.
+    """
+    every = list(found)
+    total = sum(piece.size for piece in every)
+    size = limits.SPARK_TASK_BYTES
+    if partitions_min is not None:
+        size = min(size, max(1, total // partitions_min))
+    planned: list[list[Piece]] = []
+    room = 0
+    before: str | None = None
+    for piece in every:
+        for part in _split(piece, size) if piece.size > size else (piece,):
+            disk = part.part.incarnation.disk
+            if disk != before or part.size > room:
+                planned.append([])
+                room = size
+            planned[-1].append(part)
+            room -= part.size
+            before = disk
+    return planned
+
+
+def _split(piece: Piece, size: int) -> Iterator[Piece]:
+    """A piece in parts of about that size, each of one block at least."""
+    part = piece.part
+    first, gathered, number = part.first_lsn, 0, 1
+    # Even parts: three of 30 MiB instead of two of 40 and one of 10.
+    share = piece.size / -(-piece.size // size)
+    done = 0
+    for cut in cuts(part.index, part.first_lsn, part.next_lsn):
+        gathered += cut.size
+        done += cut.size
+        if done >= share * number - 1:
+            number = int(done / share) + 1
+            yield _between(piece, first, cut.next_lsn, gathered)
+            first, gathered = cut.next_lsn, 0
+    if first < part.next_lsn:
+        yield _between(piece, first, part.next_lsn, gathered)
+
+
+def _between(piece: Piece, first_lsn: int, next_lsn: int, size: int) -> Piece:
+    part = piece.part
+    return Piece(Part(part.incarnation, part.segment, first_lsn, next_lsn, part.index), piece.sources, size)
+
+
+def first_since(journal: Journal, time_ms: int) -> int:
+    """The first record of a journal with that time or a later one; where the next will be, if there is none.
+
+    Raises:
+        PlaceError: a place does not answer.
+    """
+    latest = journal.latest or 0
+    before: tuple[Held, SegmentIndex, Cut] | None = None
+    for held, index in _since(journal, time_ms):
+        for cut in cuts(index, index.first_lsn, index.next_lsn):
+            if cut.timestamp >= time_ms:
+                return cut.first_lsn if before is None else _scan(*before, time_ms)
+            before = held, index, cut
+    return latest if before is None else _scan(*before, time_ms)
+
+
+def _since(journal: Journal, time_ms: int) -> Iterator[tuple[Held, SegmentIndex]]:
+    """Segments that may have a record of that time, from the first one on."""
+    began = False
+    for held in journal.segments:
+        index = journal.index(held)
+        began = began or index.last_ms >= time_ms
+        if began:
+            yield held, index
+
+
+def _scan(held: Held, index: SegmentIndex, cut: Cut, time_ms: int) -> int:
+    """The first record since a time in a block, or the one behind the block."""
+    offset = next(block.offset for block in index.blocks if block.lsn == cut.first_lsn)
+    file = first_answer(held.sources, lambda source: source.open())
+    try:
+        header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+        if header is None:
+            return cut.first_lsn
+        for found in Scan(file, header.salt, offset, index.end, cut.first_lsn, cut.next_lsn):
+            if found.timestamp >= time_ms:
+                return found.lsn
+    finally:
+        file.close()
+    return cut.next_lsn

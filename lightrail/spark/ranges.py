@@ -1,0 +1,82 @@
+"""Ranges: the offsets between which a read goes, from what options wish and what is there."""
+
+from collections.abc import Mapping
+
+from lightrail.spark.losses import Loss, Losses
+from lightrail.spark.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
+from lightrail.spark.options import Options
+from lightrail.spark.places.journals import Journal
+from lightrail.spark.places.sources import PlaceError
+from lightrail.spark.planning import first_since
+
+NOWHERE = "no place knows this journal any more"
+
+
+def starting(options: Options, journals: Mapping[str, Journal]) -> Offsets:
+    """Where a read begins in each journal that is there or named.
+
+    Raises:
+        PlaceError: a place does not answer.
+    """
+    if options.starting_ms is not None:
+        since = options.starting_ms
+        return ordered({disk: first_since(journal, since) for disk, journal in there(journals).items()})
+    return _resolved(options.starting, journals, EARLIEST)
+
+
+def resolve(options: Options, journals: Mapping[str, Journal]) -> tuple[Offsets, Offsets]:
+    """Where a batch begins and ends, for each journal that it reads.
+
+    Raises:
+        DataLoss: offsets name a journal that is nowhere, and nothing may be lost.
+        PlaceError: a place does not answer.
+    """
+    start = starting(options, journals)
+    end = (
+        _resolved("latest", journals, LATEST)
+        if isinstance(options.ending, str)
+        else _resolved(options.ending, journals, None)
+    )
+    losses = Losses(options.fail_on_loss, options.loss_path)
+    for disk, next_lsn in end.items():
+        first = start.setdefault(disk, next_lsn if disk not in journals else journals[disk].earliest or 0)
+        if disk not in journals and first < next_lsn:
+            losses.say(Loss(disk, -1, first, next_lsn, NOWHERE))
+        if disk in journals and journals[disk].away and next_lsn > (journals[disk].latest or 0):
+            raise PlaceError(away(journals[disk]))
+    return start, end
+
+
+def there(journals: Mapping[str, Journal]) -> dict[str, Journal]:
+    """Journals that have records to read."""
+    return {disk: journal for disk, journal in journals.items() if journal.earliest is not None}
+
+
+def away(journal: Journal) -> str:
+    """What is said of a journal whose shard is needed and does not answer."""
+    where = journal.incarnation
+    return (
+        f"shard {where.shard}, which has journal {where.disk}, does not answer its gateway, and the archives "
+        "that were named do not have its records: wait for the shard, or name its archive by path"
+    )
+
+
+def _resolved(wish: Wish, journals: Mapping[str, Journal], others: int | None) -> Offsets:
+    """Positions; `others` for journals that are not named, None to leave them out."""
+    found: Offsets = {}
+    for disk, journal in there(journals).items():
+        if isinstance(wish, str):
+            position: int | None = EARLIEST if wish == "earliest" else LATEST
+        else:
+            position = wish.get(disk, others)
+        if position == EARLIEST:
+            position = journal.earliest
+        elif position == LATEST:
+            position = journal.latest
+        if position is not None:
+            found[disk] = position
+    if not isinstance(wish, str):
+        for disk, position in wish.items():
+            if disk not in found and position >= 0:
+                found[disk] = position
+    return ordered(found)

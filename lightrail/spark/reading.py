@@ -1,0 +1,87 @@
+"""Reads what was planned for a task, in an executor: segments from their places to Arrow record batches."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from lightrail.spark.damage import Damage
+from lightrail.spark.losses import Loss, Losses
+from lightrail.spark.options import Options
+from lightrail.spark.places.journals import first_answer
+from lightrail.spark.places.sources import Gone
+from lightrail.spark.planning import Piece
+from lightrail.spark.rows import Wanted, record_batches
+
+
+class Task(InputPartition):
+    """What one task reads, in the order of the journal."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
+
+    def __repr__(self) -> str:
+        parts = [piece.part for piece in self.pieces]
+        return (
+            "Task("
+            + ", ".join(
+                f"{part.incarnation.disk}/{part.segment}[{part.first_lsn}, {part.next_lsn})" for part in parts
+            )
+            + ")"
+        )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tasks read: sent to executors with the reader."""
+
+    wanted: Wanted
+    fail_on_loss: bool
+    loss_path: str | None
+
+    def batches(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task.
+
+        Raises:
+            Damage: a record is damaged, and nothing may be lost.
+            DataLoss: a segment is gone, and nothing may be lost.
+            PlaceError: a place does not answer.
+        """
+        if isinstance(partition, Task):
+            losses = Losses(self.fail_on_loss, self.loss_path)
+            for piece in partition.pieces:
+                yield from self._piece(piece, losses)
+
+    def _piece(self, piece: Piece, losses: Losses) -> Iterator[pa.RecordBatch]:
+        part = piece.part
+        where = part.incarnation
+
+        def lost(damage: Damage) -> None:
+            next_lsn = max(damage.lsn + 1, getattr(damage, "next_lsn", 0))
+            losses.say(Loss(where.disk, where.shard, damage.lsn, next_lsn, damage.what))
+
+        try:
+            file = first_answer(list(piece.sources), lambda source: source.open())
+            try:
+                yield from record_batches(part, file, self.wanted, None if self.fail_on_loss else lost)
+            finally:
+                file.close()
+        except Gone as error:
+            losses.say(Loss(where.disk, where.shard, part.first_lsn, part.next_lsn, f"{error}"))
+
+
+def reading_of(options: Options, columns: tuple[str, ...]) -> Reading:
+    """How tasks of these options read."""
+    wanted = Wanted(
+        queues=options.queues,
+        pattern=options.pattern,
+        columns=columns,
+        decode=options.decode,
+        include_body=options.include_body,
+        captured_only=options.captured_only,
+        first_ms=None,
+        before_ms=None,
+    )
+    return Reading(wanted, options.fail_on_loss, options.loss_path)

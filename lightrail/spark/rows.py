@@ -1,0 +1,406 @@
+"""Rows of the data source: part of a segment's bytes as Arrow record batches, in the order of the journal.
+
+What a record says is worked out for all records of a window at once (windows.py, runs.py, arrays.py); per
+record there is one look at its length and one checksum. What is in the rows: docs/formats/columns.md.
+"""
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lightrail.journal.archive import ArchiveError, Incarnation, segment_name
+from lightrail.journal.index import SegmentIndex
+from lightrail.journal.layout import (
+    DELIVERED,
+    FORMAT_VERSION,
+    FRONT,
+    GAP,
+    HEADER_SIZE,
+    QUEUE,
+    SEGMENT_HEADER_SIZE,
+    SNAPSHOT,
+    LayoutError,
+    SegmentHeader,
+    decode_segment_header,
+    decode_small,
+)
+from lightrail.journal.record import CONTINUED, Queue, Snapshot
+from lightrail.journal.scan import Found, Readable, Scan, next_whole
+from lightrail.spark.arrays import BadEnds, Extents, Facts, Rows, column, messages
+from lightrail.spark.columns import DECODED, SCHEMA, Decode
+from lightrail.spark.damage import Damage, Lost
+from lightrail.spark.runs import Bad, Runs, carries_messages, runs_of
+from lightrail.spark.tables import UNKNOWN, Entry, Tables
+from lightrail.spark.windows import Walk, Window
+
+BATCH_ROWS: Final = 65_536
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Of the messages in a batch; one that is larger is a batch of its own."""
+_WORTH: Final = 4
+"""A batch that is at least this share of the largest goes out as it is; smaller ones are put together."""
+
+_PIECE_BYTES: Final = 65_536
+"""Read at once where Queue records are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records `first_lsn` to before `next_lsn` of one segment."""
+
+    incarnation: Incarnation
+    segment: int
+    first_lsn: int
+    next_lsn: int
+    index: SegmentIndex
+    """Of the segment: where to begin, where queues are declared, how far it is committed."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows and columns."""
+
+    queues: frozenset[str] | None = None
+    pattern: str | None = None
+    """A regular expression that the whole name of a queue matches."""
+    columns: tuple[str, ...] = tuple(SCHEMA.names)
+    """In the order of FIELDS."""
+    decode: Decode = Decode.NONE
+    include_body: bool = True
+    """Without, `body` and `message` are null."""
+    captured_only: bool = True
+    first_ms: int | None = None
+    """Records from this time on."""
+    before_ms: int | None = None
+    """Records before this time."""
+    batch_rows: int = BATCH_ROWS
+    batch_bytes: int = BATCH_BYTES
+
+    def schema(self) -> pa.Schema:
+        """Of every batch."""
+        return pa.schema([SCHEMA.field(name) for name in self.columns])
+
+    def chooses(self, entry: Entry) -> bool:
+        """Whether rows of a queue are wanted."""
+        if self.captured_only and not entry.captured:
+            return False
+        if self.queues is not None and entry.name not in self.queues:
+            return False
+        return self.pattern is None or re.fullmatch(self.pattern, entry.name) is not None
+
+
+def record_batches(
+    part: Part, file: Readable, wanted: Wanted, lost: Lost | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a part; no batch where there are none.
+
+    Args:
+        lost: told of damage; reading goes on with the next whole record. Without it, damage is raised.
+
+    Raises:
+        Damage: records of the part are not there any more.
+        ArchiveError: a segment of a newer format, or the file of another one.
+    """
+    return _together(_Reader(part, file, wanted, lost).batches(), wanted)
+
+
+def _together(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """Small batches in a row as one: a part with few rows of what is wanted is not read in crumbs."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if gathered and (
+            rows + batch.num_rows > wanted.batch_rows or size + batch.nbytes > wanted.batch_bytes
+        ):
+            yield _joined(gathered)
+            gathered, rows, size = [], 0, 0
+        gathered.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows * _WORTH >= wanted.batch_rows or size * _WORTH >= wanted.batch_bytes:
+            yield _joined(gathered)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield _joined(gathered)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+class _Pieces:
+    """A file of which small records are read: those beside each other at once."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file = file
+        self._data = b""
+        self._offset = 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See Readable."""
+        at = offset - self._offset
+        if at < 0 or at + length > len(self._data):
+            self._data = self._file.read(offset, max(length, _PIECE_BYTES))
+            self._offset, at = offset, 0
+        return self._data[at : at + length]
+
+
+class _Reader:
+    """Goes through one part."""
+
+    def __init__(self, part: Part, file: Readable, wanted: Wanted, lost: Lost | None) -> None:
+        self._part = part
+        self._file = file
+        self._wanted = wanted
+        self._lost = lost
+        self._tables = Tables(wanted.chooses)
+        self._facts = Facts(part.incarnation.shard, part.incarnation.disk, self._tables.entries)
+        self._schema = wanted.schema()
+        self._bytes = wanted.include_body and not {"message", "body"}.isdisjoint(wanted.columns)
+        self._decodes = wanted.decode != Decode.NONE and not (DECODED | {"body"}).isdisjoint(wanted.columns)
+        self._salt = 0
+        self._closed_to = 0
+        """Groups up to before this record are known to be whole."""
+
+    def _damage(self, offset: int, lsn: int, what: str) -> None:
+        part = self._part
+        damage = Damage(part.incarnation.disk, part.segment, offset, lsn, what)
+        if self._lost is None:
+            raise damage
+        self._lost(damage)
+
+    # --- from record to record -------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows."""
+        part, index = self._part, self._part.index
+        first, stop = max(part.first_lsn, index.first_lsn), min(part.next_lsn, index.next_lsn)
+        if first >= stop:
+            return
+        header = self._header()
+        if header is None:
+            return
+        self._salt = header.salt
+        at = bisect_right(index.blocks, first, key=lambda block: block.lsn) - 1
+        offset, lsn = SEGMENT_HEADER_SIZE, index.first_lsn
+        if at >= 0:
+            offset, lsn = index.blocks[at].offset, index.blocks[at].lsn
+        self._read_tables(offset)
+        walk = Walk(self._file, header.salt, offset, self._end_of(stop), lsn, stop)
+        while walk.lsn < stop:
+            window = walk.window()
+            if window is None:
+                again = self._resume(walk, first, stop)
+                if again is None:
+                    return
+                walk = again
+                continue
+            gap = window.codes[-1] == GAP
+            if gap and walk.lsn > first:
+                self._lost_by_repair(window, walk.lsn)
+            torn = self._torn(window, walk, gap)
+            if torn is not None:
+                window = window.cut(torn)
+            yield from self._rows(window, first)
+            if torn is not None:
+                return
+
+    def _end_of(self, stop: int) -> int:
+        """An offset behind all records before `stop`: no more is read."""
+        index = self._part.index
+        at = bisect_left(index.blocks, stop, key=lambda block: block.lsn)
+        return index.blocks[at].offset if at < len(index.blocks) else index.end
+
+    def _header(self) -> SegmentHeader | None:
+        header = decode_segment_header(self._file.read(0, SEGMENT_HEADER_SIZE))
+        part = self._part
+        if header is None:
+            self._damage(0, part.first_lsn, "no header of a segment")
+            return None
+        if header.version > FORMAT_VERSION:
+            raise ArchiveError(
+                f"{segment_name(part.segment)} of journal {part.incarnation.disk} has format version "
+                f"{header.version}, expected up to {FORMAT_VERSION}: read it with the newer version"
+            )
+        if header.segment != part.segment:
+            raise ArchiveError(
+                f"expected segment {part.segment} of journal {part.incarnation.disk}, found segment "
+                f"{header.segment}: the file has another one's name"
+            )
+        return header
+
+    def _read_tables(self, before: int) -> None:
+        """What the Snapshot says, and the Queue records before an offset."""
+        file = _Pieces(self._file)
+        if before > SEGMENT_HEADER_SIZE:
+            self._read_table(file, SEGMENT_HEADER_SIZE)
+        for offset in self._part.index.queues:
+            if offset < before:
+                self._read_table(file, offset)
+
+    def _read_table(self, file: Readable, offset: int) -> None:
+        index = self._part.index
+        head = file.read(offset, HEADER_SIZE)
+        length = FRONT.unpack_from(head)[0] if len(head) == HEADER_SIZE else 0
+        scan = Scan(file, self._salt, offset, min(index.end, offset + length), None)
+        found = next(iter(scan), None)
+        if found is None:
+            self._damage(offset, index.first_lsn, f"expected what queues mean, found {scan.found}")
+        else:
+            self._apply(found.view, found.start, found.length, offset, found.lsn)
+
+    def _apply(self, data: bytes | memoryview, start: int, length: int, offset: int, lsn: int) -> None:
+        """A record that says what queues mean."""
+        try:
+            record = decode_small(data, start, length)
+        except LayoutError as error:
+            self._damage(offset, lsn, str(error))
+            return
+        if isinstance(record, Snapshot):
+            self._tables.restore(record)
+        elif isinstance(record, Queue):
+            self._tables.apply(record)
+
+    def _resume(self, walk: Walk, first: int, stop: int) -> Walk | None:
+        """After what is no whole record: from the next one on. None when there is none in this part."""
+        index = self._part.index
+        found: Found | None = next(next_whole(self._file, self._salt, walk.offset, index.end, walk.lsn), None)
+        upto, after = (index.next_lsn, index.end) if found is None else (found.lsn, found.offset)
+        tables = (SEGMENT_HEADER_SIZE, *index.queues)
+        if upto > first or any(walk.offset <= offset < after for offset in tables):
+            # What else is damaged before the part's first record is another part's.
+            what = walk.found or "the end of the file"
+            if found is not None:
+                what += f"; the next whole record is {found.lsn} at offset {found.offset}"
+            self._damage(walk.offset, max(walk.lsn, first), what)
+        if found is None or found.lsn >= stop:
+            return None
+        return Walk(self._file, self._salt, found.offset, self._end_of(stop), found.lsn, stop)
+
+    def _lost_by_repair(self, window: Window, next_lsn: int) -> None:
+        """A Gap ends the window: a repair left it where records were damaged."""
+        start = int(window.starts[-1])
+        lsn = int(window.lsn[-1])
+        what = f"a repair found records {lsn} to {next_lsn - 1} damaged and set them aside"
+        self._damage(window.base + start, lsn, what)
+
+    def _torn(self, window: Window, walk: Walk, gap: bool) -> int | None:
+        """How many records of the window count: None for all of them.
+
+        A group that nothing ends never happened. Only where a journal ends can there be one: what is sealed
+        or committed behind it shows that its end was written.
+        """
+        index = self._part.index
+        if index.sealed or gap or not window.flags[-1] & CONTINUED or walk.lsn <= self._closed_to:
+            return None
+        scan = Scan(self._file, self._salt, walk.offset, index.end, walk.lsn)
+        for found in scan:
+            if not found.flags & CONTINUED:
+                self._closed_to = found.lsn
+                return None
+        if scan.offset < index.end:
+            return None  # Damaged, which is another matter.
+        ended = np.flatnonzero(window.flags & CONTINUED == 0)
+        return int(ended[-1]) + 1 if len(ended) else 0
+
+    # --- from records to rows --------------------------------------------------------------------------
+
+    def _rows(self, window: Window, first: int) -> Iterator[pa.RecordBatch]:
+        wanted = self._wanted
+        records = window.lsn >= first
+        if wanted.first_ms is not None:
+            records &= window.times >= wanted.first_ms
+        if wanted.before_ms is not None:
+            records &= window.times < wanted.before_ms
+
+        def bad(index: int, what: str) -> None:
+            self._damage(window.base + int(window.starts[index]), int(window.lsn[index]), what)
+
+        unknown = (window.codes > DELIVERED) | (window.codes == 0)
+        if unknown.any():
+            for index in np.flatnonzero(unknown & (window.lsn >= first)).tolist():
+                bad(index, f"a record of type {window.codes[index]}, expected 1 to {DELIVERED}")
+        runs = self._named(window, runs_of(window, records, bad))
+        yield from self._cut(window, runs, bad)
+
+    def _named(self, window: Window, runs: Runs) -> Runs:
+        """The runs of queues that are wanted, with their indexes; the tables follow the window's records."""
+        tables = self._tables
+        changes = np.flatnonzero((window.codes == QUEUE) | (window.codes == SNAPSHOT)).tolist()
+        numbers = runs.queue.tolist()
+        indexes: list[int] = []
+        at = 0
+        for record in [*changes, None]:
+            upto = len(numbers) if record is None else int(np.searchsorted(runs.record, record))
+            if upto > at:
+                indexes += map(tables.indexes.__getitem__, numbers[at:upto])
+                at = upto
+            if record is not None:
+                start = int(window.starts[record])
+                self._apply(
+                    window.data,
+                    start,
+                    int(window.lengths[record]),
+                    window.base + start,
+                    int(window.lsn[record]),
+                )
+        queue = np.array(indexes, np.int64)
+        kept = (queue != UNKNOWN) & (runs.rows > 0)
+        if tables.undeclared:
+            # What becomes of messages of a queue that is gone is no event.
+            kept &= carries_messages(runs.event) | ~np.isin(queue, list(tables.undeclared))
+        runs.queue = queue
+        return runs if kept.all() else runs.take(np.flatnonzero(kept))
+
+    def _cut(self, window: Window, runs: Runs, bad: Bad) -> Iterator[pa.RecordBatch]:
+        """Runs as batches of the wanted size."""
+        most = self._wanted.batch_rows
+        looks = self._bytes or self._decodes
+        at = skip = 0
+        while at < len(runs):
+            some = runs.take(np.arange(at, min(len(runs), at + most)))
+            counts = some.rows.copy()
+            counts[0] -= skip
+            skips = np.zeros(len(counts), np.int64)
+            skips[0] = skip
+            rows = Rows(window, some, skips, counts)
+            if rows.count > most:
+                rows = rows.first(most)
+            extents = None
+            if looks and rows.messages.any():
+                try:
+                    extents = Extents(rows)
+                except BadEnds as error:
+                    bad(error.record, "an Append whose messages do not lie one after another")
+                    skip = 0 if error.record == runs.record[at] else skip
+                    runs = runs.take(np.arange(at, len(runs)))
+                    runs = runs.take(runs.record != error.record)
+                    at = 0
+                    continue
+                sizes = np.cumsum(extents.lengths)
+                if sizes[-1] > self._wanted.batch_bytes:
+                    rows = rows.first(
+                        max(1, int(np.searchsorted(sizes, self._wanted.batch_bytes, side="right")))
+                    )
+                    extents = Extents(rows)
+            yield self._batch(rows, extents)
+            at += len(rows.runs) - 1
+            skip = int(rows.skips[-1] + rows.counts[-1])
+            if skip == runs.rows[at]:
+                at, skip = at + 1, 0
+
+    def _batch(self, rows: Rows, extents: Extents | None) -> pa.RecordBatch:
+        made: dict[str, pa.Array] = {}
+        if extents is not None and self._bytes and "message" in self._wanted.columns:
+            made["message"] = messages(rows, extents)
+        columns = [
+            made[name] if name in made else column(name, rows, self._facts) for name in self._schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -1,0 +1,77 @@
+"""The data source `lightrail` of Spark: `spark.read.format("lightrail")`, streams, and writing.
+
+Spark finds it by itself in pyspark_lightrail. It makes one object of this class per read, in a worker of the
+driver's machine, asks it for the schema, and sends it on; so nothing is opened here.
+"""
+
+import sys
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lightrail.spark.batch import BatchReader, PushingBatchReader
+from lightrail.spark.columns import SCHEMA
+from lightrail.spark.options import OptionError, check_columns, read_options
+from lightrail.spark.stream import StreamReader
+
+_PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+"""The worker that asks readers for pushFilters, which Spark runs where the setting
+spark.sql.python.filterPushdown.enabled is true. Any other refuses a reader that has the method."""
+
+
+class LightRailSource(DataSource):
+    """See docs/operate/spark.md for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What users call the format."""
+        return "lightrail"
+
+    def schema(self) -> StructType:
+        """The columns that the options name.
+
+        Raises:
+            OptionError: an option is not as it should be.
+        """
+        options = read_options(self.options)
+        return from_arrow_schema(pa.schema([SCHEMA.field(name) for name in options.columns]))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads what there is once.
+
+        Raises:
+            OptionError: an option is not as it should be.
+        """
+        options = read_options(self.options)
+        kind = PushingBatchReader if _pushes() else BatchReader
+        return kind(options, _columns(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # as Spark names it
+        """Reads what comes.
+
+        Raises:
+            OptionError: an option is not as it should be.
+        """
+        return StreamReader(read_options(self.options, streaming=True), _columns(schema))
+
+
+def _pushes() -> bool:
+    """Whether this process pushes filters down."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return _PUSHES in sys.modules or (spec is not None and spec.name == _PUSHES)
+
+
+def _columns(schema: StructType) -> tuple[str, ...]:
+    """The columns that Spark wants, which users may have named by a schema of their own."""
+    names = tuple(schema.fieldNames())
+    check_columns(names)
+    for field in to_arrow_schema(schema, timezone="UTC"):
+        if field.type != SCHEMA.field(field.name).type:
+            raise OptionError(
+                f"schema: expected {field.name} to be {SCHEMA.field(field.name).type}, found {field.type}: "
+                "leave the schema out, and name columns by the option columns"
+            )
+    return names

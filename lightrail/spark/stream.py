@@ -1,0 +1,184 @@
+"""A stream read: micro-batches between offsets, limits, Trigger.AvailableNow, the pin of a named reader.
+
+Offsets name journals by their disks. A journal that is new to a query comes into its offsets at the earliest
+record, without rows; those come in the next micro-batch. So each range says where it begins, and reads
+the same rows whenever it is read. A journal that is gone stays in the offsets.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from lightrail.spark.admission import admitted
+from lightrail.spark.losses import Loss, Losses
+from lightrail.spark.offsets import Offsets, ordered
+from lightrail.spark.options import Options
+from lightrail.spark.places import gateways
+from lightrail.spark.places.journals import Journal
+from lightrail.spark.places.listing import Places
+from lightrail.spark.places.sources import PlaceError
+from lightrail.spark.planning import pieces, tasks
+from lightrail.spark.ranges import NOWHERE, away, starting, there
+from lightrail.spark.reading import Task, reading_of
+
+_LOG = logging.getLogger("lightrail.spark")
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One in the driver for as long as a query runs, and one in each task that reads."""
+
+    def __init__(self, options: Options, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._reading = reading_of(options, columns)
+        self._places = Places(options.paths, options.access)
+        self._losses = Losses(options.fail_on_loss, options.loss_path)
+        self._known: Offsets = {}
+        """Where each journal ended when it was last seen."""
+        self._target: Offsets | None = None
+        """With Trigger.AvailableNow: where each journal ended when the query began."""
+
+    # --- offsets ---------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  # as Spark names it
+        """Where a new query begins; its pin is set there.
+
+        Raises:
+            PlaceError: a place does not answer.
+        """
+        start = starting(self._options, self._listed())
+        self._pin(start)
+        return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What options say of a micro-batch; with both limits, the other one is known to latestOffset."""
+        if self._options.messages_max is not None:
+            return ReadMaxRows(self._options.messages_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Where the next micro-batch ends: `start` itself where there is nothing new.
+
+        Raises:
+            DataLoss: a journal is gone that had not been read to its end, and nothing may be lost.
+            PlaceError: a place does not answer.
+        """
+        journals = self._listed()
+        end = dict(start)
+        ranges: dict[str, tuple[Journal, int, int]] = {}
+        for disk, journal in there(journals).items():
+            target = self._known[disk] if self._target is None else self._target.get(disk)
+            if target is None:
+                continue  # It came after the query began.
+            if disk not in start:
+                end[disk] = min(journal.earliest or 0, target)
+            elif start[disk] < target:
+                ranges[disk] = journal, start[disk], target
+        for disk, position in start.items():
+            if disk not in journals and position < self._known.get(disk, position):
+                self._losses.say(Loss(disk, -1, position, self._known[disk], NOWHERE))
+                end[disk] = self._known[disk]
+        end.update(self._admitted(ranges, limit))
+        return ordered(end)
+
+    def _admitted(self, ranges: dict[str, tuple[Journal, int, int]], limit: ReadLimit) -> Offsets:
+        messages, size = None, None
+        if not isinstance(limit, ReadAllAvailable):
+            messages, size = self._options.messages_max, self._options.bytes_max
+        if isinstance(limit, ReadMaxRows):
+            messages = limit.max_rows
+        elif isinstance(limit, ReadMaxBytes):
+            size = limit.max_bytes
+        return admitted(ranges, messages, size)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on nothing that comes later is read.
+
+        Raises:
+            PlaceError: a place does not answer.
+        """
+        self._listed()
+        self._target = dict(self._known)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802
+        """Where journals ended when they were last listed: the progress of the query shows it."""
+        return ordered(self._known) or None
+
+    def _listed(self) -> dict[str, Journal]:
+        journals = self._places.journals()
+        for disk, journal in journals.items():
+            latest = journal.latest
+            if latest is not None:
+                self._known[disk] = max(latest, self._known.get(disk, 0))
+        return journals
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The tasks of a micro-batch.
+
+        Raises:
+            DataLoss: records of it are gone, and nothing may be lost.
+            PlaceError: a place, or the shard that has them, does not answer.
+        """
+        ranges = {
+            disk: (start[disk], next_lsn)
+            for disk, next_lsn in end.items()
+            if disk in start and start[disk] < next_lsn
+        }
+        if not ranges:
+            return []
+        journals = self._listed()
+        found = []
+        for disk, (first_lsn, next_lsn) in ranges.items():
+            journal = journals.get(disk)
+            if journal is None:
+                self._losses.say(Loss(disk, -1, first_lsn, next_lsn, NOWHERE))
+                continue
+            if journal.away and next_lsn > (journal.latest or 0):
+                raise PlaceError(away(journal))
+            found.append(pieces(journal, first_lsn, next_lsn, self._losses.say))
+        return [Task(each) for each in tasks(chain.from_iterable(found), self._options.partitions_min)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return self._reading.batches(partition)
+
+    # --- the pin ---------------------------------------------------------------------------------------
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Moves the pin: what is before `end` may be deleted. Spark never says it of the last micro-batch."""
+        self._pin(end)
+
+    def _pin(self, positions: Offsets) -> None:
+        options = self._options
+        if options.reader is None or options.access is None:
+            return
+        body: dict[str, object] = {"positions": positions}
+        if options.reader_hours is not None:
+            body["hold_hours"] = options.reader_hours
+        if options.reader_bytes is not None:
+            body["hold_bytes"] = options.reader_bytes
+        try:
+            gateways.move_reader(options.access, options.reader, body)
+        except PlaceError as error:
+            # The rows are safe either way: the pin holds back more than it has to until it moves again.
+            _LOG.warning("the pin of reader %s has not moved: %s", options.reader, error)
+
+    def __getstate__(self) -> dict[str, object]:
+        """For executors: what a task needs, not what the driver remembers."""
+        state = dict(self.__dict__)
+        state["_places"] = None
+        state["_known"], state["_target"] = {}, None
+        return state

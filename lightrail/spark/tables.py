@@ -1,0 +1,80 @@
+"""What the numbers of queues mean at a place of a journal: names, epochs, and whether they are captured."""
+
+import json
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from lightrail.journal.record import Queue, QueueEvent, Snapshot
+
+UNKNOWN: Final = -1
+"""Index of a queue that is not wanted."""
+
+
+class Entry(NamedTuple):
+    """A queue as the rows show it."""
+
+    name: str
+    epoch: int
+    captured: bool
+
+
+def read_policy(name: str, text: str) -> Entry:
+    """What the text of a Queue record says (docs/formats/journal.md, 3 Queue)."""
+    try:
+        fields = json.loads(text)
+        return Entry(name, int(fields.get("epoch", 1)), fields.get("capture") is True)
+    except (ValueError, AttributeError, TypeError):
+        return Entry(name, 1, False)
+
+
+class Tables:
+    """Follows the Queue records; `indexes` gives by number where the queue is in `entries`, UNKNOWN for
+    one that is not wanted."""
+
+    def __init__(self, wanted: Callable[[Entry], bool]) -> None:
+        self._wanted = wanted
+        self._known: dict[int, tuple[str, str]] = {}
+        self._places: dict[Entry, int] = {}
+        self.entries: list[Entry] = []
+        self.indexes = _Indexes(self._resolve)
+        self.undeclared: set[int] = set()
+        """Indexes of queues that no record declared: only after records were lost."""
+
+    def restore(self, record: Snapshot) -> None:
+        """The Snapshot at the head of the segment."""
+        self._known = {entry.queue: (entry.name, entry.policy) for entry in record.queues}
+        self.indexes.clear()
+
+    def apply(self, record: Queue) -> None:
+        """From here on."""
+        if record.event == QueueEvent.DELETED:
+            self._known.pop(record.queue, None)
+        else:
+            self._known[record.queue] = (record.name, record.policy)
+        self.indexes.pop(record.queue, None)
+
+    def _resolve(self, number: int) -> int:
+        known = self._known.get(number)
+        # The name that recovery gives to a queue whose records were lost (shard/journal/recovery.py).
+        entry = Entry(f"lost-and-found/{number}", 1, False) if known is None else read_policy(*known)
+        if not self._wanted(entry):
+            return UNKNOWN
+        place = self._places.get(entry)
+        if place is None:
+            place = self._places[entry] = len(self.entries)
+            self.entries.append(entry)
+        if known is None:
+            self.undeclared.add(place)
+        return place
+
+
+class _Indexes(dict[int, int]):
+    """Looked up when a number first appears: most queues of a shard have nothing in a part."""
+
+    def __init__(self, resolve: Callable[[int], int]) -> None:
+        super().__init__()
+        self._resolve = resolve
+
+    def __missing__(self, number: int) -> int:
+        index = self[number] = self._resolve(number)
+        return index

@@ -1,0 +1,456 @@
+"""Rows out of segments: every event, groups, torn ends, damage, parts; as the plain way reads them."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightrail.journal.archive import ArchiveError
+from lightrail.journal.layout import GAP, HEADER_SIZE, SEGMENT_HEADER_SIZE, encode_small, finished
+from lightrail.journal.record import (
+    CONTINUED,
+    MOVED,
+    MOVED_REASON,
+    REWRITTEN,
+    SPILLED,
+    Delivered,
+    Gap,
+    Outcome,
+    Queue,
+    QueueEvent,
+    Settle,
+)
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.record import Append
+from lightrail.shard.queue.runs import batch_of
+from lightrail.spark import windows
+from lightrail.spark.damage import Damage
+from lightrail.spark.rows import Part, Wanted, record_batches
+from tests.support.journal_rows import (
+    PLAIN,
+    Bytes,
+    Stored,
+    declared,
+    journal_of,
+    moment,
+    plain_rows,
+    rows_of,
+    some_records,
+    stored,
+)
+
+ALL = Wanted(columns=PLAIN, captured_only=False)
+CAPTURED = Wanted(columns=PLAIN)
+
+
+def append(bodies: list[bytes], *targets: tuple[int, int], flags: int = 0, **more: Any) -> Append:
+    batch = batch_of(bodies, **{"enqueued_at_ms": 900, **more})
+    return Append(list(targets), 3 << 32 | 5, 1, batch, 0, len(bodies), 0, flags)
+
+
+def written(*records: Any, now_ms: int = 1_000) -> Stored:
+    """A segment with these records."""
+
+    def write(journal: Journal) -> None:
+        for record in records:
+            journal.append(record, now_ms)
+
+    (segment,) = journal_of(write)
+    return segment
+
+
+def some(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+# --- equality with the plain way ---------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**32), segment_bytes=st.sampled_from((3_000, 20_000, 1 << 20)))
+@settings(max_examples=40, deadline=None)
+def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: int) -> None:
+    for segment in journal_of(some_records(seed, 120), segment_bytes):
+        assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
+        assert rows_of(segment, CAPTURED) == plain_rows(segment)
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 50), size=st.integers(1, 900))
+@settings(max_examples=25, deadline=None)
+def test_rows_are_the_same_in_batches_of_any_size(seed: int, rows: int, size: int) -> None:
+    wanted = Wanted(columns=PLAIN, captured_only=False, batch_rows=rows, batch_bytes=size)
+    (segment,) = journal_of(some_records(seed, 60))
+    assert rows_of(segment, wanted) == plain_rows(segment, captured_only=False)
+
+
+@pytest.mark.parametrize("window", [200, 1_000, 5_000])
+def test_rows_are_the_same_in_windows_of_any_size(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", window)
+    for segment in journal_of(some_records(5, 300), 30_000):
+        assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
+
+
+def test_parts_split_at_every_record_give_the_rows_of_the_whole() -> None:
+    for segment in journal_of(some_records(11, 60), 6_000):
+        whole = plain_rows(segment, captured_only=False)
+        index = segment.index
+        for lsn in range(index.first_lsn, index.next_lsn + 1):
+            head = rows_of(segment, ALL, segment.part(None, lsn))
+            tail = rows_of(segment, ALL, segment.part(lsn, None))
+            assert head + tail == whole
+        single = [
+            row
+            for lsn in range(index.first_lsn, index.next_lsn)
+            for row in rows_of(segment, ALL, segment.part(lsn, lsn + 1))
+        ]
+        assert single == whole
+
+
+def test_parts_begin_at_a_block_and_read_nothing_of_the_others() -> None:
+    def write(journal: Journal) -> None:
+        journal.append(declared(1), 1)
+        for number in range(60):
+            journal.append(append([bytes(100_000)], (1, number)), number)
+            if number == 30:
+                journal.append(Queue(QueueEvent.POLICY, 1, "renamed", declared(1).policy), number)
+
+    (segment,) = journal_of(write, 16 << 20)
+    assert len(segment.index.blocks) > 4
+    reads: list[tuple[int, int]] = []
+
+    class Watched(Bytes):
+        def read(self, offset: int, length: int) -> bytes:
+            reads.append((offset, length))
+            return super().read(offset, length)
+
+    block, after = segment.index.blocks[-2:]
+    file = Watched(segment.file.data)
+    batches = list(record_batches(segment.part(block.lsn, after.lsn), file, CAPTURED))
+    assert {name for batch in batches for name in batch.column("queue").to_pylist()} == {"renamed"}
+    assert reads.pop() == (block.offset, after.offset - block.offset)
+    assert [offset for offset, _ in reads] == [0, SEGMENT_HEADER_SIZE, segment.index.queues[1]]
+    assert max(length for _, length in reads) <= 65_536
+
+
+# --- events ---------------------------------------------------------------------------------------------
+
+
+def test_an_append_gives_a_row_for_each_target_and_message() -> None:
+    segment = written(
+        declared(1),
+        declared(2, epoch=4),
+        append([b"a", b"bc"], (1, 0), (2, 7), durable=True, priority=9, expires_at_ms=1_400),
+    )
+    rows = rows_of(segment, CAPTURED)
+    assert some(rows, "queue", "epoch", "sequence", "event", "message") == [
+        ("q1", 1, 0, "enqueued", b"a"),
+        ("q1", 1, 1, "enqueued", b"bc"),
+        ("q2", 4, 7, "enqueued", b"a"),
+        ("q2", 4, 8, "enqueued", b"bc"),
+    ]
+    assert set(some(rows, "durable", "priority", "ttl", "delivery_count", "producer", "consumer")) == {
+        (True, 9, 500, 0, "00000003-5", None)
+    }
+    assert set(some(rows, "enqueued_at", "event_time", "shard", "journal", "reason")) == {
+        (moment(900), moment(1_000), 3, "5eed", None)
+    }
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_settle_gives_a_row_for_each_sequence(outcome: Outcome) -> None:
+    rows = rows_of(written(declared(1), Settle(1, [(3, 5), (8, 9)], outcome, "why", 2)), CAPTURED)
+    assert [row["sequence"] for row in rows] == [3, 4, 8]
+    returned = outcome in (Outcome.RELEASED, Outcome.MODIFIED)
+    assert set(some(rows, "event", "reason", "delivery_count", "message", "durable")) == {
+        (outcome.name.lower(), "why", 2 if returned else None, None, None)
+    }
+
+
+def test_what_a_copy_does_to_follow_its_source_is_no_event() -> None:
+    segment = written(
+        declared(1),
+        append([b"a"], (1, 0), flags=MOVED),
+        Settle(1, [(0, 1)], Outcome.ACCEPTED, MOVED_REASON),
+        Settle(1, [(0, 1)], Outcome.ACCEPTED, "paced"),
+    )
+    assert some(rows_of(segment, CAPTURED), "event", "reason") == [("moved", None), ("accepted", "paced")]
+
+
+def test_what_is_written_again_is_no_event_and_what_is_spilled_is_one() -> None:
+    segment = written(
+        declared(1),
+        append([b"a"], (1, 0), flags=REWRITTEN),
+        append([b"b"], (1, 0), flags=REWRITTEN | SPILLED),
+        append([b"c"], (1, 0), flags=SPILLED),
+    )
+    assert some(rows_of(segment, CAPTURED), "event", "message") == [("enqueued", b"c")]
+
+
+def test_deliveries_name_their_consumer() -> None:
+    rows = rows_of(written(declared(1), Delivered(1, 0xAB << 32 | 4, [(0, 2), (4, 5)])), CAPTURED)
+    assert some(rows, "event", "sequence", "consumer", "producer") == [
+        ("delivered", 0, "000000ab-4", None),
+        ("delivered", 1, "000000ab-4", None),
+        ("delivered", 4, "000000ab-4", None),
+    ]
+
+
+def test_only_queues_with_capture_at_that_place_give_rows() -> None:
+    segment = written(
+        declared(1, capture=False),
+        append([b"before"], (1, 0)),
+        Queue(QueueEvent.POLICY, 1, "q1", declared(1).policy),
+        append([b"during"], (1, 1)),
+        Queue(QueueEvent.POLICY, 1, "q1", "{}"),
+        append([b"after"], (1, 2)),
+    )
+    assert some(rows_of(segment, CAPTURED), "message") == [(b"during",)]
+    assert some(rows_of(segment, ALL), "message") == [(b"before",), (b"during",), (b"after",)]
+
+
+def test_queues_are_chosen_by_name_and_by_pattern() -> None:
+    segment = written(*(declared(number) for number in (1, 2, 12)), append([b""], (1, 0), (2, 0), (12, 0)))
+    for wanted, names in (
+        (Wanted(queues=frozenset({"q2", "other"})), ["q2"]),
+        (Wanted(pattern="q[0-9]"), ["q1", "q2"]),
+        (Wanted(pattern="q1.*", queues=frozenset({"q2", "q12"})), ["q12"]),
+    ):
+        assert [row["queue"] for row in rows_of(segment, wanted)] == names
+
+
+def test_rows_are_chosen_by_the_time_of_their_record() -> None:
+    def write(journal: Journal) -> None:
+        journal.append(declared(1), 1)
+        for number in range(6):
+            journal.append(append([b"x"], (1, number)), 10 * number)
+
+    (segment,) = journal_of(write)
+    rows = rows_of(segment, Wanted(columns=PLAIN, first_ms=20, before_ms=40))
+    assert [row["sequence"] for row in rows] == [2, 3]
+
+
+def test_without_bodies_messages_are_null() -> None:
+    segment = written(declared(1), append([b"abc"], (1, 0)))
+    (row,) = rows_of(segment, Wanted(include_body=False))
+    assert row["message"] is None
+    assert row["sequence"] == 0
+
+
+def test_all_columns_are_there_and_those_that_take_decoding_are_null() -> None:
+    (row,) = rows_of(written(declared(1), append([b"abc"], (1, 0))), Wanted())
+    assert row["message"] == b"abc"
+    assert row["application_properties"] is row["message_id"] is row["body"] is None
+
+
+def test_a_part_without_rows_gives_no_batch() -> None:
+    assert list(record_batches(written(declared(1)).part(), Bytes(written(declared(1)).file.data), ALL)) == []
+
+
+def test_a_settle_of_a_million_messages_comes_in_batches() -> None:
+    segment = written(declared(1), Settle(1, [(0, 1_000_000)], Outcome.PURGED))
+    wanted = Wanted(columns=("sequence",))
+    sizes = [batch.num_rows for batch in record_batches(segment.part(), segment.file, wanted)]
+    assert sum(sizes) == 1_000_000
+    assert max(sizes) == wanted.batch_rows
+
+
+def test_a_message_larger_than_a_batch_and_a_window_is_a_batch_of_its_own() -> None:
+    large = bytes(20 << 20)
+
+    def write(journal: Journal) -> None:
+        journal.append(declared(1), 1)
+        journal.append(append([b"a", large, b"b"], (1, 0)), 1)
+        journal.append(append([large], (1, 3)), 1)
+
+    (segment,) = journal_of(write, 64 << 20)
+    batches = list(record_batches(segment.part(), segment.file, Wanted(columns=("sequence", "message"))))
+    assert [len(each) for batch in batches for each in batch.column("message").to_pylist()] == [
+        *(1, 20 << 20, 1, 20 << 20)
+    ]
+    assert max(batch.nbytes for batch in batches) < 21 << 20
+
+
+# --- groups ---------------------------------------------------------------------------------------------
+
+
+def test_a_group_that_nothing_ends_gives_no_rows() -> None:
+    segment = written(
+        declared(1),
+        append([b"a"], (1, 0)),
+        append([b"b"], (1, 1), flags=CONTINUED),
+        Settle(1, [(0, 1)], Outcome.ACCEPTED, flags=CONTINUED),
+    )
+    assert some(rows_of(segment, CAPTURED), "message") == [(b"a",)]
+    for lsn in range(segment.index.first_lsn, segment.index.next_lsn):
+        head = rows_of(segment, CAPTURED, segment.part(None, lsn))
+        assert head + rows_of(segment, CAPTURED, segment.part(lsn)) == plain_rows(segment)
+
+
+@pytest.mark.parametrize("window", [150, 300, 8 << 20])
+def test_a_group_larger_than_a_window_is_whole_or_nothing(
+    window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", window)
+    group = [append([bytes(100)], (1, number), flags=CONTINUED) for number in range(9)]
+    torn = written(declared(1), append([b"a"], (1, 9)), *group)
+    assert some(rows_of(torn, CAPTURED), "sequence") == [(9,)]
+    whole = written(declared(1), *group, append([b"a"], (1, 9)))
+    assert len(rows_of(whole, CAPTURED)) == 10
+
+
+def test_a_group_that_goes_on_in_the_next_segment_is_in_both() -> None:
+    def write(journal: Journal) -> None:
+        journal.append(declared(1), 1)
+        for number in range(40):
+            journal.append(append([bytes(60)], (1, number), flags=CONTINUED), 1)
+        journal.append(append([bytes(60)], (1, 40)), 1)
+
+    found = journal_of(write, 2_000)
+    assert len(found) > 2
+    assert [row["sequence"] for each in found for row in rows_of(each, CAPTURED)] == list(range(41))
+
+
+# --- what is missing ---------------------------------------------------------------------------------------
+
+
+def lines(count: int = 6) -> Stored:
+    return written(declared(1), *(append([b"message %d" % number], (1, number)) for number in range(count)))
+
+
+def survived(segment: Stored, part: Part | None = None) -> tuple[list[int], list[Damage]]:
+    damage: list[Damage] = []
+    rows = rows_of(segment, CAPTURED, part, damage.append)
+    return [row["sequence"] for row in rows], damage
+
+
+def test_damage_is_named_with_its_place() -> None:
+    segment = lines()
+    third = segment.records()[4]
+    broken = segment.damaged(third.offset + third.length - 1)
+    with pytest.raises(Damage) as caught:
+        rows_of(broken, CAPTURED)
+    damage = caught.value
+    assert (damage.journal, damage.segment, damage.offset, damage.lsn) == (
+        *("5eed", segment.index.segment),
+        *(third.offset, third.lsn),
+    )
+    assert "wrong checksum" in str(damage)
+    assert "failOnDataLoss" in str(damage)
+    again = pickle.loads(pickle.dumps(damage))
+    assert str(again) == str(damage)
+
+
+def test_reading_goes_on_with_the_next_whole_record() -> None:
+    segment = lines()
+    third = segment.records()[4]
+    for at in range(third.offset, third.offset + third.length):
+        sequences, damage = survived(segment.damaged(at))
+        assert sequences == [0, 1, 3, 4, 5]
+        assert [each.lsn for each in damage] == [third.lsn]
+
+
+def test_damage_is_that_of_the_part_whose_records_are_missing() -> None:
+    segment = lines()
+    third = segment.records()[4]
+    broken = segment.damaged(third.offset + 20)
+    assert survived(broken, broken.part(third.lsn + 1)) == ([3, 4, 5], [])
+    assert survived(broken, broken.part(None, third.lsn)) == ([0, 1], [])
+    sequences, (damage,) = survived(broken, broken.part(third.lsn, third.lsn + 1))
+    assert (sequences, damage.lsn) == ([], third.lsn)
+
+
+def test_damage_in_the_last_record_ends_the_reading() -> None:
+    segment = lines()
+    last = segment.records()[-1]
+    sequences, damage = survived(segment.damaged(last.offset + 40))
+    assert sequences == [0, 1, 2, 3, 4]
+    assert [each.lsn for each in damage] == [last.lsn]
+
+
+def test_a_file_that_is_shorter_than_what_was_committed_is_damaged() -> None:
+    segment = lines()
+    last = segment.records()[-1]
+    for end in (last.offset, last.offset + 10, last.offset + 50):
+        short = Stored(Bytes(segment.file.data[:end]), segment.index, segment.salt)
+        sequences, (damage,) = survived(short)
+        assert (sequences, damage.lsn) == ([0, 1, 2, 3, 4], last.lsn)
+
+
+def test_what_is_half_written_behind_the_end_is_not_looked_at() -> None:
+    segment = lines()
+    data = segment.file.data[: segment.index.end] + segment.file.data[100:180]
+    assert survived(stored(data, False)) == ([0, 1, 2, 3, 4, 5], [])
+
+
+def test_a_damaged_declaration_leaves_its_queue_unknown_and_says_so() -> None:
+    segment = lines()
+    damaged = segment.damaged(segment.index.queues[0] + 40)
+    sequences, damage = survived(damaged, damaged.part(segment.records()[3].lsn))
+    assert sequences == []
+    assert [each.offset for each in damage] == segment.index.queues
+    found: list[Damage] = []
+    rows = rows_of(damaged, ALL, None, found.append)
+    assert {row["queue"] for row in rows} == {"lost-and-found/1"}
+
+
+def test_a_header_that_is_none_is_damage() -> None:
+    sequences, damage = survived(lines().damaged(0))
+    assert (sequences, len(damage)) == ([], 1)
+
+
+def repaired(change: Callable[[bytes, int, int], bytes]) -> Stored:
+    """A segment whose fourth record was replaced."""
+    segment = lines()
+    record = segment.records()[4]
+    data = segment.file.data
+    new = change(data[record.offset : record.offset + record.length], record.lsn, segment.salt)
+    assert len(new) == record.length
+    whole = data[: record.offset] + new + data[record.offset + record.length :]
+    return Stored(Bytes(whole), segment.index, segment.salt)
+
+
+def test_a_gap_of_a_repair_is_loss() -> None:
+    def gap(old: bytes, lsn: int, salt: int) -> bytes:
+        rest = encode_small(Gap(lsn + 1), lsn, 0, 1_000)
+        return finished(rest + bytes(len(old) - len(rest) - 8), salt)
+
+    segment = repaired(gap)
+    assert segment.records()[4].code == GAP
+    sequences, (damage,) = survived(segment)
+    assert sequences == [0, 1, 3, 4, 5]
+    assert "repair" in str(damage)
+
+
+@pytest.mark.parametrize(
+    ("at", "value"), [(68, 9), (72, 1), (80, 2), (100, 99), (8, 13), (8, 0), (8, 2), (8, 12)]
+)
+def test_a_body_that_is_not_as_drawn_is_damage(at: int, value: int) -> None:
+    def change(old: bytes, lsn: int, salt: int) -> bytes:
+        data = bytearray(old)
+        data[at] = value
+        return finished(bytes(data[8:]), salt)
+
+    sequences, damage = survived(repaired(change))
+    assert sequences == [0, 1, 3, 4, 5]
+    assert len(damage) == 1
+
+
+def test_a_segment_of_a_newer_version_or_another_number_is_refused() -> None:
+    segment = lines()
+    data = bytearray(segment.file.data)
+    data[8] = 99
+    newer = Stored(Bytes(bytes(data)), segment.index, segment.salt)
+    with pytest.raises(ArchiveError, match="99"):
+        survived(newer)
+    part = segment.part()
+    other = Part(part.incarnation, part.segment + 1, part.first_lsn, part.next_lsn, part.index)
+    with pytest.raises(ArchiveError, match="another"):
+        survived(segment, other)
+
+
+def test_the_records_of_a_journal_without_messages_are_passed_over() -> None:
+    segment = written()
+    assert segment.records()[0].length > HEADER_SIZE
+    assert rows_of(segment, ALL) == []

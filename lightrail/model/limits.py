@@ -409,7 +409,6 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
-# --- Spark's side: the lake ----------------------------------------------------------------------------
 SPARK_LAKE_BUFFER_BYTES: Final = 128 * 1024 * 1024
 """Rows that a task of `capture` collects before it writes them to files."""
 SPARK_LAKE_BATCH_BYTES: Final = 1024 * 1024 * 1024
@@ -420,6 +419,7 @@ SPARK_LAKE_AGAIN: Final = 10
 """How often a commit is tried again that another one came before."""
 SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
 """Files without a commit are younger than this as long as a batch may still want to commit them."""
+
 # --- Spark's side ---------------------------------------------------------------------------------------
 SPARK_ANSWER_S: Final = 60
 """How long a gateway may take for one answer to an executor."""

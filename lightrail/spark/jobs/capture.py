@@ -55,8 +55,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help=f"where Spark notes how far it is, a URI that Hadoop knows (default TABLE/{CHECKPOINT}); when it "
-        "is lost, capture goes on where the table ends",
+        help=f"where Spark notes how far it is, a URI that Hadoop knows (default TABLE/{CHECKPOINT}); when "
+        "it is lost, capture goes on where the table ends",
     )
     when = group.add_mutually_exclusive_group()
     when.add_argument("--available-now", action="store_true", help="what there is now, then end")

@@ -409,3 +409,13 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
+SPARK_SINK_MESSAGES: Final = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of the same."""
+SPARK_SINK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before all of them leave."""
+SPARK_SINK_TARGETS: Final = 10_000
+"""Targets that a task gathers messages for before all of them leave."""
+SPARK_SINK_ID_BYTES: Final = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""

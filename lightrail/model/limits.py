@@ -436,3 +436,13 @@ SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
 SPARK_PIN_MS: Final = 30_000
 """How long a query tries to move its pin; the next micro-batch tries it anew."""
+SPARK_SINK_MESSAGES: Final = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of the same."""
+SPARK_SINK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before all of them leave."""
+SPARK_SINK_TARGETS: Final = 10_000
+"""Targets that a task gathers messages for before all of them leave."""
+SPARK_SINK_ID_BYTES: Final = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""

@@ -30,7 +30,7 @@ class Message:
     move_ms: int | None = None
     """When its queue moves from shard 0 to shard 1."""
 
-    def message.then(self, event: str, at: int, **more: Any) -> None:
+    def then(self, event: str, at: int, **more: Any) -> None:
         """Something happens to it, behind the move of its queue if that was before."""
         shard = self.events[-1][1]
         if self.move_ms is not None and shard == 0 and at >= self.move_ms:

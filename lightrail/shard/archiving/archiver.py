@@ -166,7 +166,7 @@ class Archiver:
         """Seals what is old, and has synced what readers wait for; a commit should follow."""
         journal = self.journal
         readers = self._readers()
-        if not (journal.captures or readers or journal.current.captured):
+        if not (journal.is_capturing or readers or journal.current.captured):
             return
         journal.want_sync()
         current = journal.current

@@ -1,4 +1,4 @@
-"""Wherever the machine stops, what was committed is in the archive or the journal, and the archive is right."""
+"""Wherever the machine stops, what was committed is in the archive or the journal, and that is right."""
 
 import errno
 

@@ -13,40 +13,16 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.archiving.contents import Contents, kept_of
 from lightrail.shard.archiving.folders import Folders
-from lightrail.shard.archiving.retention import Holder, Kept, Rule, Standing, Verdict, judge, unread_by_any
+from lightrail.shard.archiving.retention import Holder, Kept, Rule, Verdict, judge, unread_by_any
 from lightrail.shard.journal.files import NO_SPACE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment, name_of
+from lightrail.telemetry.archive import ArchiveCounts
 
 log = logging.getLogger("lightrail.shard.archive")
 
 Readers = Callable[[], Mapping[str, Holder]]
 """The readers that are registered now, by name."""
-
-
-class ArchiveCounts:
-    """What telemetry reads of an archive (telemetry/archive.py)."""
-
-    def __init__(self) -> None:
-        self.segments = 0
-        self.bytes = 0
-        self.oldest_ms = 0
-        """When the last record of the oldest one was written; 0 where there is none."""
-        self.waiting = 0
-        """Segments that are sealed, wanted, and not there yet."""
-        self.linked = 0
-        self.copied = 0
-        self.failures = 0
-        self.removed = 0
-        self.removed_full = 0
-        """Of those, because the disk was full."""
-        self.given_up = 0
-        """Segments that were wanted and went without having been archived: the disk was full."""
-        self.standings: dict[str, Standing] = {}
-        """By reader."""
-        self.passed_over: dict[str, int] = {}
-        """Segments that went before a reader had read them."""
-        self.now_ms: Callable[[], int] = lambda: 0
 
 
 class Round:
@@ -230,7 +206,8 @@ class Archiver:
             self._tell(round.verdict)
             numbers = {segment.number for segment in self.journal.segments()}
             self._done &= numbers
-        counts.linked, counts.copied, counts.removed = contents.linked, contents.copied, contents.removed
+        counts.linked, counts.copied = contents.linked, contents.copied
+        counts.removed = contents.removed - counts.removed_full
         counts.segments, counts.bytes = contents.segments, contents.total_bytes
         listed = contents.listed().values()
         counts.oldest_ms = min((each[0].last_ms for each in listed if each), default=0)
@@ -249,7 +226,7 @@ class Archiver:
 
     def _tell(self, verdict: Verdict) -> None:
         counts = self.counts
-        counts.standings = verdict.standings
+        counts.readers = verdict.standings
         for name, standing in verdict.standings.items():
             if standing.passed:
                 counts.passed_over[name] = counts.passed_over.get(name, 0) + len(standing.passed)

@@ -393,7 +393,7 @@ def test_a_reader_holds_back_what_it_has_not_read_and_is_passed_over_beyond_its_
     scene.now_ms += 2 * HOUR_MS
     scene.tick()
     assert scene.numbers == all_of_them
-    assert scene.counts.standings["nightly"].held_bytes > 0
+    assert scene.counts.readers["nightly"].held_bytes > 0
     # It has read the first one.
     index = decode_index(
         (FakeFolders(files).open(journal.incarnation.folder).load(index_name(1)) or b"").decode()

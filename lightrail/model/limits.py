@@ -213,6 +213,12 @@ CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of transient messages of captured queues that gather for one commit; beyond, senders wait for it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner writes again between two commits."""
+ARCHIVE_LOOK_MS: Final = 10_000
+"""How often a shard looks what its archive need not keep any longer."""
+ARCHIVE_RETRY_MS: Final = 5_000
+"""After the disk refused something of the archive: before it is tried again."""
+ARCHIVE_SEGMENTS_AT_ONCE: Final = 16
+"""Segments that go into the archive before anything is said of it."""
 PRODUCERS_MAX: Final = 100_000
 """Producers whose last batch number a shard remembers; the longest silent goes first."""
 DUPLICATE_IDS_MAX: Final = 100_000

@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import (
     before,
+    captures,
     clusters,
     gateways,
     holdings,
@@ -29,6 +30,7 @@ ROWS: tuple[Row, ...] = (
     *gateways.ROWS,
     *names.ROWS,
     *policies.ROWS,
+    *captures.ROWS,
     *clusters.ROWS,
 )
 

@@ -409,6 +409,25 @@ SPARK_ANSWER_MS: Final = 90_000
 """How long a gateway may say nothing; longer than what a gateway itself waits for a shard."""
 SPARK_ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest answer of a gateway that a task takes."""
+SPARK_LAKE_BUFFER_BYTES: Final = 128 * 1024 * 1024
+"""Rows that a task of `capture` collects before it writes them to files."""
+SPARK_LAKE_BATCH_BYTES: Final = 1024 * 1024 * 1024
+"""Bytes of journals in one commit of `capture`, unless it is told otherwise."""
+SPARK_LAKE_FILE_BYTES: Final = 256 * 1024 * 1024
+"""About how large files become that `compact` makes."""
+SPARK_LAKE_AGAIN: Final = 10
+"""How often a commit is tried again that another one came before."""
+SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
+"""Files without a commit are younger than this as long as a batch may still want to commit them."""
+
+# --- Spark's side ---------------------------------------------------------------------------------------
+SPARK_ANSWER_S: Final = 60
+"""How long a gateway may take for one answer to an executor."""
+SPARK_AWAY_S: Final = 60
+"""How long a gateway is tried again that breaks off or answers 503; then the task fails."""
+SPARK_AGAIN_S: Final = 0.1
+"""First pause of that; it doubles up to SPARK_AGAIN_S_MAX."""
+SPARK_AGAIN_S_MAX: Final = 5.0
 SPARK_CLOCK_MS: Final = 600_000
 """So much earlier than those before it may a record say that it is, for clocks that are set back."""
 SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
@@ -417,3 +436,13 @@ SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
 SPARK_PIN_MS: Final = 30_000
 """How long a query tries to move its pin; the next micro-batch tries it anew."""
+SPARK_SINK_MESSAGES: Final = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of the same."""
+SPARK_SINK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before all of them leave."""
+SPARK_SINK_TARGETS: Final = 10_000
+"""Targets that a task gathers messages for before all of them leave."""
+SPARK_SINK_ID_BYTES: Final = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""

@@ -75,20 +75,21 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_source(parser: argparse.ArgumentParser, required: bool = True) -> None:
+def add_source(parser: argparse.ArgumentParser) -> None:
     """The options that say what is read: see `source_options`."""
     group = parser.add_argument_group("what is read")
-    where = group.add_mutually_exclusive_group(required=required)
-    where.add_argument(
+    group.add_argument(
         "--from",
         dest="archive",
         metavar="ARCHIVE",
         action="append",
-        help="folder of an archive, or of folders of archives, such as /var/lib/lightrail/archive or "
-        "s3://BUCKET/archive; may be given again",
+        default=[],
+        help="folder of an archive, such as /var/lib/lightrail/archive or s3://BUCKET/it; may come again",
     )
-    where.add_argument(
-        "--gateway", metavar="URL", help="http://HOST:PORT of a running broker: everything that is committed"
+    group.add_argument(
+        "--gateway",
+        metavar="URL",
+        help="http://HOST:PORT of a running broker: all that is committed; what --from has is read there",
     )
     add_gateway_user(group)
     group.add_argument("--queues", metavar="NAMES", help="only these, by commas")
@@ -107,16 +108,29 @@ def add_gateway_user(group: Any) -> None:
     group.add_argument(
         "--token-file", metavar="FILE", default=os.environ.get("LIGHTRAIL_TOKEN_FILE"), help="its first line"
     )
+    group.add_argument(
+        "--ca",
+        metavar="FILE",
+        default=os.environ.get("LIGHTRAIL_CA"),
+        help="PEM file that the gateway is checked by",
+    )
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the data source `lightrail` that the options of `add_source` stand for."""
+    """The options of the data source `lightrail` that the options of `add_source` stand for.
+
+    Raises:
+        Usage: neither an archive nor a gateway is named.
+    """
+    if not args.archive and not args.gateway:
+        raise Usage("expected --from ARCHIVE or --gateway URL, or both; found neither")
     given = {
-        "path": ",".join(args.archive) if args.archive else None,
+        "path": ",".join(args.archive) or None,
         "gateway": args.gateway,
         "user": args.user if args.gateway else None,
         "passwordFile": args.password_file if args.gateway else None,
         "tokenFile": args.token_file if args.gateway else None,
+        "caFile": args.ca if args.gateway else None,
         "queues": args.queues,
         "queuePattern": args.queue_pattern,
     }
@@ -137,6 +151,7 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
     # Executors of a local master run the Python of this process, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"lightrail {name}").config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     if args.master:
         builder = builder.master(args.master)
     for key, value in _pairs(args.conf):

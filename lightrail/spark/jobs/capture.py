@@ -1,0 +1,201 @@
+"""The job `capture`: what happened to messages, from the journals into a Delta table, each row once."""
+
+import argparse
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
+from lightrail.spark.command import (
+    DONE,
+    Failed,
+    Subparsers,
+    Unreachable,
+    Usage,
+    add_command,
+    add_source,
+    add_spark,
+    session,
+    source_options,
+)
+from lightrail.spark.lake.layout import CHECKPOINT
+from lightrail.spark.output import Progress, say, show_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from lightrail.spark.lake.stream import Batch, Capture
+
+EVERY_S: Final = 60.0
+_WAIT_S: Final = 1
+_EXAMPLES: Final = """
+  lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
+  lightrail-spark capture --gateway https://broker:8080 --user audit --password-file /run/secrets/audit \\
+      --from s3://bucket/archive --to s3://bucket/lake --checkpoint s3a://bucket/checkpoint --reader audit
+  lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/orders --queues myapp/orders
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "capture",
+        "what happened to messages into a Delta table, exactly once",
+        "Writes a row for each message and event of captured queues to a Delta table, by queue, day, hour. "
+        "Killed at any moment and started again, it writes no row twice and leaves none out: the table says "
+        "itself how far each journal is in it. `lightrail-spark verify` proves it.",
+        _EXAMPLES,
+    )
+    add_source(parser)
+    group = parser.add_argument_group("where to, and how")
+    group.add_argument(
+        "--to", metavar="TABLE", required=True, help="folder or URI of the table; made if need be"
+    )
+    group.add_argument(
+        "--checkpoint",
+        metavar="DIR",
+        help=f"where Spark notes how far it is, a URI that Hadoop knows (default TABLE/{CHECKPOINT}); when "
+        "it is lost, capture goes on where the table ends",
+    )
+    when = group.add_mutually_exclusive_group()
+    when.add_argument("--available-now", action="store_true", help="what there is now, then end")
+    when.add_argument(
+        "--every", metavar="SECONDS", type=float, default=EVERY_S, help=f"run on (default {EVERY_S:.0f})"
+    )
+    group.add_argument(
+        "--decode",
+        choices=("none", "properties", "all"),
+        default="properties",
+        help="how much of a message becomes columns (default properties); its bytes are always in `message`",
+    )
+    group.add_argument(
+        "--batch-bytes",
+        metavar="SIZE",
+        default=str(SPARK_LAKE_BATCH_BYTES),
+        help="of journals in one commit, such as 256m (default 1g)",
+    )
+    group.add_argument(
+        "--reader",
+        metavar="NAME",
+        help="hold back the retention of the archive until it is captured (--gateway)",
+    )
+    group.add_argument(
+        "--allow-loss",
+        action="store_true",
+        help="go on over records that are gone or damaged; verify says which they are",
+    )
+    add_spark(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 done or stopped by a signal.
+
+    Raises:
+        Failed: the table or the journals are not as they should be.
+        Unreachable: a place does not answer.
+        Usage: the options do not go together.
+    """
+    from lightrail.spark.lake.stream import Capture
+    from lightrail.spark.lake.table import open_or_make
+    from lightrail.spark.options import OptionError, read_options
+
+    options = source_options(args)
+    options |= {
+        "decode": args.decode,
+        "maxBytesPerTrigger": args.batch_bytes,
+        "failOnDataLoss": "false" if args.allow_loss else "true",
+    }
+    if args.reader:
+        options["reader"] = args.reader
+    if args.every <= 0:
+        raise Usage(f"--every {args.every:g}: expected seconds above 0")
+    try:
+        read_options(options, streaming=True)
+    except OptionError as error:
+        raise Usage(str(error)) from error
+    table = open_or_make(args.to, selection(args.queues, args.queue_pattern))
+    spark = session(args, "capture")
+    progress = Progress()
+    report = _Report(progress, args.json)
+    checkpoint = args.checkpoint or f"{args.to.rstrip('/')}/{CHECKPOINT}"
+    capture = Capture(spark, table, args.to, options, checkpoint, report.batch)
+    query = capture.start(args.available_now, args.every)
+    try:
+        _wait(query, capture)
+    finally:
+        progress.finish()
+    report.end(table.version())
+    return DONE
+
+
+def selection(queues: str | None, pattern: str | None) -> dict[str, Any]:
+    """Which rows a table has, in a form that is the same however it was written."""
+    names = None if queues is None else sorted({each.strip() for each in queues.split(",") if each.strip()})
+    return {"queues": names, "pattern": pattern}
+
+
+def _wait(query: "StreamingQuery", capture: "Capture") -> None:
+    """Until the query ends, or a signal asks for it; a micro-batch that is cut off comes again later."""
+    stop = threading.Event()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda *_: stop.set())
+    try:
+        while not stop.is_set():
+            if query.awaitTermination(_WAIT_S):
+                return
+        query.stop()
+    except Exception as error:
+        raise _named(capture.problem or error) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _named(error: Exception) -> Exception:
+    """What Spark says of an exception in a worker, as the exception's own words and kind."""
+    if isinstance(error, Failed):
+        return error
+    text = str(error)
+    for name, kind in (("PlaceError", Unreachable), ("DataLoss", Failed), ("Damage", Failed)):
+        for line in reversed(text.splitlines()):
+            head, found, said = line.partition(f"{name}: ")
+            if found and head.rpartition(".")[2].strip() == "" and said:
+                return kind(said.strip())
+    return Failed(text.strip().splitlines()[0][:2000] if text.strip() else type(error).__name__)
+
+
+class _Report:
+    """What was captured, while it is and at the end."""
+
+    def __init__(self, progress: Progress, as_json: bool) -> None:
+        self._progress = progress
+        self._json = as_json
+        self._totals = {"batches": 0, "records": 0, "rows": 0, "files": 0, "bytes": 0, "losses": 0}
+
+    def batch(self, batch: "Batch") -> None:
+        """One more was committed."""
+        totals = self._totals
+        totals["batches"] += 1
+        for name in ("records", "rows", "files", "bytes"):
+            totals[name] += getattr(batch, name)
+        totals["losses"] += len(batch.losses)
+        for loss in batch.losses:
+            say(f"lost: {loss}")
+        self._progress.update(
+            f"batch {batch.number}: {batch.rows:,} rows in {batch.files:,} files; {totals['rows']:,} so far"
+        )
+
+    def end(self, version: int) -> None:
+        """All of it."""
+        if self._json:
+            show_json({**self._totals, "version": version})
+        else:
+            totals = self._totals
+            print(
+                f"{totals['rows']:,} rows of {totals['records']:,} records in {totals['batches']:,} batches; "
+                f"the table is at version {version}"
+            )

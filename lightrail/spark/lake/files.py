@@ -1,0 +1,162 @@
+"""Files of the lake: rows to Parquet, by partition; this runs in executors."""
+
+import json
+import os
+import posixpath
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
+from lightrail.spark.lake.layout import STATISTICS, File
+from lightrail.spark.lake.slug import slug_of
+
+COMPRESSION: Final = "zstd"
+_HOUR_US: Final = 3_600_000_000
+_NO_DICTIONARY: Final = frozenset({"message", "body", "message_id", "sequence"})
+"""Columns whose values hardly ever come twice."""
+_SUFFIX: Final = ".parquet"
+
+
+class Folder:
+    """Where a table lives: a path, or a URI of a file system that pyarrow knows."""
+
+    def __init__(self, uri: str) -> None:
+        if "://" in uri:
+            self._files, self.root = fs.FileSystem.from_uri(uri)
+        else:
+            self._files, self.root = fs.LocalFileSystem(), os.path.abspath(uri)
+        self.local = isinstance(self._files, fs.LocalFileSystem)
+
+    def write(self, path: str, table: pa.Table) -> int:
+        """The size of a new file, which is on disk when this returns."""
+        whole = posixpath.join(self.root, path)
+        names = [name for name in table.column_names if name not in _NO_DICTIONARY]
+        flat = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
+        if self.local:
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+        else:
+            self._files.create_dir(posixpath.dirname(whole), recursive=True)
+        with self._files.open_output_stream(whole) as out:
+            pq.write_table(
+                table, out, compression=COMPRESSION, use_dictionary=flat, write_statistics=list(STATISTICS)
+            )
+        if self.local:
+            sync(whole)
+            sync(os.path.dirname(whole))
+        return int(self._files.get_file_info(whole).size)
+
+    def sizes(self, paths: list[str]) -> list[int | None]:
+        """In bytes; None for what is not there."""
+        found = self._files.get_file_info([posixpath.join(self.root, path) for path in paths])
+        return [None if each.type == fs.FileType.NotFound else int(each.size) for each in found]
+
+    def open(self, path: str) -> pq.ParquetFile:
+        """A file for reading. Texts that come often stay codes."""
+        whole = posixpath.join(self.root, path)
+        return pq.ParquetFile(
+            self._files.open_input_file(whole), read_dictionary=["queue", "journal", "event"]
+        )
+
+
+def sync(path: str) -> None:
+    """What is in a local file or folder is on disk afterwards."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FileWriter:
+    """Collects rows up to a bound, and writes a file for each queue and hour among them."""
+
+    def __init__(self, folder: Folder, buffer_bytes: int = SPARK_LAKE_BUFFER_BYTES) -> None:
+        self._folder = folder
+        self._buffer_bytes = buffer_bytes
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self.files: list[File] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Some rows, with all columns of the source."""
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self._buffer_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was collected."""
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches)
+        self._batches, self._bytes = [], 0
+        for queue, hour, rows in _partitions(table):
+            self._write(queue, hour, rows)
+
+    def _write(self, queue: str, hour: int, rows: pa.Table) -> None:
+        begin = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+        partition = {
+            "queue_slug": slug_of(queue),
+            "date": begin.date().isoformat(),
+            "hour": str(begin.hour),
+        }
+        path = "/".join(
+            [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}{_SUFFIX}"]
+        )
+        size = self._folder.write(path, rows)
+        self.files.append(File(path, size, _now_ms(), partition, json.dumps(statistics(rows))))
+
+
+def _now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def _partitions(table: pa.Table) -> list[tuple[str, int, pa.Table]]:
+    """Queue, hours since 1970 and rows, in the order in which they came."""
+    if not table.num_rows:
+        return []
+    table = table.combine_chunks()
+    encoded = pa.compute.dictionary_encode(table["queue"]).combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().chunk(0)
+    names = encoded.dictionary.to_pylist()
+    queues = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    hours = table["event_time"].cast(pa.int64()).to_numpy() // _HOUR_US
+    codes = hours * len(names) + queues
+    kinds, counts = np.unique(codes, return_counts=True)
+    if len(kinds) == 1:
+        return [(names[int(kinds[0]) % len(names)], int(kinds[0]) // len(names), table)]
+    table = table.take(pa.array(np.argsort(codes, kind="stable")))
+    ends = np.cumsum(counts)
+    return [
+        (names[code % len(names)], code // len(names), table.slice(int(end - count), int(count)))
+        for code, end, count in zip(kinds.tolist(), ends, counts, strict=True)
+    ]
+
+
+def statistics(rows: pa.Table) -> dict[str, Any]:
+    """What Delta's log says of a file."""
+    least, greatest = {}, {}
+    for name in STATISTICS:
+        if name in rows.column_names:
+            both = pa.compute.min_max(rows[name])
+            least[name], greatest[name] = (_plain(both[end].as_py()) for end in ("min", "max"))
+    return {
+        "numRecords": rows.num_rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": dict.fromkeys(least, 0),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        # Times of journals are whole milliseconds, so nothing is cut here.
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+    return value.isoformat() if isinstance(value, date) else value

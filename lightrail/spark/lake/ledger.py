@@ -1,0 +1,153 @@
+"""The ledger: which records of which journals each commit of the table covers, and what retention took away.
+
+What a commit covers is in the commit itself. The ledger, a Delta table of its own, copies it from there, in
+order and each commit once; so it is never ahead, a crash between the two leaves it behind, and the next
+capture brings it up to date. It outlives the log of the table, which Delta cleans after 30 days.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from lightrail.model.limits import SPARK_LAKE_AGAIN
+from lightrail.spark.command import Failed
+from lightrail.spark.lake.layout import COVERAGE, NOTE
+
+COVERED: Final = "covered"
+RETIRED: Final = "retired"
+
+SCHEMA: Final = pa.schema(
+    [
+        ("version", pa.int64()),
+        ("kind", pa.string()),
+        ("query", pa.string()),
+        ("batch", pa.int64()),
+        ("committed_at", pa.timestamp("us", tz="UTC")),
+        ("journal", pa.string()),
+        ("shard", pa.int32()),
+        ("first_lsn", pa.int64()),
+        ("next_lsn", pa.int64()),
+        ("records", pa.int64()),
+        ("rows", pa.int64()),
+        ("checksum", pa.int64()),
+    ]
+)
+"""`kind`: covered, a range that a batch brought; retired, rows of that range that retention took away."""
+_TRANSACTION: Final = "lightrail-coverage"
+"""Its version is that of the table up to which the ledger has all commits."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The ledger of one table."""
+
+    table: DeltaTable
+    """The rows."""
+    uri: str
+    """Of the rows, as it was given."""
+
+    @property
+    def own_uri(self) -> str:
+        """Where the ledger is."""
+        return f"{self.uri.rstrip('/')}/{COVERAGE}"
+
+    def _own(self) -> DeltaTable | None:
+        return DeltaTable(self.own_uri) if DeltaTable.is_deltatable(self.own_uri) else None
+
+    def news(self) -> tuple[int, list[dict[str, Any]]]:
+        """The version up to which the ledger has been written, and rows of commits since.
+
+        Raises:
+            Failed: the table's log has been cleaned of commits that the ledger does not have.
+        """
+        own = self._own()
+        last = -1 if own is None else _last(own)
+        return last, list(_notes(self.table, last))
+
+    def catch_up(self) -> None:
+        """Brings it up to date with the table.
+
+        Raises:
+            Failed: the table's log has been cleaned of commits that the ledger does not have.
+        """
+        for _ in range(SPARK_LAKE_AGAIN):
+            own = self._own()
+            last = -1 if own is None else _last(own)
+            version = self.table.version()
+            if last >= version:
+                return
+            if own is None:
+                DeltaTable.create(self.own_uri, schema=SCHEMA, mode="ignore")
+                continue
+            rows = list(_notes(self.table, last))
+            # Where somebody else does the same, one of us fails by this transaction.
+            properties = CommitProperties(app_transactions=[Transaction(_TRANSACTION, version)])
+            try:
+                if rows:
+                    data = pa.Table.from_pylist(rows, schema=SCHEMA)
+                    write_deltalake(own, data, mode="append", commit_properties=properties)
+                else:
+                    own.create_write_transaction([], "append", SCHEMA, commit_properties=properties)
+                return
+            except CommitFailedError:
+                continue
+        raise Failed(f"{SPARK_LAKE_AGAIN} times another commit to {self.own_uri} came before ours; try again")
+
+    def rows(self) -> pa.Table:
+        """All of it, with what the table's log has since; nothing is written."""
+        last, news = self.news()
+        own = self._own()
+        parts = [pa.Table.from_pylist(news, schema=SCHEMA)]
+        if own is not None:
+            written = own.to_pyarrow_table().select(SCHEMA.names).cast(SCHEMA)
+            parts.insert(0, written.filter(pc.less_equal(written["version"], last)))
+        return pa.concat_tables(parts).sort_by(
+            [("version", "ascending"), ("journal", "ascending"), ("first_lsn", "ascending")]
+        )
+
+    def positions(self) -> dict[str, int]:
+        """Of each journal the first record that is not covered."""
+        rows = self.rows()
+        covered = rows.filter(pc.equal(rows["kind"], COVERED))
+        ends = covered.group_by("journal").aggregate([("next_lsn", "max")])
+        return dict(zip(ends["journal"].to_pylist(), ends["next_lsn_max"].to_pylist(), strict=True))
+
+
+def _last(own: DeltaTable) -> int:
+    version = own.transaction_version(_TRANSACTION)
+    return -1 if version is None else int(version)
+
+
+def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
+    """What commits after a version say, the oldest first."""
+    count = table.version() - after
+    if count <= 0:
+        return
+    history = table.history(count)
+    versions = {int(commit["version"]) for commit in history}
+    gone = [
+        version
+        for version in range(max(after, 0) + (after >= 0), table.version() + 1)
+        if version not in versions
+    ]
+    if gone:
+        raise Failed(
+            f"the log of {table.table_uri} has been cleaned of the versions {gone[0]} to {gone[-1]}, which "
+            "its ledger does not have: what they cover is not known any more"
+        )
+    for commit in sorted(history, key=lambda each: int(each["version"])):
+        if NOTE not in commit:
+            continue
+        note = json.loads(commit[NOTE])
+        at = datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
+        common = {"version": commit["version"], "committed_at": at}
+        for kind in (COVERED, RETIRED):
+            for each in note.get(kind, ()):
+                yield {**common, "kind": kind, "query": note.get("query"), "batch": note.get("batch"), **each}

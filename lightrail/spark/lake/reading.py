@@ -1,0 +1,87 @@
+"""A task of capture: a part of journals is read and its rows are written; this runs in executors."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lightrail.spark.damage import Damage
+from lightrail.spark.lake.files import FileWriter, Folder
+from lightrail.spark.lake.layout import File, Range
+from lightrail.spark.lake.sums import marks, signed
+from lightrail.spark.losses import DataLoss, Loss
+from lightrail.spark.places.journals import first_answer
+from lightrail.spark.places.sources import Gone
+from lightrail.spark.planning import Piece
+from lightrail.spark.rows import Wanted, record_batches
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a task did."""
+
+    files: list[File]
+    ranges: list[Range]
+    losses: list[Loss]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every task of a capture does; sent to executors."""
+
+    wanted: Wanted
+    table: str
+    fail_on_loss: bool
+
+    def run(self, pieces: Iterable[Piece]) -> Written:
+        """Read the pieces, write files below the table. What is written belongs to no commit yet.
+
+        Raises:
+            Damage: a record is damaged, and nothing may be lost.
+            DataLoss: a segment is gone, and nothing may be lost.
+            PlaceError: a place does not answer.
+        """
+        writer = FileWriter(Folder(self.table))
+        written = Written(writer.files, [], [])
+        for piece in pieces:
+            self._piece(piece, writer, written)
+        writer.flush()
+        return written
+
+    def _piece(self, piece: Piece, writer: FileWriter, written: Written) -> None:
+        part = piece.part
+        where = part.incarnation
+        losses: list[Loss] = []
+
+        def lost(damage: Damage) -> None:
+            next_lsn = max(damage.lsn + 1, getattr(damage, "next_lsn", 0))
+            losses.append(Loss(where.disk, where.shard, damage.lsn, next_lsn, damage.what))
+
+        rows = total = 0
+        try:
+            file = first_answer(list(piece.sources), lambda source: source.open())
+            try:
+                for batch in record_batches(part, file, self.wanted, None if self.fail_on_loss else lost):
+                    rows += batch.num_rows
+                    total += int(marks(batch).sum())
+                    writer.add(batch)
+            finally:
+                file.close()
+        except Gone as error:
+            loss = Loss(where.disk, where.shard, part.first_lsn, part.next_lsn, f"{error}")
+            if self.fail_on_loss:
+                raise DataLoss(loss) from error
+            losses.append(loss)
+        records = part.next_lsn - part.first_lsn - _missing(losses, part.first_lsn, part.next_lsn)
+        written.losses.extend(losses)
+        written.ranges.append(
+            Range(where.disk, where.shard, part.first_lsn, part.next_lsn, records, rows, signed(total))
+        )
+
+
+def _missing(losses: list[Loss], first_lsn: int, next_lsn: int) -> int:
+    """How many records of a range are lost; losses may overlap."""
+    missing, upto = 0, first_lsn
+    for loss in sorted(losses, key=lambda each: each.first_lsn):
+        last = min(loss.next_lsn, next_lsn)
+        missing += max(0, last - max(loss.first_lsn, upto))
+        upto = max(upto, last)
+    return missing

@@ -1,0 +1,46 @@
+"""The slug of a queue: its name as a part of a path, in any file system and object store."""
+
+import hashlib
+from typing import Final
+
+PREFIX_BYTES: Final = 80
+"""Of a name whose slug would be longer than SLUG_BYTES_MAX."""
+SLUG_BYTES_MAX: Final = 200
+"""Folder names may have 255 bytes, and `queue_slug=` stands before."""
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
+_CUT: Final = "_-"
+"""What no escape begins with: the digest of a long name comes after it."""
+
+
+def slug_of(queue: str) -> str:
+    """Letters, digits, `-` and `.` as they are, every other byte of the UTF-8 as `_` and two hex digits.
+
+    A name that becomes too long is cut, and ends in `_-` and 32 hex digits of its BLAKE2b. No two names have
+    the same slug.
+    """
+    data = queue.encode()
+    slug = _escaped(data)
+    if len(slug) <= SLUG_BYTES_MAX:
+        return slug
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return f"{_escaped(data[:PREFIX_BYTES])[:PREFIX_BYTES]}{_CUT}{digest}"
+
+
+def queue_of(slug: str) -> str | None:
+    """The queue's name; None where the slug was cut: the column `queue` has it."""
+    if _CUT in slug:
+        return None
+    data = bytearray()
+    at = 0
+    while at < len(slug):
+        if slug[at] == "_":
+            data.append(int(slug[at + 1 : at + 3], 16))
+            at += 3
+        else:
+            data.append(ord(slug[at]))
+            at += 1
+    return data.decode()
+
+
+def _escaped(data: bytes) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"_{byte:02x}" for byte in data)

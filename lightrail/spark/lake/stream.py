@@ -1,0 +1,183 @@
+"""The stream of a capture: each micro-batch plans, has executors read and write, and commits.
+
+Rows never pass through the JVM: a data source of its own, `lightrail-parts`, is a stream of what tasks should
+read, planned as the source `lightrail` plans, with its offsets. See docs/adr/0013-capture-to-delta.md.
+"""
+
+import json
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from lightrail.spark.columns import SCHEMA
+from lightrail.spark.command import Failed
+from lightrail.spark.lake.layout import Range
+from lightrail.spark.lake.ledger import Ledger
+from lightrail.spark.lake.reading import Work, Written
+from lightrail.spark.lake.table import Behind, commit_batch, committed, joined
+from lightrail.spark.losses import Loss
+from lightrail.spark.options import read_options
+from lightrail.spark.planning import Piece
+from lightrail.spark.reading import Task, reading_of
+from lightrail.spark.source import LightRailSource
+from lightrail.spark.stream import StreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_COLUMN: Final = "pieces"
+_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+"""What Spark calls the id of the query in the thread of its micro-batches; it is kept with the checkpoint."""
+
+
+class PartsSource(LightRailSource):
+    """What tasks should read, instead of what they read: one row for each task."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For this module alone."""
+        return "lightrail-parts"
+
+    def schema(self) -> StructType:
+        """The pickled pieces of a task."""
+        return StructType([StructField(_COLUMN, BinaryType())])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """There is none: capture is a stream."""
+        raise NotImplementedError("lightrail-parts is a stream")
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # as Spark names it
+        """Plans what comes."""
+        return PartsReader(read_options(self.options, streaming=True), tuple(SCHEMA.names))
+
+
+class PartsReader(StreamReader):
+    """Plans as the source does, and hands the plan on."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The plan of one task."""
+        if isinstance(partition, Task):
+            yield (pickle.dumps(partition.pieces),)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch that was committed, for those who want to know."""
+
+    number: int
+    records: int
+    rows: int
+    files: int
+    bytes: int
+    losses: list[Loss]
+
+
+@dataclass(slots=True)
+class Capture:
+    """One capture into one table."""
+
+    spark: "SparkSession"
+    table: DeltaTable
+    uri: str
+    options: dict[str, str]
+    """Of the source."""
+    checkpoint: str
+    told: Callable[[Batch], None] = lambda batch: None
+    problem: Exception | None = field(default=None, init=False)
+    """Why the last micro-batch failed: Spark wraps it in words of its own."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the table."""
+        return Ledger(self.table, self.uri)
+
+    def start(self, available_now: bool, every_s: float | None = None) -> "StreamingQuery":
+        """Begins where the checkpoint ends; without one, where the table ends.
+
+        Raises:
+            Failed: the table's log was cleaned before its ledger was brought up to date.
+        """
+        self.ledger.catch_up()
+        positions = self.ledger.positions()
+        starting = json.dumps(positions) if positions else "earliest"
+        self.spark.dataSource.register(PartsSource)
+        frame = (
+            self.spark.readStream.format(PartsSource.name())
+            .options(**self.options)
+            .option("startingOffsets", starting)
+            .load()
+        )
+        writer = frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", self.checkpoint)
+        writer = (
+            writer.trigger(availableNow=True)
+            if available_now
+            else writer.trigger(processingTime=f"{every_s or 0} seconds")
+        )
+        return writer.start()
+
+    def _batch(self, frame: "DataFrame", number: int) -> None:
+        query = self.spark.sparkContext.getLocalProperty(_QUERY_PROPERTY)
+        assert query is not None
+        try:
+            self._done(frame, query, number)
+        except Exception as error:
+            self.problem = error
+            raise
+
+    def _done(self, frame: "DataFrame", query: str, number: int) -> None:
+        self.table.update_incremental()
+        if not committed(self.table, query, number):
+            tasks = [pickle.loads(row[0]) for row in frame.collect()]
+            self._check(tasks)
+            work = Work(self._wanted(), self.uri, self._fail_on_loss())
+            written = self._run(work, tasks)
+            files = [each for one in written for each in one.files]
+            ranges = [each for one in written for each in one.ranges]
+            losses = [each for one in written for each in one.losses]
+            if ranges:
+                commit_batch(self.table, query, number, files, ranges, not self._fail_on_loss())
+                self.told(
+                    Batch(
+                        number,
+                        sum(each.records for each in ranges),
+                        sum(each.rows for each in ranges),
+                        len(files),
+                        sum(each.size for each in files),
+                        losses,
+                    )
+                )
+        # Also when the batch was in already: a crash may have come between the table and its ledger.
+        self.ledger.catch_up()
+
+    def _run(self, work: Work, tasks: list[list[Piece]]) -> list[Written]:
+        if not tasks:
+            return []
+        context = self.spark.sparkContext
+        return context.parallelize(tasks, len(tasks)).map(work.run).collect()
+
+    def _check(self, tasks: Iterable[list[Piece]]) -> None:
+        """Before anything is read: the batch must go on where the table ends."""
+        parts = [piece.part for pieces in tasks for piece in pieces]
+        ranges = [
+            Range(part.incarnation.disk, part.incarnation.shard, part.first_lsn, part.next_lsn, 0, 0, 0)
+            for part in parts
+        ]
+        try:
+            joined(self.table, ranges, not self._fail_on_loss())
+        except Behind as error:
+            raise Failed(
+                f"{error}: the checkpoint {self.checkpoint} is another one's, or older than the table. "
+                "Remove it: capture then goes on where the table ends"
+            ) from error
+
+    def _wanted(self) -> Any:
+        return reading_of(read_options(self.options, streaming=True), tuple(SCHEMA.names)).wanted
+
+    def _fail_on_loss(self) -> bool:
+        return read_options(self.options, streaming=True).fail_on_loss

@@ -1,0 +1,215 @@
+"""The table of rows: opened or made, checked, and added to, a transaction for each batch."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.schema import Field
+from deltalake.transaction import AddAction, RemoveAction
+
+from lightrail.model.limits import SPARK_LAKE_AGAIN
+from lightrail.spark.command import Failed
+from lightrail.spark.lake.files import sync
+from lightrail.spark.lake.layout import (
+    FORMAT,
+    JOURNAL_TRANSACTION,
+    LAKE_SCHEMA,
+    NOTE,
+    PARTITIONS,
+    STATISTICS,
+    File,
+    Range,
+)
+
+_FORMAT_KEY: Final = "lightrail.format"
+_SELECTION_KEY: Final = "lightrail.selection"
+_CONFIGURATION: Final = {
+    _FORMAT_KEY: str(FORMAT),
+    "delta.dataSkippingStatsColumns": ",".join(STATISTICS),
+}
+
+
+def open_table(uri: str) -> DeltaTable:
+    """A table that is there.
+
+    Raises:
+        Failed: there is none, or not one of ours.
+    """
+    try:
+        table = DeltaTable(uri)
+    except TableNotFoundError:
+        raise Failed(
+            f"expected a Delta table at {uri}, found none: `lightrail-spark capture` makes one"
+        ) from None
+    given = table.metadata().configuration.get(_FORMAT_KEY)
+    if given is None:
+        raise Failed(f"the table at {uri} was not made by `lightrail-spark capture`: name another place")
+    if int(given) > FORMAT:
+        raise Failed(
+            f"the table at {uri} has format {given}, this version knows up to {FORMAT}: use a newer version"
+        )
+    return table
+
+
+def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
+    """The table that a capture writes to; made, or given the columns that came with a newer version.
+
+    Args:
+        selection: which rows of the journals the table has; the same for as long as it lives, as what is
+            covered is said of these.
+
+    Raises:
+        Failed: the table is another one, has other rows, or columns that this version does not know.
+    """
+    text = json.dumps(selection, sort_keys=True)
+    if not DeltaTable.is_deltatable(uri):
+        if "://" not in uri:
+            os.makedirs(uri, exist_ok=True)
+        # Another capture may make it at the same time; then that one's is taken.
+        DeltaTable.create(
+            uri,
+            schema=LAKE_SCHEMA,
+            mode="ignore",
+            partition_by=list(PARTITIONS),
+            configuration={**_CONFIGURATION, _SELECTION_KEY: text},
+            raise_if_key_not_exists=False,
+        )
+    table = open_table(uri)
+    had = table.metadata().configuration.get(_SELECTION_KEY, text)
+    if had != text:
+        raise Failed(
+            f"the table at {uri} has the rows of {had}, and {text} was asked for: what it covers would be "
+            "true of neither. Give the same --queues and --queue-pattern, or another table"
+        )
+    _extend(table, uri)
+    return table
+
+
+def _extend(table: DeltaTable, uri: str) -> None:
+    """Columns of this version that the table lacks are added; they are null in what was written before."""
+    there = pa.schema(table.schema().to_arrow())
+    ours = {field.name: field for field in LAKE_SCHEMA}
+    unknown = [name for name in there.names if name not in ours]
+    if unknown:
+        raise Failed(
+            f"the table at {uri} has the columns {', '.join(unknown)}, which this version does not know: "
+            "capture with the version that made them"
+        )
+    for field in there:
+        if field.type != ours[field.name].type:
+            raise Failed(
+                f"the column {field.name} of the table at {uri} is {field.type}, expected "
+                f"{ours[field.name].type}: capture to another table"
+            )
+    missing = [field for field in LAKE_SCHEMA if field.name not in there.names]
+    if missing:
+        table.alter.add_columns([Field.from_arrow(field) for field in missing])
+        table.update_incremental()
+
+
+def committed(table: DeltaTable, query: str, batch: int) -> bool:
+    """Whether a batch of a query is in the table."""
+    last = table.transaction_version(query)
+    return last is not None and last >= batch
+
+
+def position(table: DeltaTable, journal: str) -> int | None:
+    """The first record of a journal that the table does not cover; None where it covers nothing of it."""
+    found: int | None = table.transaction_version(JOURNAL_TRANSACTION + journal)
+    return found
+
+
+class Behind(Exception):
+    """Records of a batch are covered by the table already, or do not follow on what it covers."""
+
+
+def joined(table: DeltaTable, ranges: Sequence[Range], holes: bool) -> dict[str, int]:
+    """Where each journal of a batch ends.
+
+    Args:
+        holes: records may be missing between what the table covers and what comes, as the loss was said.
+
+    Raises:
+        Behind: the batch does not go on where the table ends.
+    """
+    ends: dict[str, int] = {}
+    for each in sorted(ranges, key=lambda found: (found.journal, found.first_lsn)):
+        before = ends.get(each.journal, position(table, each.journal))
+        if before is not None and (each.first_lsn < before or (each.first_lsn > before and not holes)):
+            raise Behind(
+                f"the table covers journal {each.journal} up to before record {before}, and the batch brings "
+                f"records {each.first_lsn} to before {each.next_lsn}"
+            )
+        ends[each.journal] = each.next_lsn
+    return ends
+
+
+def commit_batch(
+    table: DeltaTable, query: str, batch: int, files: Sequence[File], ranges: Sequence[Range], holes: bool
+) -> bool:
+    """One transaction: the files, that this batch is in, and how far journals are covered.
+
+    Returns:
+        False where the batch is in already.
+
+    Raises:
+        Behind: the batch does not go on where the table ends.
+        Failed: others committed again and again before us.
+    """
+    note = {
+        "format": FORMAT,
+        "query": query,
+        "batch": batch,
+        "covered": [each.plain() for each in ranges],
+    }
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(each.path, each.size, each.partition, each.modified_ms, True, each.stats) for each in files
+    ]
+    for _ in range(SPARK_LAKE_AGAIN):
+        table.update_incremental()
+        if committed(table, query, batch):
+            return False
+        ends = joined(table, ranges, holes)
+        transactions = [Transaction(query, batch)]
+        transactions += [Transaction(JOURNAL_TRANSACTION + disk, end) for disk, end in ends.items()]
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                list(PARTITIONS),
+                commit_properties=CommitProperties(
+                    custom_metadata={NOTE: json.dumps(note)}, app_transactions=transactions
+                ),
+            )
+        except CommitFailedError:
+            # Somebody else's commit of the same batch or journal: looked at again, and told apart above.
+            continue
+        table.update_incremental()
+        synced(table)
+        return True
+    raise Failed(
+        f"{SPARK_LAKE_AGAIN} times another commit came first: is there a second capture to the same table?"
+    )
+
+
+def synced(table: DeltaTable) -> None:
+    """The last commit is on disk where the table is in a local folder: Spark forgets the batch after this."""
+    uri = table.table_uri
+    if uri.startswith("file://") or "://" not in uri:
+        folder = os.path.join(local_path(uri), "_delta_log")
+        for name in (f"{table.version():020d}.json", ""):
+            path = os.path.join(folder, name)
+            if os.path.exists(path):
+                sync(path)
+
+
+def local_path(uri: str) -> str:
+    """The path of a local table's URI."""
+    from urllib.parse import unquote, urlsplit
+
+    return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri

@@ -5,6 +5,7 @@ order and each commit once; so it is never ahead, a crash between the two leaves
 capture brings it up to date. It outlives the log of the table, which Delta cleans after 30 days.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -111,6 +112,15 @@ class Ledger:
         return pa.concat_tables(parts).sort_by(
             [("version", "ascending"), ("journal", "ascending"), ("first_lsn", "ascending")]
         )
+
+    def tidy(self, hours: int) -> None:
+        """Puts its many small files together; those of before go after so many hours."""
+        own = self._own()
+        if own is not None:
+            # Where the ledger is written at this moment, the next time will do.
+            with contextlib.suppress(CommitFailedError):
+                own.optimize.compact()
+            own.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
     def positions(self) -> dict[str, int]:
         """Of each journal the first record that is not covered."""

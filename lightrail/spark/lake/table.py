@@ -213,3 +213,19 @@ def local_path(uri: str) -> str:
     from urllib.parse import unquote, urlsplit
 
     return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def active_files(table: DeltaTable) -> list[dict[str, Any]]:
+    """The files of the table: path, size_bytes, num_records, min_lsn, max_lsn, queue_slug, date, hour."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = {
+        "path": "path",
+        "size_bytes": "size_bytes",
+        "num_records": "num_records",
+        "min.lsn": "min_lsn",
+        "max.lsn": "max_lsn",
+        **{f"partition.{name}": name for name in PARTITIONS},
+    }
+    there = [name for name in names if name in actions.column_names]
+    rows = actions.select(there).rename_columns([names[name] for name in there]).to_pylist()
+    return [dict.fromkeys(names.values()) | row for row in rows]

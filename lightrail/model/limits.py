@@ -470,3 +470,12 @@ SPARK_SINK_TARGETS: Final = 10_000
 """Targets that a task gathers messages for before all of them leave."""
 SPARK_SINK_ID_BYTES: Final = 200
 """Longest name of a write; the name of a producer is made of it and the partition."""
+
+SPARK_REPORT_TOP_MAX: Final = 50
+"""Queues and shards that a report names; all others are summed."""
+SPARK_REPORT_STEPS_MAX: Final = 120
+"""Points in time of a chart."""
+SPARK_REPORT_REASONS_MAX: Final = 12
+"""Reasons of dead letters that a report names."""
+SPARK_REPORT_TEXT_MAX: Final = 120
+"""Letters of a name or reason in a report; of a longer one the end is shown."""

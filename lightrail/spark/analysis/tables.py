@@ -5,7 +5,8 @@ Percentiles are exact, by nearest rank, from counts of whole milliseconds: the s
 and what does not fit into memory goes to Spark's disks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -53,10 +54,11 @@ ORDER: Final = {
 def tables(rows: "DataFrame") -> Tables:
     """All tables of a history, which should be persisted: it is read once for each part of them.
 
-    `minutes` is kept on Spark's disks, where `queues` reads it; the caller gives it back with unpersist().
+    They are kept on Spark's disks, where `queues` reads `minutes`, until the caller says unpersist().
     """
     of_minutes = minutes(rows).persist(StorageLevel.DISK_ONLY)
-    return Tables(of_minutes, dead_letters(rows), shards(rows), queues(rows, of_minutes))
+    others = (dead_letters(rows), shards(rows), queues(rows, of_minutes))
+    return Tables(of_minutes, *(each.persist(StorageLevel.DISK_ONLY) for each in others))
 
 
 def minutes(rows: "DataFrame") -> "DataFrame":
@@ -142,12 +144,21 @@ def queues(rows: "DataFrame", minutes: "DataFrame") -> "DataFrame":
     )
 
 
-def percentiles(rows: "DataFrame", at: Sequence[str]) -> "DataFrame":
+def percentiles(
+    rows: "DataFrame", at: Sequence[str], more: Mapping[str, "Column"] = MappingProxyType({})
+) -> "DataFrame":
     """Times in queue of the messages that ended, by `at`: how many are known, p50 and p99 by nearest rank.
 
     The p-th percentile is the smallest time for which p % of all times are not larger.
+
+    Args:
+        rows: a history.
+        at: names of columns.
+        more: by name, columns of `at` that are computed from those of the history.
     """
-    counts = rows.where(F.col("waited_ms").isNotNull()).groupBy(*at, "waited_ms").agg(F.count("*").alias("n"))
+    keys = [more.get(each, F.col(each)).alias(each) for each in at]
+    known = rows.where(F.col("waited_ms").isNotNull())
+    counts = known.groupBy(*keys, "waited_ms").agg(F.count("*").alias("n"))
     group = Window.partitionBy(*at)
     rising = group.orderBy("waited_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = counts.select(

@@ -30,6 +30,8 @@ env:
     value: {{ .root.Values.users.operator | quote }}
   - name: LIGHTRAIL_PASSWORD_FILE
     value: /etc/lightrail/operator/password
+  - name: SPARK_LOCAL_DIRS
+    value: /scratch
   - name: PYSPARK_SUBMIT_ARGS
     value: {{ printf "--driver-memory %s pyspark-shell" .values.memory | quote }}
   {{- with .values.extraEnv }}
@@ -39,6 +41,8 @@ volumeMounts:
   {{- include "lightrail.operatorMounts" .root | nindent 2 }}
   - name: lake
     mountPath: /lake
+  - name: scratch
+    mountPath: /scratch
 {{- end -}}
 
 {{/* What operates the gateway, and the lake. A volume of its own for each run where the table is elsewhere. */}}
@@ -50,6 +54,8 @@ volumeMounts:
 {{- else }}
   emptyDir: {}
 {{- end }}
+- name: scratch
+  emptyDir: {sizeLimit: {{ .Values.analytics.scratchSize }}}
 {{ include "lightrail.operatorVolumes" . }}
 {{- end -}}
 

@@ -73,7 +73,9 @@ class SinkOptions:
             raise SinkError(str(error)) from None
         id = given.get("id", "")
         if not (id.isascii() and id.isprintable()) or len(id) > limits.SPARK_SINK_ID_BYTES:
-            raise SinkError(f"id is {id[:80]!a}; expected up to {limits.SPARK_SINK_ID_BYTES} characters of ASCII")
+            raise SinkError(
+                f"id is {id[:80]!a}; expected up to {limits.SPARK_SINK_ID_BYTES} characters of ASCII"
+            )
         return cls(
             access,
             given.get("target", "").strip("/"),

@@ -211,6 +211,7 @@ JOURNAL_STREAM_WAIT_MS: Final = 10_000
 """How long others wait for their turn."""
 JOURNAL_WRITE_MS: Final = 60_000
 """A client that takes nothing of a journal for so long is cut off, since it holds pieces in memory."""
+"""A client that has not taken a piece of a journal after so long is cut off, since it holds memory."""
 SEGMENTS_SHOWN_MAX: Final = 2_000
 """Segments of journals in one answer of a shard."""
 

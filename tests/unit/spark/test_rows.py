@@ -70,7 +70,7 @@ def some(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 @given(seed=st.integers(0, 2**32), segment_bytes=st.sampled_from((3_000, 20_000, 1 << 20)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: int) -> None:
     for segment in journal_of(some_records(seed, 120), segment_bytes):
         assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
@@ -78,10 +78,10 @@ def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: in
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 50), size=st.integers(1, 900))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_rows_are_the_same_in_batches_of_any_size(seed: int, rows: int, size: int) -> None:
     wanted = Wanted(columns=PLAIN, captured_only=False, batch_rows=rows, batch_bytes=size)
-    (segment,) = journal_of(some_records(seed, 60))
+    (segment,) = journal_of(some_records(seed, 30))
     assert rows_of(segment, wanted) == plain_rows(segment, captured_only=False)
 
 
@@ -332,14 +332,12 @@ def test_damage_is_named_with_its_place() -> None:
     with pytest.raises(Damage) as caught:
         rows_of(broken, CAPTURED)
     damage = caught.value
-    assert (damage.journal, damage.segment, damage.offset, damage.lsn) == (
-        *("5eed", segment.index.segment),
-        *(third.offset, third.lsn),
-    )
+    assert (damage.journal, damage.segment, damage.offset) == ("5eed", segment.index.segment, third.offset)
+    assert (damage.lsn, damage.next_lsn) == (third.lsn, third.lsn + 1)
     assert "wrong checksum" in str(damage)
     assert "failOnDataLoss" in str(damage)
     again = pickle.loads(pickle.dumps(damage))
-    assert str(again) == str(damage)
+    assert (str(again), again.next_lsn) == (str(damage), damage.next_lsn)
 
 
 def test_reading_goes_on_with_the_next_whole_record() -> None:

@@ -10,6 +10,8 @@ from tests.support.batches import texts
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
+pytestmark = pytest.mark.timeout(600)  # Most of it waits for Spark, which is slow where others work as well.
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:

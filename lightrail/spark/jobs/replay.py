@@ -3,9 +3,9 @@
 import argparse
 import re
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.spark.analysis.events import add_events, check_events
 from lightrail.spark.command import (
     DONE,
     Failed,
@@ -13,7 +13,6 @@ from lightrail.spark.command import (
     Unreachable,
     Usage,
     add_command,
-    add_source,
     add_spark,
     session,
     source_options,
@@ -50,17 +49,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "says more.",
         _EXAMPLES,
     )
+    add_events(parser)
     parser.add_argument(
-        "table",
-        metavar="TABLE",
-        nargs="?",
-        help="of `lightrail-spark capture`; instead of --from and --gateway",
-    )
-    add_source(parser)
-    group = parser.add_argument_group("which messages")
-    group.add_argument("--since", metavar="TIME", type=_time, help="enqueued not before then")
-    group.add_argument("--until", metavar="TIME", type=_time, help="enqueued before then; UTC without a zone")
-    group.add_argument(
         "--where", metavar="SQL", help="a condition of Spark's SQL on the columns of the data source"
     )
     group = parser.add_argument_group("where to, and how")
@@ -70,9 +60,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--to-gateway",
         metavar="URL",
-        help="of the broker (default --gateway, or LIGHTRAIL_URL); --user and its files are for both",
+        help="of the broker (default --gateway, or LIGHTRAIL_URL); --user, its files and --ca are for both",
     )
-    group.add_argument("--ca-file", metavar="FILE", help="certificates to check the gateway's against, PEM")
     group.add_argument(
         "--rate", metavar="N", type=float, default=RATE, help=f"messages per second (default {RATE:g})"
     )
@@ -132,10 +121,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _sink_options(args: argparse.Namespace) -> dict[str, str]:
     """Options of the sink, checked before Spark starts. Raises Usage."""
-    if bool(args.table) + bool(args.archive) + bool(args.gateway) != 1:
-        raise Usage("expected one of TABLE, --from and --gateway: what is read")
-    if args.since and args.until and args.since >= args.until:
-        raise Usage("--since is not before --until: nothing would be sent")
+    check_events(args)
     if not 0 < args.rate <= RATE_MAX:
         raise Usage(f"--rate {args.rate:g}: expected messages per second, above 0 and up to {RATE_MAX:g}")
     if args.dry_run:
@@ -149,7 +135,7 @@ def _sink_options(args: argparse.Namespace) -> dict[str, str]:
         "user": args.user,
         "passwordFile": args.password_file,
         "tokenFile": args.token_file,
-        "caFile": args.ca_file,
+        "caFile": args.ca,
         "target": args.to,
     }
     options = {name: value for name, value in given.items() if value}
@@ -184,8 +170,6 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
     if args.table:
         return {"version": open_table(args.table).version()}
     options = source_options(args)
-    if args.gateway and args.ca_file:
-        options["caFile"] = args.ca_file
     if args.since:
         options["startingTimestamp"] = args.since.isoformat()
     try:
@@ -229,13 +213,3 @@ def _named(error: Exception) -> Exception:
             kind = Unreachable if said[1] == "PlaceError" else Failed
             return kind(said[2].strip())
     return Failed(lines[0][:2000] if lines else type(error).__name__)
-
-
-def _time(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!a} is no time; expected such as 2026-11-21 or 2026-11-21T08:30Z"
-        ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -8,32 +8,21 @@ twice. The pin is a small file, which must outlive the driver.
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from lightrail.amqp.sections import with_annotations
-from lightrail.amqp.types import DecodeError, Symbol, Timestamp, ULong
 from lightrail.spark.command import Failed, Usage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT: Final = 1
-REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
-"""When the run began; a timestamp. These three are message annotations."""
-FROM_QUEUE: Final = Symbol("x-opt-lightrail-replayed-queue")
-"""The queue that the message was in."""
-FROM_SEQUENCE: Final = Symbol("x-opt-lightrail-replayed-sequence")
-"""Its sequence there; a ulong."""
 ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
 """Sequences of a queue rise through all its moves. One that was deleted and made again begins anew."""
 COLUMNS: Final = (*ORDER, "event", "event_time", "message")
 """What is read where no condition asks for more."""
-SENT: Final = "message binary, queue string"
 
 
 @dataclass
@@ -214,41 +203,7 @@ def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) 
         options: of the sink: gateway, who asks, and target unless messages go back where they were.
     """
     dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
-    marked = dealt.mapInArrow(marker(run.began_ms), SENT)
-    writer = marked.write.format("lightrail").options(**options)
+    writer = dealt.write.format("lightrail").options(**options)
     writer.option("id", run.producer).option("batchMessages", run.batch_messages).option(
         "messagesPerSecond", rate / run.tasks
-    ).mode("append").save()
-
-
-def marker(began_ms: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What marks messages, for mapInArrow: batches with `message` and ORDER to batches of SENT."""
-
-    def mark(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            queues = batch.column("queue").to_pylist()
-            sequences = batch.column("sequence").to_pylist()
-            messages = batch.column("message").to_pylist()
-            marked = [
-                marked_message(message, queue, sequence, began_ms)
-                for message, queue, sequence in zip(messages, queues, sequences, strict=True)
-            ]
-            yield pa.record_batch(
-                {"message": pa.array(marked, pa.binary()), "queue": pa.array(queues, pa.string())}
-            )
-
-    return mark
-
-
-def marked_message(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
-    """The message, with the annotations that say where it comes from. Raises ValueError."""
-    try:
-        return with_annotations(
-            message,
-            {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)},
-        )
-    except DecodeError as error:
-        raise ValueError(
-            f"ReplayError: message {sequence} of {queue} is no AMQP message of format 0 ({error}): leave it "
-            f"out with --where \"not (queue = '{queue}' and sequence = {sequence})\""
-        ) from None
+    ).option("replayedAt", run.began_ms).mode("append").save()

@@ -24,9 +24,10 @@ ROWS = 3_000
 PAD = "." * 200
 
 DRIVER = """
-import os, sys, time, urllib.request
+import collections, os, sys, time, urllib.request
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 gateway, folder, rows = sys.argv[1], sys.argv[2], int(sys.argv[3])
 # Four attempts for a task; small batches, so that the writer gets rows while more are made.
@@ -36,6 +37,7 @@ spark = (
     .config("spark.driver.memory", "512m")
     .config("spark.log.level", "OFF")
     .config("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    .config("spark.sql.execution.pythonUDF.arrow.enabled", "false")
     .getOrCreate()
 )
 
@@ -49,31 +51,40 @@ def until_some_are_stored(queue):
         assert time.monotonic() < end, "nothing was stored"
         time.sleep(0.05)
 
-def fails_once(batches):
-    for index, batch in enumerate(batches):
-        if index == 40 and TaskContext.get().attemptNumber() == 0:
-            until_some_are_stored("retried")
-            raise RuntimeError("this attempt dies in the middle")
-        yield batch
+passed = collections.Counter()
 
-def hangs(batches):
-    for index, batch in enumerate(batches):
-        if index == 60:
-            until_some_are_stored("killed")
-            open(os.path.join(folder, "ready"), "w").close()
-            time.sleep(600)
-        yield batch
+def at_row(number):
+    # Whether this attempt of this task has come so far.
+    attempt = TaskContext.get().taskAttemptId()
+    passed[attempt] += 1
+    return passed[attempt] == number
+
+@udf("string")
+def fails_once(text):
+    if TaskContext.get().attemptNumber() == 0 and at_row(1_000):
+        until_some_are_stored("retried")
+        raise RuntimeError("this attempt dies in the middle")
+    return text
+
+@udf("string")
+def hangs(text):
+    if at_row(1_500):
+        until_some_are_stored("killed")
+        open(os.path.join(folder, "ready"), "w").close()
+        time.sleep(600)
+    return text
+
+def to(writer, target):
+    return writer.format("lightrail").option("gateway", f"http://{gateway}").option("target", target).option(
+        "batchMessages", 50
+    )
 
 table = spark.range(0, rows, 1, 2).selectExpr(f"concat(cast(id as string), '{'.' * 200}') as body")
-table.mapInArrow(fails_once, table.schema).write.format("lightrail").option("gateway", f"http://{gateway}").option(
-    "target", "retried"
-).option("batchMessages", 50).mode("append").save()
+to(table.select(fails_once("body").alias("body")).write, "retried").mode("append").save()
 lines = spark.readStream.schema("body string").text(os.path.join(folder, "source"))
-lines.mapInArrow(hangs, lines.schema).writeStream.format("lightrail").option("gateway", f"http://{gateway}").option(
-    "target", "killed"
-).option("batchMessages", 50).option("checkpointLocation", os.path.join(folder, "checkpoint")).trigger(
-    availableNow=True
-).start().awaitTermination()
+writer = to(lines.select(hangs("body").alias("body")).writeStream, "killed")
+writer = writer.option("checkpointLocation", os.path.join(folder, "checkpoint")).trigger(availableNow=True)
+writer.start().awaitTermination()
 """
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RATE: Final = 1_000.0
 RATE_MAX: Final = 1_000_000.0
-_SAID: Final = re.compile(r"(SinkError|ReplayError|PlaceError|DataLoss|Damage): (.*)")
+_SAID: Final = re.compile(r"(SinkError|PlaceError|DataLoss|Damage): (.*)")
 _EXAMPLES: Final = """
   lightrail-spark replay --from /var/lib/lightrail/archive --queues myapp/orders --dry-run \\
       --since 2026-11-21T08:00Z --until 2026-11-21T09:00Z

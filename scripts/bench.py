@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import (
     before,
+    captures,
     clusters,
     gateways,
     holdings,
@@ -30,6 +31,7 @@ ROWS: tuple[Row, ...] = (
     *names.ROWS,
     *policies.ROWS,
     *clusters.ROWS,
+    *captures.ROWS,
 )
 
 

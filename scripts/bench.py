@@ -13,6 +13,7 @@ from tests.benchmarks import (
     clusters,
     gateways,
     holdings,
+    lakes,
     machine,
     names,
     policies,
@@ -30,8 +31,9 @@ ROWS: tuple[Row, ...] = (
     *gateways.ROWS,
     *names.ROWS,
     *policies.ROWS,
-    *clusters.ROWS,
     *captures.ROWS,
+    *clusters.ROWS,
+    *lakes.ROWS,
 )
 
 

@@ -27,6 +27,26 @@ A field changes with `PUT /NAME/!policy` (or `lightrail-admin names set`). It ho
 too, and for every attach and HTTP request that begins after the answer; in a cluster that is so at the process
 that answered, and a millisecond or so later at the others.
 """
+TAIL = """
+## Capture
+
+With `capture` all that happens to the messages of a queue, and of its `/$dlq`, is written down in the journal of its
+shard: that they came, to whom they were given, and every outcome, for transient messages as well as for durable ones.
+The journal's segments are kept in the archive, which [the journal's format](../formats/journal.md) describes. It
+begins with the policy, not with the messages that were there before, and goes with the queue to another shard.
+
+What does not change: transient messages are gone after a restart of the shard, and their senders are answered at once, as
+long as the disk keeps up. Other than usual, a transient message is refused when the disk is full: nothing comes to a
+captured queue that is not written down. Who browses, peeks or looks at figures leaves no trace.
+
+- **Stores other than the journal** (`--store memory` or `sqlite`) keep nothing that could be read. The policy is
+  taken, since it does not say where the queue is or will be; a shard with such a store logs a warning for each queue, and
+  `GET /NAME/!figures` says `"captured": false`.
+- **A router holds no messages** and can't be captured. To have every message that goes into it, subscribe a captured queue
+  without a filter. With `{"role": "queue", "capture": true, "max_length": 1, "overflow": "discard_existing"}` all
+  are in the archive and at most one waits in the queue. Such a queue counts as a subscriber: with `distribution` `one` it would
+  get some of the messages only, and nothing is unroutable any more.
+"""
 TABLE = "\n| field | values | default | |\n|---|---|---|---|\n"
 SECTIONS = (
     ("Every role", frozenset(Role)),
@@ -51,7 +71,7 @@ def page() -> str:
     for title, roles in SECTIONS:
         rows = [row(field) for field in FIELDS if field.roles == roles]
         text += f"\n## {title}\n{TABLE}{''.join(rows)}"
-    return text
+    return text + TAIL
 
 
 if __name__ == "__main__":

@@ -19,11 +19,13 @@ from lightrail.gateway import (
     batches,
     connections,
     definitions,
+    journals,
     messages,
     moves,
     names,
     openapi,
     permissions,
+    readers,
     shard_sets,
     status,
     subscriptions,
@@ -95,6 +97,11 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!plan", 0): {"GET": moves.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
     ("!verify", 0): {"GET": moves.verify},
+    ("!journals", 0): {"GET": journals.list_all},
+    ("!journals", 2): {"GET": journals.read},
+    ("!journals", 3): {"GET": journals.index},
+    ("!readers", 0): {"GET": readers.list_all},
+    ("!readers", 1): {"GET": readers.show, "PUT": readers.put, "DELETE": readers.remove},
     ("!definitions", 0): {"GET": definitions.export, "POST": definitions.take_in},
 }
 """What is served for the installation as a whole."""
@@ -149,6 +156,7 @@ class Gateway:
         self.sender = Sender(shards, self.directory, loop)
         self.batches = batches.BatchSender(shards, self.directory, self.sender, loop)
         self.receivers = Receivers(shards, loop)
+        self.journals = journals.Journals(shards, self.map)
         self.couriers = Couriers(self.service, shards, self.sender, destinations)
         health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)

@@ -81,6 +81,13 @@ SEQUENCE_IN_PATH: Final = _in_path("sequence", "sequence of the message in its q
 LOCK: Final = _in_path("lock", "the LockToken that came with the message")
 CONNECTION: Final = _in_path("connection", "id of a connection: frontend-N.BOOT.NUMBER")
 SHARD: Final = _in_path("shard", "number of a shard", WHOLE)
+JOURNAL: Final = _in_path(
+    "journal", "id of a journal, as /!journals lists it", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}
+)
+SEGMENT: Final = _in_path(
+    "segment", "number of a segment", {"type": "integer", "minimum": 0, "maximum": 10**12 - 1}
+)
+READER: Final = _in_path("reader", "name of a reader; its slashes are percent-encoded")
 ID: Final = _in_path("id", "of the subscription or transfer")
 USER: Final = _in_path("user", "name of a user")
 IF_MATCH: Final = _header("If-Match", "the ETag that was read; 412 when it is another one by now")
@@ -464,6 +471,62 @@ PATHS: Final[Mapping[str, Mapping[str, Operation]]] = {
             {200: ("what was found", _content(ANY))},
         ),
     },
+    "/!journals": {
+        "get": Operation(
+            "listJournals",
+            "journals of all shards and their segments, as far as they are committed",
+            {200: ("them", _content(_list("journals", _ref("Journal"))))},
+            (
+                _query("journal", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "only this one"),
+                _query("from", SEQUENCE, "only segments that go beyond this lsn"),
+            ),
+        ),
+    },
+    "/!journals/{journal}/{segment}": {
+        "get": Operation(
+            "readJournal",
+            "bytes of a segment as they are on disk (docs/formats/journal.md)",
+            {
+                200: ("them", {"application/octet-stream": {"schema": {}}}),
+                304: ("as you know them", None),
+            },
+            (
+                _query("from", SEQUENCE, "offset of the first byte; 0 by default"),
+                _query(
+                    "to",
+                    SEQUENCE,
+                    "offset behind the last byte, by default the end of what is committed; 416 beyond it",
+                ),
+            ),
+        ),
+    },
+    "/!journals/{journal}/{segment}/index": {
+        "get": Operation(
+            "readIndex",
+            "where the records of a segment are, roughly (docs/formats/archive.md)",
+            {200: ("it", _content(_ref("SegmentIndex"))), 304: ("as you know it", None)},
+        ),
+    },
+    "/!readers": {
+        "get": Operation(
+            "listReaders",
+            "readers of journals, and how far each is behind",
+            {200: ("them", _content(_list("readers", _ref("Reader"))))},
+        ),
+    },
+    "/!readers/{reader}": {
+        "get": Operation(
+            "readReader", "one of them, with how far it is", {200: ("it", _content(_ref("Reader")))}
+        ),
+        "put": Operation(
+            "changeReader",
+            "make a reader, move its positions forward, change its bounds; what is not said stays",
+            {200: ("it", _content(_ref("Reader"))), 201: ("a new one", _content(_ref("Reader")))},
+            (_query("reset", FLAG, "true: positions may go back"), IF_MATCH),
+            _content(_ref("ReaderChange")),
+        ),
+        "delete": Operation("removeReader", "nothing is held back for it any more", {204: ("gone", None)}),
+    },
     "/!openapi.json": {"get": Operation("openapi", "this description", {200: ("it", _content(ANY))})},
     "/healthz": {
         "get": Operation("alive", "the gateway lives", {200: ("alive", _content(TEXT, "text/plain"))})
@@ -487,6 +550,9 @@ IN_PATH: Final = {
     "user": USER,
     "connection": CONNECTION,
     "shard": SHARD,
+    "journal": JOURNAL,
+    "segment": SEGMENT,
+    "reader": READER,
 }
 
 
@@ -580,6 +646,7 @@ def _schemas() -> Object:
         {"user": TEXT, "prefix": TEXT, "rights": {"type": "array", "items": TEXT}}, "user", "rights"
     )
     return {
+        **_schemas_of_journals(),
         "Policy": {"oneOf": [_ref(_schema_name(role)) for role in Role]},
         **{_schema_name(role): _policy(role) for role in (*roles, Role.NONE)},
         "Name": _of(
@@ -735,6 +802,83 @@ def _schemas() -> Object:
             "status",
             "detail",
         ),
+    }
+
+
+def _schemas_of_journals() -> Object:
+    segment: Object = {
+        "segment": WHOLE,
+        "first_lsn": WHOLE,
+        "next_lsn": WHOLE,
+        "end": WHOLE,
+        "messages": WHOLE,
+        "last_ms": WHOLE,
+        "sealed": FLAG,
+    }
+    journal: Object = {"journal": TEXT, "shard": WHOLE, "cluster": TEXT, "away": FLAG}
+    position: Object = {"type": ["integer", "null"], "minimum": 0, "maximum": (1 << 63) - 1}
+    behind: Object = {"lsns": WHOLE, "messages": WHOLE, "bytes": WHOLE}
+    bounds: Object = {
+        "hold_hours": {"type": ["number", "null"], "minimum": 0, "maximum": limits.READER_HOLD_HOURS_MAX},
+        "hold_bytes": {"type": ["integer", "null"], "minimum": 0, "maximum": limits.READER_HOLD_BYTES_MAX},
+    }
+    row: Object = {
+        "journal": TEXT,
+        "shard": WHOLE,
+        "position": position,
+        "away": FLAG,
+        **behind,
+        "missed": WHOLE,
+        "oldest_ms": {"type": ["integer", "null"]},
+    }
+    return {
+        "Journal": _of(
+            journal | {"segments": {"type": "array", "items": _of(segment, *segment)}},
+            "journal",
+            "shard",
+            "cluster",
+            "segments",
+        ),
+        "SegmentIndex": _of(
+            {
+                "format": {"const": 1},
+                **segment,
+                "blocks": {"type": "array", "items": {"type": "array", "items": WHOLE}},
+                "queues": {"type": "array", "items": WHOLE},
+            },
+            "format",
+            *segment,
+            "blocks",
+        ),
+        "Reader": _of(
+            {
+                "name": TEXT,
+                "positions": {"type": "object", "additionalProperties": WHOLE},
+                "hold_hours": {"type": "number"},
+                "hold_bytes": WHOLE,
+                "moved_ms": {"type": ["integer", "null"]},
+                "behind": _of(behind, *behind),
+                "journals": {"type": "array", "items": _of(row, "journal", "shard", "position")},
+                "gone": {"type": "array", "items": TEXT},
+            },
+            "name",
+            "positions",
+            "hold_hours",
+            "hold_bytes",
+        ),
+        "ReaderChange": {
+            "type": "object",
+            "properties": {
+                "positions": {
+                    "type": "object",
+                    "additionalProperties": position,
+                    "propertyNames": {"pattern": "^[0-9a-f]{1,64}$"},
+                    "maxProperties": limits.READER_POSITIONS_MAX,
+                },
+                **bounds,
+            },
+            "additionalProperties": False,
+        },
     }
 
 

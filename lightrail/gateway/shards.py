@@ -8,6 +8,7 @@ from typing import Any
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.fleet import Fleet
+from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
@@ -52,6 +53,8 @@ class Shards:
             key=key,
         )
         self.peers: dict[int, ShardPeer] = self.fleet.peers
+        self.bulk = BulkPeers(loop, name=name, boot=boot, address=self._address, now_ms=self.now_ms, key=key)
+        """For answers of megabytes."""
         self._loop = loop
         self._turns: dict[str, _Turn] = {}
         """Names that are being looked up."""
@@ -70,6 +73,10 @@ class Shards:
     def not_ready(self) -> str | None:
         """Why messages can't be sent and received now, or None: see Fleet."""
         return self.fleet.not_ready()
+
+    def _address(self, shard: int) -> str | None:
+        peer = self.peers.get(shard)
+        return None if peer is None else peer.address
 
     def next_link(self) -> int:
         """A number for a link, unique over the life of this process."""
@@ -121,6 +128,7 @@ class Shards:
 
     def close(self) -> None:
         """Says goodbye to all of them."""
+        self.bulk.close()
         self.fleet.close()
         self.fleet.end()
 

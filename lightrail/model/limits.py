@@ -191,10 +191,28 @@ READER_HOLD_HOURS_MAX: Final = 87_600.0
 READER_HOLD_BYTES: Final = 100 * 1000**3
 """How much a reader holds back at each shard, where it does not say."""
 READER_HOLD_BYTES_MAX: Final = 1 << 60
-JOURNAL_READ_BYTES: Final = 1024 * 1024
+JOURNAL_READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal in one answer of a shard."""
 JOURNAL_READS_MAX: Final = 16
 """Such answers of one shard that wait for its disk; who asks for more is told to ask again."""
+JOURNAL_READS_AHEAD: Final = 8
+"""The same of one gateway at one shard: others wait for their turn in the gateway."""
+BULK_GREETING_MS: Final = 5_000
+"""How long who asks for much waits until the shard has greeted the way that large answers take."""
+BULK_IDLE_MS: Final = 60_000
+"""How long such a way is kept that nobody uses."""
+JOURNAL_AGAIN_MS: Final = 100
+"""Before a gateway asks a shard again whose JOURNAL_READS_MAX others have used up."""
+JOURNAL_AGAIN_MAX: Final = 20
+"""How often it does so for one piece."""
+JOURNAL_STREAMS_MAX: Final = 16
+"""Journals that one gateway sends to clients at a time; each has two pieces in its memory."""
+JOURNAL_STREAM_WAIT_MS: Final = 10_000
+"""How long others wait for their turn."""
+JOURNAL_WRITE_MS: Final = 60_000
+"""A client that takes nothing of a journal for so long is cut off, since it holds pieces in memory."""
+SEGMENTS_SHOWN_MAX: Final = 2_000
+"""Segments of journals in one answer of a shard."""
 
 # --- shard ---------------------------------------------------------------------------------------------
 DELIVERY_SLICE_MESSAGES: Final = 500
@@ -213,6 +231,12 @@ CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of transient messages of captured queues that gather for one commit; beyond, senders wait for it."""
 CLEAN_BYTES: Final = 2 * 1024 * 1024
 """Bytes of live messages that the cleaner writes again between two commits."""
+ARCHIVE_LOOK_MS: Final = 10_000
+"""How often a shard looks what its archive need not keep any longer."""
+ARCHIVE_RETRY_MS: Final = 5_000
+"""After the disk refused something of the archive: before it is tried again."""
+ARCHIVE_SEGMENTS_AT_ONCE: Final = 16
+"""Segments that go into the archive before anything is said of it."""
 PRODUCERS_MAX: Final = 100_000
 """Producers whose last batch number a shard remembers; the longest silent goes first."""
 DUPLICATE_IDS_MAX: Final = 100_000
@@ -434,3 +458,24 @@ SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of a journal asked for at once."""
 SPARK_TASK_BYTES: Final = 64 * 1024 * 1024
 """Bytes of journals that a task reads: smaller segments are put together, larger ones split at blocks."""
+SPARK_PIN_MS: Final = 30_000
+"""How long a query tries to move its pin; the next micro-batch tries it anew."""
+SPARK_SINK_MESSAGES: Final = 1_000
+"""Messages of one request of the sink."""
+SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
+"""Bytes of the same."""
+SPARK_SINK_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before all of them leave."""
+SPARK_SINK_TARGETS: Final = 10_000
+"""Targets that a task gathers messages for before all of them leave."""
+SPARK_SINK_ID_BYTES: Final = 200
+"""Longest name of a write; the name of a producer is made of it and the partition."""
+
+SPARK_REPORT_TOP_MAX: Final = 50
+"""Queues and shards that a report names; all others are summed."""
+SPARK_REPORT_STEPS_MAX: Final = 120
+"""Points in time of a chart."""
+SPARK_REPORT_REASONS_MAX: Final = 12
+"""Reasons of dead letters that a report names."""
+SPARK_REPORT_TEXT_MAX: Final = 120
+"""Letters of a name or reason in a report; of a longer one the end is shown."""

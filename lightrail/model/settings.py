@@ -233,6 +233,31 @@ class Settings:
     segment_bytes: int = _setting(
         limits.SEGMENT_BYTES, units.size(1 << 20, 1 << 32), "SIZE", "size of one journal segment file"
     )
+    archive: str | None = _setting(
+        None,
+        _optional(_path),
+        "DIR",
+        "directory of the archive: sealed journal segments of captured queues, for readers; the default is "
+        "archive below data, where they are hard links",
+    )
+    archive_hours: int = _setting(
+        168,
+        _whole(0, 1_000_000),
+        "N",
+        "hours that the archive keeps what no reader holds; 0 is no longer than readers hold it",
+    )
+    archive_bytes: int = _setting(
+        0,
+        units.size(0, 1 << 60),
+        "SIZE",
+        "bytes that a shard keeps in the archive beyond what readers hold; 0 is without a bound",
+    )
+    archive_seal: int = _setting(
+        300_000,
+        units.duration_ms(1_000, 86_400_000),
+        "TIME",
+        "age at which a journal segment with anything for the archive is sealed, full or not",
+    )
     idle_timeout: int = _setting(
         limits.IDLE_TIME_OUT_MS,
         units.duration_ms(1_000, 86_400_000),
@@ -409,12 +434,18 @@ class Settings:
                 "signed by"
             )
 
+    @property
+    def archive_directory(self) -> str:
+        """Where shards keep what readers want."""
+        return self.archive or os.path.join(self.data, "archive")
+
     def resolved(self, remembered_shards: int = 0) -> Self:
         """The same with numbers of processes filled in and an absolute data directory."""
         cores_half = max(1, len(os.sched_getaffinity(0)) // 2)
         return replace(
             self,
             data=os.path.abspath(self.data),
+            archive=os.path.abspath(self.archive) if self.archive else None,
             frontends=self.frontends or min(cores_half, PROCESSES_MAX),
             shards=self.shards or remembered_shards or min(cores_half, PROCESSES_MAX),
         )

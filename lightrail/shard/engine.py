@@ -33,7 +33,7 @@ from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.relays import Relays
-from lightrail.shard.requests import Requests
+from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.routes import Routes
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
@@ -142,6 +142,10 @@ class Engine:
         counts.store_usage = self._usage
 
     # --- what the server asks --------------------------------------------------------------------------
+
+    def answer(self, operations: Mapping[str, Operation]) -> None:
+        """Requests that others answer."""
+        self._requests.add(operations)
 
     def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> None:
         """One message of a frontend."""

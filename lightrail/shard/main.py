@@ -17,6 +17,9 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+from lightrail.shard.archiving.archiver import Archiver
+from lightrail.shard.archiving.folders import RealFolders
+from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
@@ -29,6 +32,7 @@ from lightrail.shard.moving.sources import ShardSources
 from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
 from lightrail.telemetry import exposition
+from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServe, Process, main
@@ -59,6 +63,20 @@ def _other_store(directory: str, found: str, asked: str) -> str:
     return (
         f"{directory} holds messages in the store {found!r}, and the setting store is {asked!r}: "
         f"set it to {found!r}, or use another data directory"
+    )
+
+
+def archiver_of(settings: Settings, store: Store, places: Map, counts: ArchiveCounts) -> Archiver | None:
+    """What keeps the archive of a store that has been recovered; None where it is no journal."""
+    if not isinstance(store, Journal):
+        return None
+    return Archiver(
+        store,
+        RealFolders(settings.archive_directory),
+        rule=Rule(settings.archive_hours, settings.archive_bytes),
+        seal_ms=settings.archive_seal,
+        readers=lambda: places.readers,
+        counts=counts,
     )
 
 
@@ -93,6 +111,10 @@ async def serve(process: Process) -> None:
         store = open_store(settings, process.id, cluster)
         disk = residence.settle(settings.store, cluster)
         recovered = store.recover(settings.memory_mark, now_ms)
+        archive_counts = ArchiveCounts()
+        archiver = archiver_of(settings, store, places, archive_counts)
+        if archiver is not None:
+            process.running.show(ARCHIVE_FAMILIES, archive_counts)
         # A journal that had lost its identity has drawn it anew.
         disk = residence.disk or disk
     except StoreError as error:
@@ -122,7 +144,7 @@ async def serve(process: Process) -> None:
     gc.set_threshold(50_000, 20, 100)
     address = joining.wire or process.shard_address(process.id)
     try:
-        server = Server(loop, engine, store, counts, address, joining.key)
+        server = Server(loop, engine, store, counts, address, joining.key, archiver)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
     await make_known(joining, residence, disk, server.address, page)

@@ -8,6 +8,7 @@ from functools import partial
 import zmq
 
 from lightrail.model import limits
+from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.reading import Read
@@ -30,6 +31,7 @@ class Server:
         counts: ShardCounts,
         address: str,
         key: WireKey | None = None,
+        archiver: Archiver | None = None,
     ) -> None:
         self._loop = loop
         self._engine = engine
@@ -37,6 +39,9 @@ class Server:
         self._counts = counts
         self._committer = Worker(loop, "commit")
         self._reader = Worker(loop, "read")
+        self._archiver = archiver
+        self._archive_thread = Worker(loop, "archive") if archiver is not None else None
+        self._archive_due_ms = 0
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._commit: Commit | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -141,6 +146,8 @@ class Server:
             self._store.end_commit(commit)
             messages = self._engine.commit_ended(self.now_ms())
             self._counts.synced(messages, time.perf_counter() - started)
+            if self._archiver is not None:
+                self._archive()
         try:
             self._turn()
         finally:
@@ -158,12 +165,37 @@ class Server:
         self._engine.read_ended(read, error, self.now_ms())
         self._turn()
 
+    # --- the archive -----------------------------------------------------------------------------------
+
+    def _tick_archive(self) -> None:
+        now_ms = self.now_ms()
+        if self._archiver is not None and not 0 <= self._archive_due_ms - now_ms <= limits.HEARTBEAT_MS:
+            self._archive_due_ms = now_ms + limits.HEARTBEAT_MS
+            self._archiver.tick(now_ms)
+            self._archive(timed=True)
+
+    def _archive(self, *, timed: bool = False) -> None:
+        assert self._archiver is not None
+        assert self._archive_thread is not None
+        round = None if self._closing else self._archiver.begin(self.now_ms(), timed=timed)
+        if round is not None:
+            self._archive_thread.submit(round.perform, partial(self._end_archiving, round))
+
+    def _end_archiving(self, round: Round, error: BaseException | None) -> None:
+        assert self._archiver is not None
+        if error is not None:
+            log.error("a mistake of ours in the archive", exc_info=error)
+        self._archiver.end(round, self.now_ms())
+        if not self._closing:
+            self._archive()
+
     # --- time ------------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
         self._beat_ms = 0
         try:
             self._engine.tick(self.now_ms())
+            self._tick_archive()
             self._turn()
         finally:
             self._arm()
@@ -209,5 +241,8 @@ class Server:
         self._admission.close()
         self._committer.close()
         self._reader.close()
+        if self._archiver is not None and self._archive_thread is not None:
+            self._archiver.close()
+            self._archive_thread.close()
         self._store.close()
         self._context.term()

@@ -10,6 +10,7 @@ from lightrail.journal.layout import APPEND_BODY
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
 from lightrail.spark.tables import Entry
+from lightrail.spark.values import PADDING
 from lightrail.spark.windows import Numbers, Window
 
 _EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())
@@ -105,13 +106,13 @@ class Extents:
             self.lengths = np.zeros(rows.count, np.int64)
             self.lengths[rows.spread(rows.messages)] = lengths
 
-    def blob(self) -> pa.Buffer:
-        """The messages of all rows, one after another."""
+    def blob(self) -> bytes:
+        """The messages of all rows, one after another, and values.PADDING."""
         view = memoryview(self._window.data)
-        if len(self._starts) == 1:
-            return pa.py_buffer(view[int(self._starts[0]) : int(self._stops[0])])
-        pieces = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
-        return pa.py_buffer(b"".join([view[start:stop] for start, stop in pieces]))
+        pairs = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+        pieces: list[bytes | memoryview] = [view[start:stop] for start, stop in pairs]
+        pieces.append(PADDING)
+        return b"".join(pieces)
 
     def offsets(self) -> Numbers:
         """Of each row's message in the blob, and its size at the end."""
@@ -318,10 +319,17 @@ def column(name: str, rows: Rows, facts: Facts) -> pa.Array:
     return found
 
 
-def messages(rows: Rows, extents: Extents) -> pa.Array:
+def foreign(rows: Rows) -> Numbers:
+    """Of each row with a message, whether it is of another format than AMQP's own."""
+    formats = rows.window.u32[rows.records + 64] != 0
+    found: Numbers = rows.spread(formats)[rows.spread(rows.messages)]
+    return found
+
+
+def message_column(rows: Rows, extents: Extents, blob: bytes) -> pa.Array:
     """The column `message`, null in rows that have none."""
     validity = None
     if not rows.messages.all():
         validity = pa.array(rows.spread(rows.messages)).buffers()[1]
-    buffers = [validity, pa.py_buffer(extents.offsets()), extents.blob()]
+    buffers = [validity, pa.py_buffer(extents.offsets()), pa.py_buffer(blob)]
     return pa.Array.from_buffers(pa.binary(), rows.count, buffers)

@@ -28,6 +28,9 @@ VARIABLES: Final = {
     "cafile": "LIGHTRAIL_CA_FILE",
 }
 """Where an option comes from that is not given. Variables of executors are their own."""
+PASSWORD: Final = "LIGHTRAIL_PASSWORD"
+TOKEN: Final = "LIGHTRAIL_TOKEN"
+"""Secrets themselves, where no file is named: variables of the process that asks."""
 _SECRET_BYTES_MAX: Final = 65_536
 
 
@@ -93,18 +96,16 @@ class Access:
             _parts(url)
         if "password" in given:
             raise ValueError("a password is no option: it would stand in plans and logs; use passwordFile")
-        if said["user"] and not said["passwordfile"] and not said["tokenfile"]:
-            raise ValueError(f"the user {said['user']!a} needs the option passwordFile, or tokenFile instead")
         return cls(gateways, said["user"], said["passwordfile"], said["tokenfile"], said["cafile"])
 
     def authorization(self) -> str:
-        """The Authorization header, or empty. Raises GatewayError when a file can't be read here."""
-        if self.token_file:
-            return "Bearer " + _secret(self.token_file)
-        if not self.user:
-            return ""
-        pair = f"{self.user}:{_secret(self.password_file)}"
-        return "Basic " + base64.b64encode(pair.encode()).decode()
+        """The Authorization header, or empty. Raises GatewayError when a secret is not here."""
+        if self.user and not self.token_file:
+            pair = f"{self.user}:{_secret(self.password_file, PASSWORD, 'passwordFile')}"
+            return "Basic " + base64.b64encode(pair.encode()).decode()
+        if self.token_file or TOKEN in os.environ:
+            return "Bearer " + _secret(self.token_file, TOKEN, "tokenFile")
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,13 @@ def _parts(url: str) -> tuple[str, str, int | None]:
     raise ValueError(f"gateway is {url!a}; expected http://HOST:PORT or https://HOST:PORT")
 
 
-def _secret(path: str) -> str:
+def _secret(path: str, variable: str, option: str) -> str:
+    if not path:
+        if variable in os.environ:
+            return os.environ[variable]
+        raise GatewayError(
+            f"expected the option {option} or the environment variable {variable}; neither came"
+        )
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
             return file.readline(_SECRET_BYTES_MAX).rstrip("\r\n")

@@ -3,15 +3,14 @@
 import difflib
 import json
 import re
-import urllib.parse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from lightrail.spark.columns import DECODED, FIELDS, Decode
+from lightrail.spark.http import Access
 from lightrail.spark.offsets import BadOffsets, Wish, parse
-from lightrail.spark.places.gateways import Access
 
 KNOWN: Final = (
     *("path", "gateway", "user", "passwordFile", "tokenFile", "caFile", "queues", "queuePattern"),
@@ -127,7 +126,7 @@ def _check_names(given: Mapping[str, str]) -> None:
         if lower in _SECRET:
             raise OptionError(
                 f"the option {name} would show a secret in Spark's plans: write it to a file and give "
-                "passwordFile or tokenFile, or set LIGHTRAIL_PASSWORD or LIGHTRAIL_TOKEN"
+                "passwordFile or tokenFile"
             )
         near = difflib.get_close_matches(lower, known, 1)
         hint = f"; did you mean {known[near[0]]}?" if near else f": one of {', '.join(KNOWN)}"
@@ -135,28 +134,18 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 
 def _access(texts: "_Texts") -> Access | None:
-    url = texts.get("gateway")
-    names = ("user", "passwordFile", "tokenFile", "caFile")
-    if url is None:
-        given = [name for name in names if texts.get(name) is not None]
+    names = ("gateway", "user", "passwordFile", "tokenFile", "caFile")
+    given = {name: text for name in names if (text := texts.get(name)) is not None}
+    if "gateway" not in given:
         if given:
-            raise OptionError(f"{given[0]} is for the option gateway, which is not given")
+            raise OptionError(f"{next(iter(given))} is for the option gateway, which is not given")
         return None
-    parts = urllib.parse.urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.path.strip("/"):
-        raise OptionError(f"gateway: expected a URL like https://HOST:8080, found {url!r}")
-    if parts.username is not None or parts.password is not None:
-        raise OptionError("gateway: expected a URL without a user in it; name it by user and passwordFile")
-    access = Access(f"{parts.scheme}://{parts.netloc}", *(texts.get(name) for name in names))
-    if access.user is not None and access.token_file is not None:
+    if "user" in given and "tokenFile" in given:
         raise OptionError("expected one of the options user and tokenFile, found both")
-    if access.password_file is not None and access.user is None:
-        raise OptionError("passwordFile needs the option user")
-    return access
+    try:
+        return Access.of_options(given)
+    except ValueError as error:
+        raise OptionError(str(error)) from error
 
 
 def _paths(texts: "_Texts") -> tuple[str, ...]:

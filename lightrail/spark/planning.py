@@ -13,6 +13,7 @@ from lightrail.spark.losses import Loss
 from lightrail.spark.places.journals import Held, Journal, first_answer
 from lightrail.spark.places.sources import Gone, Source
 from lightrail.spark.rows import Part
+from lightrail.spark.watching import unwatched
 
 SayLoss = Callable[[Loss], None]
 
@@ -62,14 +63,14 @@ def pieces(journal: Journal, first_lsn: int, next_lsn: int, lost: SayLoss) -> It
     """
     expected = first_lsn
     for held, index in present(journal, first_lsn, next_lsn):
-        if index.first_lsn > expected:
+        if index.first_lsn > expected and not unwatched(journal, expected, index.first_lsn):
             lost(_loss(journal.incarnation, expected, index.first_lsn, _DELETED))
         first, last = max(expected, index.first_lsn), min(next_lsn, index.next_lsn)
         if first < last:
             size = sum(cut.size for cut in cuts(index, first, last))
             yield Piece(Part(journal.incarnation, held.number, first, last, index), tuple(held.sources), size)
         expected = max(expected, last)
-    if expected < next_lsn:
+    if expected < next_lsn and not unwatched(journal, expected, next_lsn):
         lost(_loss(journal.incarnation, expected, next_lsn, _DELETED))
 
 

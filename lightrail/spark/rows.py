@@ -6,7 +6,7 @@ record there is one look at its length and one checksum. What is in the rows: do
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +31,8 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
-from lightrail.spark.arrays import BadEnds, Extents, Facts, Rows, column, messages
+from lightrail.spark import messages
+from lightrail.spark.arrays import BadEnds, Extents, Facts, Rows, column, foreign, message_column
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
 from lightrail.spark.damage import Damage, Lost
 from lightrail.spark.runs import Bad, Runs, carries_messages, runs_of
@@ -94,18 +95,31 @@ class Wanted:
 
 
 def record_batches(
-    part: Part, file: Readable, wanted: Wanted, lost: Lost | None = None
+    part: Part,
+    file: Readable,
+    wanted: Wanted,
+    lost: Lost | None = None,
+    undecodable: Callable[[int], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a part; no batch where there are none.
 
     Args:
         lost: told of damage; reading goes on with the next whole record. Without it, damage is raised.
+        undecodable: told how many messages more could not be decoded, whole or in part.
 
     Raises:
         Damage: records of the part are not there any more.
         ArchiveError: a segment of a newer format, or the file of another one.
     """
-    return _together(_Reader(part, file, wanted, lost).batches(), wanted)
+    return _together(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
+
+
+def decoded_columns(wanted: Wanted) -> tuple[str, ...]:
+    """The wanted columns for which messages are looked into."""
+    decoded = frozenset() if wanted.decode == Decode.NONE else DECODED
+    if wanted.decode == Decode.ALL and wanted.include_body:
+        decoded = decoded | {"body"}
+    return tuple(name for name in wanted.columns if name in decoded)
 
 
 def _together(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -155,7 +169,14 @@ class _Pieces:
 class _Reader:
     """Goes through one part."""
 
-    def __init__(self, part: Part, file: Readable, wanted: Wanted, lost: Lost | None) -> None:
+    def __init__(
+        self,
+        part: Part,
+        file: Readable,
+        wanted: Wanted,
+        lost: Lost | None,
+        undecodable: Callable[[int], None] | None,
+    ) -> None:
         self._part = part
         self._file = file
         self._wanted = wanted
@@ -163,8 +184,9 @@ class _Reader:
         self._tables = Tables(wanted.chooses)
         self._facts = Facts(part.incarnation.shard, part.incarnation.disk, self._tables.entries)
         self._schema = wanted.schema()
-        self._bytes = wanted.include_body and not {"message", "body"}.isdisjoint(wanted.columns)
-        self._decodes = wanted.decode != Decode.NONE and not (DECODED | {"body"}).isdisjoint(wanted.columns)
+        self._bytes = wanted.include_body and "message" in wanted.columns
+        self._decoded = decoded_columns(wanted)
+        self._undecodable = undecodable
         self._salt = 0
         self._closed_to = 0
         """Groups up to before this record are known to be whole."""
@@ -359,10 +381,23 @@ class _Reader:
         runs.queue = queue
         return runs if kept.all() else runs.take(np.flatnonzero(kept))
 
+    def _decode(self, rows: Rows, extents: Extents, blob: bytes) -> dict[str, pa.Array]:
+        """The columns that take a look into messages."""
+        offsets = extents.offsets()
+        which = rows.spread(rows.messages)
+        starts, stops = offsets[:-1][which], offsets[1:][which]
+        found, undecodable = messages.columns(blob, starts, stops, foreign(rows), self._decoded)
+        if undecodable and self._undecodable is not None:
+            self._undecodable(undecodable)
+        if which.all():
+            return found
+        indexes = pa.array(np.cumsum(which) - 1, mask=~which)
+        return {name: array.take(indexes) for name, array in found.items()}
+
     def _cut(self, window: Window, runs: Runs, bad: Bad) -> Iterator[pa.RecordBatch]:
         """Runs as batches of the wanted size."""
         most = self._wanted.batch_rows
-        looks = self._bytes or self._decodes
+        looks = self._bytes or bool(self._decoded)
         at = skip = 0
         while at < len(runs):
             some = runs.take(np.arange(at, min(len(runs), at + most)))
@@ -398,8 +433,12 @@ class _Reader:
 
     def _batch(self, rows: Rows, extents: Extents | None) -> pa.RecordBatch:
         made: dict[str, pa.Array] = {}
-        if extents is not None and self._bytes and "message" in self._wanted.columns:
-            made["message"] = messages(rows, extents)
+        if extents is not None:
+            blob = extents.blob()
+            if self._bytes:
+                made["message"] = message_column(rows, extents, blob)
+            if self._decoded:
+                made |= self._decode(rows, extents, blob)
         columns = [
             made[name] if name in made else column(name, rows, self._facts) for name in self._schema.names
         ]

@@ -80,6 +80,9 @@ AFRESH: Final = 2
 """Every earlier batch of the producer has had its answer: after a refusal, batches are taken from here on."""
 # Flags of CREDIT.
 DRAIN: Final = 1
+# Flags of RESPONSE.
+BLOB_FOLLOWS: Final = 1
+"""The blob is the next part of the ZeroMQ message: only where an operation is said to answer so."""
 
 
 class OutcomeCode(IntEnum):

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import zmq
 
@@ -19,6 +19,8 @@ log = logging.getLogger("lightrail.wire")
 Parts = list[bytes]
 Receive = Callable[[Parts], None]
 
+WITHOUT_COPY_BYTES: Final = 512 * 1024
+"""From here on a part is sent from where it lies: below, ZeroMQ's book-keeping costs more than a copy."""
 MESSAGES_PER_TURN: Final = 256
 """Messages that are read before the loop's other work gets its turn."""
 
@@ -50,7 +52,7 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
 class LoopSocket:
     """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in."""
 
-    __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket")
+    __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket", "copies")
 
     def __init__(
         self,
@@ -65,6 +67,8 @@ class LoopSocket:
         self._after = after
         self._scheduled = False
         self._closed = False
+        self.copies = True
+        """False: parts that are large come as views of what ZeroMQ received, and live as long as these."""
         self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         loop.add_reader(self._fd, self._drain)
         self._schedule()
@@ -78,7 +82,7 @@ class LoopSocket:
         if self._closed:
             return False
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK)
+            self._socket.send_multipart(parts, zmq.NOBLOCK, len(parts[-1]) < WITHOUT_COPY_BYTES)
         except (zmq.Again, zmq.error.ZMQError) as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 sent = False
@@ -97,6 +101,13 @@ class LoopSocket:
             self._loop.remove_reader(self._fd)
             self._socket.close(linger_ms)
 
+    def _received(self) -> Parts:
+        """One message, without copying what is large."""
+        frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        views = [each.buffer if len(each) >= WITHOUT_COPY_BYTES else each.bytes for each in frames]
+        # A view of bytes does here what bytes do.
+        return cast(Parts, views)
+
     def _schedule(self) -> None:
         self._scheduled = True
         self._loop.call_soon(self._drain)
@@ -107,10 +118,11 @@ class LoopSocket:
             return
         receive_multipart = self._socket.recv_multipart
         receive = self._receive
+        copies = self.copies
         got = 0
         while got < MESSAGES_PER_TURN:
             try:
-                parts = receive_multipart(zmq.NOBLOCK)
+                parts = receive_multipart(zmq.NOBLOCK) if copies else self._received()
             except zmq.Again:
                 break
             got += 1

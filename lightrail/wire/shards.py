@@ -348,7 +348,7 @@ class ShardPeer:
         finally:
             self._requests.pop(number, None)
 
-    def _answer(self, number: int, part: bytes) -> None:
+    def _answer(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
         waiting = self._requests.get(number)
         if waiting is None or waiting.done():
             return
@@ -357,7 +357,7 @@ class ShardPeer:
         if error is not None:
             waiting.set_exception(ShardRefused(str(error["condition"]), str(error["description"])))
         else:
-            waiting.set_result(Answer(fields, blob))
+            waiting.set_result(Answer(fields, blob if apart is None else apart))
 
     def greet_again(self, why: str) -> None:
         """Everything is said anew, and what consumers hold returns: nobody knows what the shard has heard."""

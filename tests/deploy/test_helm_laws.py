@@ -93,6 +93,7 @@ def test_a_pod_gets_only_the_secrets_that_it_needs(manifests: list[Manifest]) ->
             "etcd": set(),
             "users": {"users", "etcd-tls", "etcd-password"},
             "jobs": {"operator", "authority"},
+            "analytics": {"operator", "authority"},
         }[name.partition("/")[0]]
         assert has <= allowed, name
 

@@ -1,13 +1,21 @@
 """Numbered batches over HTTP: each is stored once however often it comes, or it is said what is not."""
 
+import os
+import signal
 import struct
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lightrail.spark.http import Access, GatewayClient
+from tests.support import wait
 from tests.support.batches import body, message, post, texts
 from tests.support.broker import Broker
+from tests.support.etcd import free_ports
 from tests.support.http_client import Http
+from tests.support.moves import move
 
 
 def queue(http: Http, name: str, **policy: Any) -> None:
@@ -193,7 +201,7 @@ def test_the_highest_number_is_taken(http: Http) -> None:
     assert texts(http, "highest") == ["a"]
 
 
-def test_a_broker_that_was_killed_knows_what_it_stored(tmp_path: Any) -> None:
+def test_a_broker_that_was_killed_knows_what_it_stored(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Broker(data, "--shards", "2") as broker:
         with Http(broker.http) as http:
@@ -204,3 +212,69 @@ def test_a_broker_that_was_killed_knows_what_it_stored(tmp_path: Any) -> None:
         assert post(http, "kept", "p", 0, many("a", "b")).json() == {"stored": 0, "duplicate": True}
         assert post(http, "kept", "p", 1, many("c")).json() == {"stored": 1, "duplicate": False}
         assert texts(http, "kept") == ["a", "b", "c"]
+
+
+class Sending:
+    """A producer in a thread that says each batch until it is answered, as a task of Spark does."""
+
+    def __init__(self, address: str, name: str, batches: int) -> None:
+        self.done = 0
+        self.again = 0
+        self.problems: list[Exception] = []
+        self._path = f"/{name}/!batch"
+        self._batches = batches
+        self._client = GatewayClient(Access((f"http://{address}",)), retry_ms=60_000)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._client as client:
+                for number in range(self._batches):
+                    headers = {"LightRail-Producer": "p", "LightRail-Batch": str(number)}
+                    client.post(self._path, body(many(*words(number))), headers=headers)
+                    self.done = number + 1
+                    self.again = client.attempts_again
+        except Exception as error:  # told by the test's own thread
+            self.problems.append(error)
+
+    def until(self, batches: int) -> None:
+        """Waits until so many are stored."""
+        wait.until(lambda: self.done >= batches or bool(self.problems), f"{batches} batches are sent", 60)
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+def words(number: int) -> list[str]:
+    return [f"{number:04d}-{index}" for index in range(20)]
+
+
+@pytest.mark.parametrize("disturbed", ["shards", "gateway", "moves"])
+def test_nothing_is_lost_or_stored_twice_whatever_dies_or_moves(tmp_path: Path, disturbed: str) -> None:
+    batches = 150
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with Broker(tmp_path / "data", "--shards", "2", "--http", address) as broker:
+        with Http(address) as http:
+            queue(http, "q")
+            queue(http, "q2")
+            router(http, "r", ("q", None), ("q2", None))
+        sending = Sending(address, "r", batches)
+        try:
+            for step in range(3):
+                sending.until(20 + 40 * step)
+                if disturbed == "moves":
+                    move(broker.data, "q")
+                elif disturbed == "shards" and step < 2:
+                    os.kill(broker.pid("shard", step), signal.SIGKILL)
+                elif disturbed == "gateway" and not step:
+                    os.kill(broker.pid("gateway"), signal.SIGKILL)
+        finally:
+            sending.join()
+        assert sending.problems == []
+        # A gateway waits for shards that are away; a client hears of it only when the gateway itself is gone.
+        assert disturbed != "gateway" or sending.again
+        expected = [word for number in range(batches) for word in words(number)]
+        with Http(address) as http:
+            assert texts(http, "q") == expected
+            assert texts(http, "q2") == expected

@@ -77,6 +77,7 @@ OPS = st.one_of(
     st.tuples(st.just("send"), st.integers(1, 3), st.integers(1, 6), st.sampled_from((0, 9, 80, 900))),
     st.tuples(st.just("send"), st.integers(1, 3), st.integers(1, 3), st.just(30), st.just(True)),
     st.tuples(st.just("settle"), st.integers(1, 3), st.integers(0, 9), st.integers(1, 9)),
+    st.tuples(st.just("deliver"), st.integers(1, 3), st.integers(0, 9), st.integers(1, 9)),
     st.tuples(
         st.just("settle"), st.integers(1, 3), st.integers(0, 9), st.integers(1, 3), st.just(Outcome.MODIFIED)
     ),

@@ -31,6 +31,14 @@ POLICIES: dict[str, dict[str, Any]] = {
     "newest go": {"max_length": 12, "overflow": "discard_incoming"},
     "duplicates": {"duplicate_window": 1},
     "age": {"max_age": 0.5},
+    "captured": {"capture": True, "max_delivery_count": 3},
+    "captured groups": {"capture": True, "groups": True, "delay": True},
+    "captured and bounded": {
+        "capture": True,
+        "max_length": 12,
+        "overflow": "discard_existing",
+        "max_age": 0.6,
+    },
     "everything": {
         "groups": True,
         "delay": True,

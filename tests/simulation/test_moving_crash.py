@@ -29,6 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "groups and delays": {"groups": True, "delay": True},
     "duplicates": {"duplicate_window": 600},
     "few": {"max_length": 12, "overflow": "flow_control"},
+    "captured": {"capture": True},
 }
 
 

@@ -10,10 +10,13 @@ import re
 import pytest
 
 from lightrail.journal.record import REWRITTEN
+from lightrail.model.policy import Policy
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import Kind
+from tests.support.captured import broken_laws, read
 from tests.support.fake_files import Crash, FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 
@@ -38,7 +41,9 @@ def ids(messages: list[bytes]) -> list[tuple[int, int]]:
 class Life:
     """One router's link and two readers, over the lives of their shard."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, captured: str = "") -> None:
+        self.captured = captured
+        """Queues whose policy says capture."""
         self.chance = random.Random(seed)
         self.number = 0
         self.sent: dict[int, tuple[int, int, bool]] = {}
@@ -56,7 +61,11 @@ class Life:
 
     def start(self, files: FakeFiles, mark: int) -> None:
         journal = Journal(files, "test", 0, segment_bytes=SEGMENT_BYTES)
-        self.scene = Scene(journal, journal.recover(mark, 1), memory_mark=mark)
+        names = EveryName()
+        for name in self.captured:
+            names.give(name, Policy.parse({"role": "queue", "capture": True}))
+        self.scene = Scene(journal, journal.recover(mark, 1), memory_mark=mark, names=names)
+        self.files = files
         self.settling, self.committing = [], []
 
     def connect(self) -> None:
@@ -145,6 +154,10 @@ class Life:
 
     def check(self, what: object, *, resent: bool) -> None:
         found = self.contents()
+        self.scene.settle_down()
+        said = read(self.files.after_crash(1, "all")).events
+        assert not broken_laws(said, whole="000000000001.segment" in self.files.names()), what
+        assert {each.queue for each in said} <= set(self.captured)
         for queue, there in found.items():
             assert there == sorted(set(there)), (what, queue, "twice or out of order")
             assert not self.gone[queue] & set(there), (what, queue, "came back")
@@ -165,9 +178,11 @@ class Life:
                 assert not anywhere, (what, "in some queues only", number, anywhere)
 
 
-def crashed(seed: int, length: int, steps: int | None, mark: int) -> tuple[FakeFiles, Life]:
+def crashed(
+    seed: int, length: int, steps: int | None, mark: int, captured: str = ""
+) -> tuple[FakeFiles, Life]:
     files = FakeFiles(steps)
-    life = Life(seed)
+    life = Life(seed, captured)
     try:
         life.start(files, mark)
         life.connect()
@@ -213,11 +228,11 @@ def test_crash_at_every_byte(seed: int, length: int, mark: int) -> None:
         come_back(life, dead.after_crash(steps, KEEP[steps % 4]), mark, (seed, steps))
 
 
-@pytest.mark.parametrize("seed", range(3, 7))
-def test_crash_somewhere_in_a_longer_life(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "captured"), [(3, ""), (4, ""), (5, ""), (6, ""), (7, "ac"), (8, "abd")])
+def test_crash_somewhere_in_a_longer_life(seed: int, captured: str) -> None:
     """Long enough for segments to be cleaned, and the crash falls into that as well."""
     mark = MARKS[seed % 2]
-    files, _ = crashed(seed, 200, None, mark)
+    files, _ = crashed(seed, 200, None, mark, captured)
     for steps in range(seed, files.written, max(1, files.written // 60)):
-        dead, life = crashed(seed, 200, steps, mark)
+        dead, life = crashed(seed, 200, steps, mark, captured)
         come_back(life, dead.after_crash(steps, KEEP[steps % 4]), mark, (seed, steps))

@@ -176,21 +176,27 @@ def events(files: _Files, queue: str | None = None) -> list[tuple[int, str]]:
     ]
 
 
-def broken_laws(found: list[Event]) -> list[str]:
+def broken_laws(found: list[Event], *, whole: bool = True) -> list[str]:
     """What a journal says that can't be, of queues that were captured from their first message on.
 
     A message is enqueued, or comes with its queue, before anything else happens to it; nobody says what
     became of a delivery that was not made; after its end nothing happens to it.
+
+    Args:
+        whole: the journal still has its first segment.
     """
     wrong: list[str] = []
     state: dict[tuple[str, int], str] = {}
     for each in found:
         key = each.queue, each.sequence
         before = state.get(key)
+        if before is None and not whole:
+            before = "delivered"
         if each.event in ("enqueued", "moved"):
-            if before not in (None, "gone"):
+            if key in state and before != "gone":
                 wrong.append(f"{each}: it was there, {before}")
-            state[key] = "there"
+            # Who held it when its queue moved still does.
+            state[key] = "there" if each.event == "enqueued" else "delivered"
         elif before in (None, "gone"):
             wrong.append(f"{each}: it was {before}")
         elif each.event == "delivered":

@@ -115,6 +115,9 @@ class FakeFile:
         self._disk.step()
         self.inode.change("truncate", size)
 
+    def links(self) -> int:
+        return sum(1 for inode in self._disk.inodes.values() if inode is self.inode)
+
     def forget(self) -> None:
         assert not self.inode.pending
         self.inode.live[:] = self.inode.durable
@@ -125,7 +128,10 @@ class FakeFile:
 
 
 class FakeFiles:
-    """One directory. `steps` counts bytes and other changes; at the given one the machine stops."""
+    """One directory; `FakeFolders` has others on the same disk.
+
+    `steps` counts bytes and other changes; at the given one the machine stops.
+    """
 
     def __init__(self, steps: int | None = None, *, space: int | None = None) -> None:
         self.steps_left = steps
@@ -135,6 +141,8 @@ class FakeFiles:
         self.fail_writes = False
         self.fail_syncs = False
         self.fail_creates = 0
+        """An errno."""
+        self.fail_links = 0
         """An errno."""
         self.crashed = False
         self.inodes: dict[str, Inode] = {}
@@ -177,19 +185,22 @@ class FakeFiles:
                         del names[old]
                         names[new] = inode
         files = FakeFiles()
+        known: dict[int, Inode] = {}
         for name, inode in names.items():
-            fresh = Inode(inode.after_crash(chance, keep))
+            fresh = known.get(id(inode))
+            if fresh is None:
+                fresh = known[id(inode)] = Inode(inode.after_crash(chance, keep))
             files.inodes[name] = files._durable[name] = fresh
         return files
 
     def used(self) -> int:
-        return sum(len(inode.live) for inode in self.inodes.values())
+        return sum(len(inode.live) for inode in {id(each): each for each in self.inodes.values()}.values())
 
     # --- the port --------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         self.alive()
-        return sorted(self.inodes)
+        return sorted(name for name in self.inodes if "/" not in name)
 
     def open(self, name: str) -> FakeFile:
         self.alive()
@@ -213,14 +224,39 @@ class FakeFiles:
         inode = self.inodes[new] = self.inodes.pop(old)
         self._changes.append(("move", f"{old}>{new}", inode))
 
+    def supersede(self, old: str, new: str) -> None:
+        self.step()
+        inode = self.inodes[new] = self.inodes.pop(old)
+        self._changes.append(("move", f"{old}>{new}", inode))
+
+    def link(self, name: str, to: "FakeFiles | FakeFolder") -> None:
+        assert isinstance(to, FakeFolder)
+        assert to.disk is self
+        self.step()
+        if self.fail_links:
+            raise OSError(self.fail_links, "no link")
+        if to.prefix + name in self.inodes:
+            raise FileExistsError(name)
+        inode = self.inodes[to.prefix + name] = self.inodes[name]
+        self._changes.append(("add", to.prefix + name, inode))
+
     def remove(self, name: str) -> None:
         self.step()
         self._changes.append(("remove", name, self.inodes.pop(name)))
 
     def sync(self) -> None:
+        self.sync_below("")
+
+    def sync_below(self, prefix: str) -> None:
+        """The names of one directory."""
+
+        def within(name: str) -> bool:
+            return name.startswith(prefix) if prefix else "/" not in name
+
         self.step()
-        self._durable = dict(self.inodes)
-        self._changes.clear()
+        self._durable = {name: inode for name, inode in self._durable.items() if not within(name)}
+        self._durable |= {name: inode for name, inode in self.inodes.items() if within(name)}
+        self._changes = [change for change in self._changes if not within(change[1])]
 
     def load(self, name: str) -> bytes | None:
         self.alive()
@@ -243,3 +279,87 @@ class FakeFiles:
 
     def random(self) -> bytes:
         return bytes(range(16))
+
+
+class FakeFolder:
+    """Another directory on the disk of a FakeFiles."""
+
+    def __init__(self, disk: FakeFiles, name: str) -> None:
+        self.disk = disk
+        self.prefix = f"{name}/"
+
+    def names(self) -> list[str]:
+        self.disk.alive()
+        return sorted(
+            name.removeprefix(self.prefix) for name in self.disk.inodes if name.startswith(self.prefix)
+        )
+
+    def open(self, name: str) -> FakeFile:
+        try:
+            return self.disk.open(self.prefix + name)
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+    def create(self, name: str) -> FakeFile:
+        return self.disk.create(self.prefix + name)
+
+    def rename(self, old: str, new: str) -> None:
+        self.disk.rename(self.prefix + old, self.prefix + new)
+
+    def supersede(self, old: str, new: str) -> None:
+        self.disk.supersede(self.prefix + old, self.prefix + new)
+
+    def link(self, name: str, to: FakeFiles) -> None:
+        raise AssertionError("nothing is linked out of an archive")
+
+    def remove(self, name: str) -> None:
+        if self.prefix + name not in self.disk.inodes:
+            raise FileNotFoundError(name)
+        self.disk.remove(self.prefix + name)
+
+    def sync(self) -> None:
+        self.disk.sync_below(self.prefix)
+
+    def load(self, name: str) -> bytes | None:
+        return self.disk.load(self.prefix + name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        disk = self.disk
+        if disk.fail_creates:
+            raise OSError(disk.fail_creates, "no new file")
+        if disk.space is not None and disk.used() + len(data) > disk.space:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        disk.replace(self.prefix + name, data)
+
+    def lock(self) -> bool:
+        return True
+
+    def unlock(self) -> None:
+        return
+
+    def random(self) -> bytes:
+        return self.disk.random()
+
+
+class FakeFolders:
+    """An archive on the disk of a FakeFiles."""
+
+    def __init__(self, disk: FakeFiles, *, shares: bool = True) -> None:
+        self.disk = disk
+        self._shares = shares
+
+    def names(self) -> list[str]:
+        self.disk.alive()
+        return sorted({name.partition("/")[0] for name in self.disk.inodes if "/" in name})
+
+    def open(self, name: str) -> FakeFolder:
+        return FakeFolder(self.disk, name)
+
+    def remove(self, name: str) -> None:
+        assert not FakeFolder(self.disk, name).names()
+
+    def shares(self, files: object) -> bool:
+        return self._shares
+
+    def close(self) -> None:
+        return

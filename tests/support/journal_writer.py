@@ -8,7 +8,17 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Epoch, Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.record import (
+    CONTINUED,
+    REWRITTEN,
+    SPILLED,
+    Delivered,
+    Epoch,
+    Outcome,
+    Queue,
+    QueueEvent,
+    Settle,
+)
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Recovered, Store, StoreFull
@@ -118,19 +128,22 @@ class Writer:
         self._recorded()
 
     def send(self, queue: int, count: int, size: int, spilled: bool = False, flags: int = 0) -> None:
-        """`count` new messages of about `size` bytes, as a slice of a larger batch."""
+        """`count` new messages of about `size` bytes, as a slice of a larger batch.
+
+        Spilled ones are those of a captured queue: they name their producer, whose number is not remembered.
+        """
         if queue not in self.queues:
             self.declare(queue)
         first = self.queues[queue][2]
         bodies = [self._body(queue, first + index, 0, size) for index in range(count)]
         batch = batch_of([b"before", *bodies, b"after"], durable=not spilled, enqueued_at_ms=self.now_ms)
-        producer = 0 if spilled else queue + 7
+        producer = queue + 7
         number = self.producers.get(producer, 0) + 1
         record = Append([(queue, first)], producer, number, batch, 1, count + 1, 0, flags)
         if spilled:
             record.flags |= SPILLED
         place = self.store.append(record, self.now_ms)
-        if producer:
+        if not spilled:
             self.producers[producer] = number
         self.queues[queue][2] = first + count
         for index, body in enumerate(bodies):
@@ -156,6 +169,16 @@ class Writer:
             for sequence in chosen:
                 del self.messages[queue][sequence]
         self._recorded()
+
+    def deliver(self, queue: int, start: int, count: int) -> None:
+        """Some of the messages that are there are given to a consumer, which recovery passes over."""
+        there = sorted(self.messages.get(queue, {}))
+        if there:
+            start %= len(there)
+            self.store.append(
+                Delivered(queue, 7 << 32 | 1, ranges(there[start : start + count])), self.now_ms
+            )
+            self._recorded()
 
     def move(self, source: int, target: int, count: int) -> None:
         """A group: messages appear in one queue and vanish from another, both or neither."""
@@ -313,6 +336,7 @@ def script(seed: int, length: int) -> list[Op]:
                     ("send", queue, chance.randint(1, 5), chance.choice((0, 10, 60))),
                     ("send", queue, chance.randint(1, 5), chance.choice((0, 10, 60))),
                     ("send", queue, chance.randint(1, 3), 20, True),
+                    ("deliver", queue, 0, chance.randint(1, 6)),
                     ("settle", queue, 0, chance.randint(1, 6)),
                     ("settle", queue, 0, chance.randint(1, 6)),
                     ("settle", queue, chance.randint(0, 9), chance.randint(1, 3)),

@@ -6,6 +6,7 @@ third, by hand: without the protocol, with the frontend's part of it played here
 
 import random
 import re
+from collections import Counter
 from typing import Any
 
 from lightrail.amqp.types import Symbol, encode
@@ -20,6 +21,7 @@ from lightrail.shard.queue import invariants
 from lightrail.shard.queues import Queue
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.messages import SettleDetail
+from tests.support import captured
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, batch
 
@@ -33,6 +35,7 @@ SENDERS = (1, 2)
 RECEIVERS = (11, 12, 13)
 FROM_DEAD = 22
 NOTES = encode({Symbol("x-opt-note"): 1}).hex()
+NOTES_MARK = b"x-opt-note"
 KEY = "%032x"
 
 
@@ -76,6 +79,9 @@ def scene_of(
     names.give(QUEUE, policy)
     journal = Journal(files, "test", 0, segment_bytes=SEGMENT_BYTES)
     recovered = journal.recover(memory_mark, now_ms)
+    if policy["capture"]:
+        # What it says can be read to the end.
+        journal.oldest_to_clean = lambda: None  # type: ignore[method-assign]
     places = Placed(*placed)
     return Scene(journal, recovered, memory_mark=memory_mark, names=names, now_ms=now_ms, places=places)
 
@@ -465,6 +471,35 @@ class Twins:
         self.do(lambda side: side.peer.consume(FROM_DEAD, DEAD, 1 << 20))
         self.settle_down()
         self.check()
+        if self.policy["capture"]:
+            self.compare_captured()
+
+    def compare_captured(self) -> None:
+        """The journals of the two shards that had the queue say together what that of the one says."""
+        self.source.settle_down()
+        home, source, target = (
+            captured.read(scene.store._files).events  # type: ignore[attr-defined]
+            for scene in (self.home.scene, self.source, self.away.scene)
+        )
+        for each in (home, source, target):
+            assert not captured.broken_laws(each), self.seed
+        assert home_of(home) == home_of([*source, *(each for each in target if each.event != "moved")])
+        came = {
+            each.sequence: each.message for each in source if (each.queue, each.event) == (QUEUE, "enqueued")
+        }
+        for each in target:
+            if each.event == "moved" and each.queue == QUEUE:
+                # Other bytes only where annotations were merged, which is no event.
+                assert each.message == came[each.sequence] or NOTES_MARK in each.message
+
+
+def home_of(found: list[captured.Event]) -> tuple[dict[int, list[Any]], Counter[Any]]:
+    """What happened to each message of the queue, in order; and to dead letters, which come in any order."""
+    mine: dict[int, list[Any]] = {}
+    for each in found:
+        if each.queue == QUEUE:
+            mine.setdefault(each.sequence, []).append(each[2:])
+    return mine, Counter((each.event, each.message) for each in found if each.queue == DEAD)
 
 
 def contents(scene: Scene, queue: Queue) -> list[tuple[int, int, bytes]]:

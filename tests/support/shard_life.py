@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Sequence
 
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
@@ -63,6 +64,7 @@ class Life:
 
     durable_share = 0.8
     """Of the batches."""
+    segment_bytes = SEGMENT_BYTES
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -84,12 +86,18 @@ class Life:
 
     def start(self, files: FakeFiles, *, memory_mark: int) -> None:
         """A new process of the shard recovers."""
-        journal = Journal(files, "test", 0, segment_bytes=SEGMENT_BYTES)
+        journal = Journal(files, "test", 0, segment_bytes=self.segment_bytes)
         recovered = journal.recover(memory_mark, 1)
-        self.scene = Scene(journal, recovered, memory_mark=memory_mark, max_delivery_count=3)
+        self.scene = Scene(
+            journal, recovered, memory_mark=memory_mark, max_delivery_count=3, names=self.names()
+        )
         self.settling = []
         self.committing = []
         self.configure()
+
+    def names(self) -> EveryName:
+        """The directory, for lives in which names have policies."""
+        return EveryName()
 
     def configure(self) -> None:
         """Lives with policies set them here, on the queues that are there."""

@@ -5,7 +5,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -13,6 +13,14 @@ Buffer = bytes | bytearray | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of allocating that mean: try again later."""
+NO_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+)
+"""Errors of linking that mean: another file system, or one without links. Copy instead."""
+COPY_BYTES: Final = 1024 * 1024
+"""Copied at once."""
+COPY_SUFFIX: Final = ".copy"
+"""Of a file that is not whole yet."""
 _GATHER_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 1024
 _JOIN_BYTES: Final = 64 * 1024
 """Up to here one copy costs less than a gathered write of many pieces."""
@@ -43,6 +51,9 @@ class DiskFile(Protocol):
     def truncate(self, size: int) -> None:
         """Cuts the file."""
 
+    def links(self) -> int:
+        """How many names it has. One with another name is somebody else's as well: never change it."""
+
     def forget(self) -> None:
         """Drops what is cached in memory, so that the next read shows what the disk has."""
 
@@ -65,6 +76,17 @@ class Files(Protocol):
     def rename(self, old: str, new: str) -> None:
         """Moves a file to a name that is free."""
 
+    def supersede(self, old: str, new: str) -> None:
+        """Moves a file to a name that is taken: who looks sees the one or the other, never none."""
+
+    def link(self, name: str, to: "Files") -> None:
+        """The file is in that directory as well, under the same name.
+
+        Raises:
+            FileExistsError: there is one of that name.
+            OSError: with an errno of NO_LINK when this can't be done there.
+        """
+
     def remove(self, name: str) -> None:
         """Takes the name away; who has the file open may still read it."""
 
@@ -85,6 +107,40 @@ class Files(Protocol):
 
     def random(self) -> bytes:
         """16 bytes nobody can guess."""
+
+
+def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = lambda: True) -> None:
+    """Copies a file whole or not at all: under another name, synced, then renamed, over what is there.
+
+    Raises:
+        OSError: the disk refused, or `goes_on` said no (ECANCELED); nothing is left of it.
+    """
+    partial = name + COPY_SUFFIX
+    if partial in to.names():
+        to.remove(partial)
+    target = to.create(partial)
+    try:
+        offset = 0
+        while data := source.read(offset, COPY_BYTES):
+            if not goes_on():
+                raise OSError(errno.ECANCELED, "the copy was given up, for this process ends")
+            target.write(offset, [data])
+            offset += len(data)
+        target.sync()
+    except OSError:
+        target.close()
+        to.remove(partial)
+        raise
+    target.close()
+    to.supersede(partial, name)
+    to.sync()
+
+
+def own_copy(files: Files, name: str, file: DiskFile) -> DiskFile:
+    """A file that has another name elsewhere is copied, so that it may be changed; gives the copy, opened."""
+    copy(file, files, name)
+    file.close()
+    return files.open(name)
 
 
 class RealFile:
@@ -142,6 +198,9 @@ class RealFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
 
+    def links(self) -> int:
+        return os.fstat(self._descriptor).st_nlink
+
     def forget(self) -> None:
         os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -178,6 +237,13 @@ class RealFiles:
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self.directory / old, self.directory / new)
+
+    def supersede(self, old: str, new: str) -> None:
+        os.replace(self.directory / old, self.directory / new)
+
+    def link(self, name: str, to: Files) -> None:
+        assert isinstance(to, RealFiles)
+        os.link(self.directory / name, to.directory / name)
 
     def remove(self, name: str) -> None:
         os.unlink(self.directory / name)

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from lightrail.journal.archive import Incarnation
 from lightrail.journal.layout import (
     APPEND,
     APPEND_BODY,
@@ -81,6 +82,8 @@ class Journal:
         segment_bytes: int = limits.SEGMENT_BYTES,
         producers_max: int = limits.PRODUCERS_MAX,
     ) -> None:
+        self.files: Final = files
+        self.incarnation = Incarnation(cluster, shard, "")
         self._files = files
         self._cluster = cluster
         self._shard = shard
@@ -109,6 +112,7 @@ class Journal:
         self._sync_wanted = False
         self._drops: list[Segment] = []
         self._space = Space(files, segment_bytes, 1)
+        self._relief: Callable[[int], bool] | None = None
         self._refusal = "it has not been recovered yet: call recover() first"
         self._usage = Usage()
 
@@ -133,7 +137,9 @@ class Journal:
         salt = None
         if identity.load(files) is None:
             salt = recovery.salt_of(files)
-        self._salt = identity.settle(files, self._cluster, self._shard, salt).salt
+        found = identity.settle(files, self._cluster, self._shard, salt)
+        self._salt = found.salt
+        self.incarnation = Incarnation(found.cluster, found.shard, found.disk)
         replay = recovery.replay(files, self._salt, self._tables.producers_max)
         self._segments = {segment.number: segment for segment in replay.segments}
         try:
@@ -163,6 +169,7 @@ class Journal:
         # A segment of no size at the end of what is there: the first roll leaves it for a real one.
         last = replay.segments[-1].number if replay.segments else 0
         self._space = Space(files, self._segment_bytes, last + 1)
+        self._space.free = self._relief
         self._segment = Segment(last, _NoFile(), 0)
         self._segment.end = 0
         self._part = Part(self._segment, 0)
@@ -469,6 +476,19 @@ class Journal:
     def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
+    @property
+    def full(self) -> bool:
+        """The disk had no room for the next segment when it was asked last."""
+        return self._space.full
+
+    def relieve_by(self, free: Callable[[int], bool]) -> None:
+        """Where the disk is full, `free` is asked for room for so many bytes; any thread calls it.
+
+        It says whether it has removed anything.
+        """
+        self._relief = free
+        self._space.free = free
+
     # --- for readers of the journal and the archive ------------------------------------------------------
 
     def want_sync(self) -> None:
@@ -491,6 +511,8 @@ class Journal:
 
     def seal(self, now_ms: int) -> bool:
         """Begins the next segment although this one is not full. False where there is no room for one."""
+        if self._refusal:
+            return False
         try:
             self._roll(0, now_ms)
         except StoreFull:
@@ -504,6 +526,11 @@ class Journal:
     def current(self) -> Segment:
         """The segment that is written now."""
         return self._segment
+
+    @property
+    def has_records(self) -> bool:
+        """Whether the segment that is written now has any but its Snapshot."""
+        return self._lsn > self._segment.index.first_lsn
 
     @property
     def has_captured(self) -> bool:
@@ -613,6 +640,9 @@ class _NoFile:
 
     def truncate(self, size: int) -> None:
         return
+
+    def links(self) -> int:
+        return 1
 
     def forget(self) -> None:
         return

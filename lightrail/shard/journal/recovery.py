@@ -52,7 +52,7 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
-from lightrail.shard.journal.files import DiskFile, Files
+from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, name_of, numbers
 from lightrail.shard.journal.store import JournalDamaged, StoreRefused
@@ -363,6 +363,9 @@ class _Replayer:
             size = last.file.size()
             if size > last.end:
                 replay.cut_bytes += self._written_after(last, size)
+                if last.file.links() > 1:
+                    # No crash leaves one in the archive that has to be cut; what is there stays as it is.
+                    last.file = opened[last.number] = own_copy(files, name_of(last.number), last.file)
                 last.file.truncate(last.end)
                 last.file.sync()
             last.capacity = last.written = last.end

@@ -39,7 +39,7 @@ from lightrail.journal.layout import (
 from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken
 from lightrail.journal.scan import Found, Scan, next_whole
 from lightrail.shard.journal import identity, recovery
-from lightrail.shard.journal.files import DiskFile, Files, RealFiles
+from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
 from lightrail.shard.journal.segment import name_of, numbers
 from lightrail.shard.journal.store import StoreRefused
 
@@ -129,16 +129,17 @@ def repair_files(files: Files) -> Report:
 class _Repairer:
     """Goes through the segments once."""
 
-    __slots__ = ("_files", "_lsn", "_report", "_salt")
+    __slots__ = ("_files", "_lsn", "_opened", "_report", "_salt")
 
     def __init__(self, files: Files, salt: int) -> None:
         self._files = files
         self._salt = salt
         self._lsn = 0
         self._report = Report()
+        self._opened: dict[int, DiskFile] = {}
 
     def run(self) -> Report:
-        opened = {number: self._files.open(name_of(number)) for number in numbers(self._files)}
+        opened = self._opened = {number: self._files.open(name_of(number)) for number in numbers(self._files)}
         try:
             headers = {number: self._header(number, file) for number, file in opened.items()}
             begun = [number for number, header in headers.items() if header is not None]
@@ -155,15 +156,14 @@ class _Repairer:
             firsts = {number: self._first_lsn(number, opened[number], headers[number]) for number in opened}
             for number in range(min(opened), max(begun) + 1):
                 self._report.segments += 1
-                file = opened.get(number)
-                if file is None:
-                    file = opened[number] = self._files.create(name_of(number))
+                if number not in opened:
+                    opened[number] = self._files.create(name_of(number))
                     self._files.sync()
                 first_lsn = firsts.get(number) or self._lsn or 1
                 if headers.get(number) is None:
-                    self._new_header(number, file, first_lsn)
+                    self._new_header(number, first_lsn)
                 last = number == max(begun)
-                self._segment(number, file, first_lsn, None if last else firsts.get(number + 1), last)
+                self._segment(number, first_lsn, None if last else firsts.get(number + 1), last)
         finally:
             for file in opened.values():
                 file.close()
@@ -196,17 +196,26 @@ class _Repairer:
         first = next(iter(scan), None)
         return first.lsn if first is not None else None
 
-    def _new_header(self, number: int, file: DiskFile, first_lsn: int) -> None:
+    def _owned(self, number: int) -> DiskFile:
+        """The file of a segment, to be changed: what the archive has of it stays as it is."""
+        file = self._opened[number]
+        if file.links() > 1:
+            file = self._opened[number] = own_copy(self._files, name_of(number), file)
+        return file
+
+    def _new_header(self, number: int, first_lsn: int) -> None:
         """Writes the header again."""
+        file = self._owned(number)
         old = file.read(0, SEGMENT_HEADER_SIZE)
         self._aside(number, 0, old, first_lsn, first_lsn, ["the header of the segment"])
         file.write(0, [encode_segment_header(number, first_lsn, self._salt)])
         file.sync()
 
-    def _segment(self, number: int, file: DiskFile, lsn: int, stop: int | None, last: bool) -> None:
+    def _segment(self, number: int, lsn: int, stop: int | None, last: bool) -> None:
         """Goes through one segment; `stop` is the next one's first record, None when nobody knows."""
         offset = SEGMENT_HEADER_SIZE
         while True:
+            file = self._opened[number]
             scan = Scan(file, self._salt, offset, file.size(), lsn, stop)
             for found in scan:
                 if found.code == GAP:
@@ -221,9 +230,9 @@ class _Repairer:
             whole = self._next(file, offset, size, lsn, stop, last)
             if whole is None:
                 if not last and (stop is not None or file.read(offset, size - offset).strip(b"\0")):
-                    self._gap(number, file, offset, size, lsn, stop or lsn, True)
+                    self._gap(number, offset, size, lsn, stop or lsn, True)
                 return
-            self._gap(number, file, offset, whole.offset, lsn, whole.lsn, False)
+            self._gap(number, offset, whole.offset, lsn, whole.lsn, False)
             offset, lsn = whole.offset, whole.lsn
 
     def _next(
@@ -242,10 +251,9 @@ class _Repairer:
                 return first
         return None
 
-    def _gap(
-        self, number: int, file: DiskFile, start: int, end: int, lsn: int, next_lsn: int, rest: bool
-    ) -> None:
+    def _gap(self, number: int, start: int, end: int, lsn: int, next_lsn: int, rest: bool) -> None:
         """Sets bytes aside and puts a Gap record there, which ends the segment if `rest` is given."""
+        file = self._owned(number)
         damaged = file.read(start, end - start)
         if rest:
             damaged = damaged.rstrip(b"\0")

@@ -51,7 +51,7 @@ class Segment:
 
     def __init__(self, number: int, file: DiskFile, capacity: int) -> None:
         self.number: Final = number
-        self.file: Final = file
+        self.file = file
         self.capacity = capacity
         """Bytes the file takes on disk."""
         self.index = SegmentIndex(number, 0, 0, SEGMENT_HEADER_SIZE)

@@ -8,6 +8,7 @@ Both threads come here: the loop to begin a segment, the commit thread to prepar
 """
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
@@ -21,7 +22,17 @@ FULL_RETRY_MS: Final = 250
 class Space:
     """Makes segment files, one ahead of need, and removes those that are not needed."""
 
-    __slots__ = ("_asked_at_ms", "_files", "_lock", "_next", "_segment_bytes", "full", "made", "spare")
+    __slots__ = (
+        "_asked_at_ms",
+        "_files",
+        "_lock",
+        "_next",
+        "_segment_bytes",
+        "free",
+        "full",
+        "made",
+        "spare",
+    )
 
     def __init__(self, files: Files, segment_bytes: int, next_number: int) -> None:
         self._files = files
@@ -33,6 +44,8 @@ class Space:
         self.full = False
         """The last attempt to make a spare found no space."""
         self.made = 0
+        self.free: Callable[[int], bool] | None = None
+        """Asked for room before the disk counts as full; True when it has removed something."""
 
     def ensure(self, now_ms: int) -> None:
         """Makes sure that a spare segment is there; a full disk is asked every FULL_RETRY_MS.
@@ -61,7 +74,7 @@ class Space:
                 raise StoreFull(self._text())
             if spare.capacity < needed:
                 try:
-                    spare.file.allocate(needed)
+                    self._allocate(spare.file, needed)
                 except OSError as error:
                     if error.errno not in NO_SPACE:
                         raise
@@ -96,7 +109,7 @@ class Space:
             file = None
             try:
                 file = self._files.create(name)
-                file.allocate(self._segment_bytes)
+                self._allocate(file, self._segment_bytes)
             except OSError as error:
                 if file is not None:
                     file.close()
@@ -109,14 +122,26 @@ class Space:
             self._ready(file, self._segment_bytes)
         self.full = False
 
+    def _allocate(self, file: DiskFile, size: int) -> None:
+        """As `DiskFile.allocate`; what others can spare of a full disk goes first."""
+        while True:
+            try:
+                file.allocate(size)
+                return
+            except OSError as error:
+                if error.errno not in NO_SPACE or self.free is None or not self.free(size):
+                    raise
+
     def _recycle(self, segment: Segment) -> bool:
-        """The file of a segment that goes becomes the spare, unless it is too small or somebody reads it.
+        """The file of a segment that goes becomes the spare, unless it is too small or somebody else's too.
 
         What it holds has lower record numbers than anything that will be written there, so that recovery
         never takes it for the segment's own.
         """
-        if self.spare is not None or segment.capacity * 2 < self._segment_bytes or not segment.close():
+        if self.spare is not None or segment.capacity * 2 < self._segment_bytes:
             return False
+        if segment.file.links() > 1 or not segment.close():
+            return False  # It is in the archive, or is being read.
         name = name_of(self._next)
         self._files.rename(name_of(segment.number), name)
         self._files.sync()

@@ -22,8 +22,15 @@ from lightrail.journal.archive import (
     is_folder,
     segment_name,
 )
-from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, read_index
-from lightrail.journal.layout import FORMAT_VERSION, SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, index_of
+from lightrail.journal.layout import (
+    FORMAT_VERSION,
+    SEGMENT_HEADER_SIZE,
+    SegmentHeader,
+    decode_segment_header,
+)
+from lightrail.journal.scan import Found as Record
+from lightrail.journal.scan import Scan, next_whole
 from lightrail.spark.places.sources import Gone, PlaceError
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "wasbs": "abfss"}
@@ -102,11 +109,24 @@ class ArchiveSource:
                     f"segment {self.number} in {self.folder} has format version {header.version}, this "
                     f"program knows {FORMAT_VERSION} and older: install the newer lightrail"
                 )
-            index, _ = read_index(header, file, file.size())
+            index = index_of(header, _whole(header, file))
         finally:
             file.close()
         index.sealed = True
         return index
+
+
+def _whole(header: SegmentHeader, file: ArchiveFile) -> Iterator[Record]:
+    """All whole records of a file. What is between two of them is damaged, and found to be when it is read;
+    what is behind the last one is a torn end."""
+    end, offset, lsn = file.size(), SEGMENT_HEADER_SIZE, header.first_lsn
+    while True:
+        scan = Scan(file, header.salt, offset, end, lsn)
+        yield from scan
+        later = next(next_whole(file, header.salt, scan.offset, end, scan.lsn or 0), None)
+        if later is None:
+            return
+        offset, lsn = later.offset, later.lsn
 
 
 def file_system(path: str) -> tuple[Any, str]:

@@ -1,8 +1,8 @@
 """One listing of all places that an option names: each journal with all of its segments."""
 
 from lightrail.journal.index import SegmentIndex
+from lightrail.spark.http import Access
 from lightrail.spark.places import archives, gateways
-from lightrail.spark.places.gateways import Access
 from lightrail.spark.places.journals import Held, IndexKey, Journal
 
 
@@ -23,12 +23,12 @@ class Places:
             PlaceError: a place does not answer.
         """
         found: dict[str, tuple[Journal, dict[int, Held]]] = {}
-        for incarnation, listed in gateways.find(self._access) if self._access else ():
+        for incarnation, listed, away in gateways.find(self._access) if self._access else ():
             live = {
                 each.number: Held(each.number, [each.source], each.next_lsn, each.first_lsn)
-                for each in listed or ()
+                for each in listed
             }
-            found[incarnation.disk] = Journal(incarnation, [], self._indexes, listed is None), live
+            found[incarnation.disk] = Journal(incarnation, [], self._indexes, away), live
         for path in self._paths:
             for incarnation, archived in archives.find(path):
                 journal, held = found.setdefault(

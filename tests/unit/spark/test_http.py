@@ -116,7 +116,6 @@ def test_options_count_more_than_the_environment() -> None:
         ({"gateway": "http://a:port"}, "can't be used"),
         ({"gateway": "http://u:p@a"}, "would stand in plans and logs"),
         ({"gateway": "http://a", "password": "p"}, "use passwordFile"),
-        ({"gateway": "http://a", "user": "u"}, "needs the option passwordFile"),
     ],
 )
 def test_options_that_can_not_be_used_say_what_was_expected(options: dict[str, str], said: str) -> None:
@@ -131,6 +130,16 @@ def test_a_file_that_is_not_there_is_named() -> None:
         pytest.raises(GatewayError, match=r"/none/token can't be read"),
     ):
         asked.get("/")
+
+
+def test_a_secret_may_be_a_variable_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access(("http://a",), user="u")
+    with pytest.raises(GatewayError, match="passwordFile or the environment variable LIGHTRAIL_PASSWORD"):
+        access.authorization()
+    monkeypatch.setenv("LIGHTRAIL_PASSWORD", "p")
+    assert access.authorization() == "Basic " + base64.b64encode(b"u:p").decode()
+    monkeypatch.setenv("LIGHTRAIL_TOKEN", "t")
+    assert Access(("http://a",)).authorization() == "Bearer t"
 
 
 def test_paths_are_encoded_by_segment() -> None:

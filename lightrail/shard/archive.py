@@ -1,0 +1,169 @@
+"""Journals: what a shard's journal and its archive have for readers, up to what is committed and synced.
+
+A record that a crash could still cut never leaves, nor half of a group of records.
+"""
+
+import contextlib
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from lightrail.journal.archive import Incarnation
+from lightrail.journal.index import SegmentIndex
+from lightrail.shard.archiving.contents import Contents
+from lightrail.shard.archiving.retention import Kept
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.segment import Segment
+
+
+class NotThere(Exception):
+    """There is no such journal or segment, or not any more."""
+
+
+class BeyondCommitted(Exception):
+    """Bytes were asked for that are not committed yet, or never were."""
+
+
+@dataclass(slots=True)
+class Filed(SegmentIndex):
+    """The index of a segment that only the archive has: its blocks and queues are in its file."""
+
+    contents: Contents | None = None
+    disk: str = ""
+
+    def encode(self) -> str:
+        """The text of the index file.
+
+        Raises:
+            NotThere: it went in the meantime.
+        """
+        assert self.contents is not None
+        try:
+            return self.contents.index(self.disk, self.segment).decode()
+        except (FileNotFoundError, KeyError):
+            raise _gone(self.disk, self.segment) from None
+
+
+class Journals:
+    """The journals of one shard: the one that it writes, and former ones in the archive. For any thread."""
+
+    __slots__ = ("_contents", "_journal")
+
+    def __init__(self, journal: Journal, contents: Contents) -> None:
+        self._journal = journal
+        self._contents = contents
+
+    def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
+        """Each with its segments in order; the journal that is written comes first.
+
+        Of a segment that only the archive has the index here is without blocks and queues; its `encode` has
+        them.
+        """
+        journal, contents = self._journal, self._contents
+        own = journal.incarnation
+        kept = contents.listed()
+        live = self._live()
+        found = {each.segment: each for each in self._filed(own.disk, kept.pop(own.disk, []))}
+        found |= {each.segment: each for each in live}
+        listed: list[tuple[Incarnation, list[SegmentIndex]]] = [
+            (own, [found[number] for number in sorted(found)])
+        ]
+        for disk, segments in kept.items():
+            incarnation = contents.incarnations.get(disk)
+            if incarnation is not None and segments:
+                listed.append((incarnation, self._filed(disk, segments)))
+        return listed
+
+    def _live(self) -> list[SegmentIndex]:
+        committed = self._journal.committed
+        found = []
+        for segment in self._journal.segments():
+            if segment.number < committed.segment:
+                found.append(segment.index)
+            elif segment.number == committed.segment:
+                index = segment.index
+                blocks = list(index.blocks)
+                queues = list(index.queues)
+                found.append(
+                    replace(
+                        index,
+                        next_lsn=committed.next_lsn,
+                        end=committed.end,
+                        messages=committed.messages,
+                        last_ms=committed.last_ms,
+                        sealed=index.sealed and index.end == committed.end,
+                        blocks=blocks[: bisect_left(blocks, committed.next_lsn, key=lambda block: block.lsn)],
+                        queues=queues[: bisect_left(queues, committed.end)],
+                    )
+                )
+        return found
+
+    def _filed(self, disk: str, segments: list[Kept]) -> list[SegmentIndex]:
+        return [
+            Filed(
+                segment=each.segment,
+                first_lsn=each.first_lsn,
+                next_lsn=each.next_lsn,
+                end=each.end,
+                messages=each.messages,
+                last_ms=each.last_ms,
+                sealed=True,
+                contents=self._contents,
+                disk=disk,
+            )
+            for each in segments
+        ]
+
+    def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end` of a segment, all of them.
+
+        Raises:
+            NotThere: there is no such segment (any more).
+            BeyondCommitted: it is committed and synced up to somewhere before `end` only.
+            OSError: the disk refused.
+        """
+        if not 0 <= start <= end:
+            raise ValueError(f"expected a range of bytes, found {start} to {end}")
+        if disk == self._journal.incarnation.disk:
+            found = self._journal.segment(segment)
+            if found is not None and found.pin():
+                try:
+                    _check(disk, segment, self._committed_end(found), end)
+                    return _whole(found.file.read(start, end - start), disk, segment, end - start)
+                finally:
+                    found.unpin()
+        kept = self._contents.kept.get(disk, {}).get(segment)
+        if kept is None:
+            raise _gone(disk, segment)
+        _check(disk, segment, kept.end, end)
+        try:
+            file = self._contents.open(disk, segment)
+        except (FileNotFoundError, KeyError):
+            raise _gone(disk, segment) from None
+        with contextlib.closing(file):
+            return _whole(file.read(start, end - start), disk, segment, end - start)
+
+    def _committed_end(self, segment: Segment) -> int:
+        committed = self._journal.committed
+        if segment.number < committed.segment:
+            return segment.index.end
+        return committed.end if segment.number == committed.segment else 0
+
+
+def _check(disk: str, segment: int, committed: int, end: int) -> None:
+    if end > committed:
+        raise BeyondCommitted(
+            f"segment {segment} of journal {disk} is committed up to byte {committed}, asked for was byte "
+            f"{end}: ask again when more was committed"
+        )
+
+
+def _whole(data: bytes, disk: str, segment: int, length: int) -> bytes:
+    if len(data) != length:
+        raise OSError(f"segment {segment} of journal {disk} is shorter on disk than it was written")
+    return data
+
+
+def _gone(disk: str, segment: int) -> NotThere:
+    return NotThere(
+        f"there is no segment {segment} of journal {disk} here: it was removed, or belongs to another shard"
+    )

@@ -1,0 +1,305 @@
+"""The archiver: brings sealed segments into the archive, and removes from it what is kept no longer.
+
+The loop calls `tick` and `begin`, which decide, and `end`; a thread performs a Round in between, at most one
+at a time. The journal asks `holds` before it lets a segment go, and `relieve` where its disk is full.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from lightrail.model import limits
+from lightrail.shard.archiving.contents import Contents, kept_of
+from lightrail.shard.archiving.folders import Folders
+from lightrail.shard.archiving.retention import Holder, Kept, Rule, Verdict, judge, unread_by_any
+from lightrail.shard.journal.files import NO_SPACE
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.segment import Segment, name_of
+from lightrail.telemetry.archive import ArchiveCounts
+
+log = logging.getLogger("lightrail.shard.archive")
+
+Readers = Callable[[], Mapping[str, Holder]]
+"""The readers that are registered now, by name."""
+
+
+class Round:
+    """What the thread does at once."""
+
+    __slots__ = ("_archiver", "_judging", "_now_ms", "_readers", "error", "kept", "segments", "verdict")
+
+    def __init__(
+        self,
+        archiver: "Archiver",
+        segments: list[Segment],
+        readers: Mapping[str, Holder],
+        judging: bool,
+        now_ms: int,
+    ) -> None:
+        self._archiver = archiver
+        self._readers = readers
+        self._judging = judging
+        self._now_ms = now_ms
+        self.segments: Final = segments
+        """Pinned."""
+        self.kept: list[int] = []
+        """Of those, the ones that are in the archive now, or are too old for it."""
+        self.verdict: Verdict | None = None
+        self.error: OSError | None = None
+        """What kept the archive from taking more."""
+
+    def perform(self) -> None:
+        """Called once, in a thread. What the disk refuses is in `error`."""
+        contents = self._archiver.contents
+        try:
+            if not contents.loaded:
+                contents.load()
+            for segment in self.segments:
+                if not self._is_over(segment):
+                    self._keep(segment)
+                self.kept.append(segment.number)
+        except OSError as error:
+            self.error = error
+        if contents.loaded and (self._judging or self.kept):
+            try:
+                self._retain()
+            except OSError as error:
+                self.error = self.error or error
+
+    def _is_over(self, segment: Segment) -> bool:
+        """Whether it would go again at once: it is older than the archive keeps anything."""
+        archiver = self._archiver
+        one = {archiver.journal.incarnation.disk: [kept_of(segment.index)]}
+        return bool(judge(one, self._readers, Rule(archiver.rule.hours), self._now_ms).go)
+
+    def _keep(self, segment: Segment) -> None:
+        archiver = self._archiver
+        journal, contents = archiver.journal, archiver.contents
+        while True:
+            try:
+                contents.keep(
+                    journal.files, name_of(segment.number), segment.file, segment.index, archiver.goes_on
+                )
+                return
+            except OSError as error:
+                if error.errno not in NO_SPACE or not archiver.make_room():
+                    raise
+
+    def _retain(self) -> None:
+        archiver = self._archiver
+        contents = archiver.contents
+        verdict = judge(contents.listed(), self._readers, archiver.rule, self._now_ms)
+        archiver.spare = deque(verdict.spare)
+        for disk, number in verdict.go:
+            contents.remove(disk, number)
+        contents.tidy()
+        self.verdict = verdict
+
+
+class Archiver:
+    """Keeps the archive of one journal, which has been recovered."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        folders: Folders,
+        *,
+        rule: Rule,
+        seal_ms: int,
+        readers: Readers = dict,
+        counts: ArchiveCounts | None = None,
+    ) -> None:
+        self.journal: Final = journal
+        self.contents: Final = Contents(folders, journal.incarnation)
+        self.rule: Final = rule
+        self.counts: Final = counts or ArchiveCounts()
+        self.spare: deque[tuple[str, Kept]] = deque()
+        """What may go where the disk is full, the oldest first."""
+        self._seal_ms = seal_ms
+        self._readers = readers
+        self._done: set[int] = set()
+        """Numbers of segments of the journal that are in the archive, were, or need not be."""
+        self._round: Round | None = None
+        self._seen = (-1, False)
+        """The journal's segment, and whether there were readers, when all sealed ones were looked at last."""
+        self._judged_ms: int | None = None
+        self._again_ms = 0
+        """After a failure: not before then."""
+        self._errno: int | None = None
+        """Of the last failure; None after a success."""
+        self._behind: set[str] = set()
+        """Readers of which it was said that they were passed over."""
+        self._ending = threading.Event()
+        self._relieved = threading.Lock()
+        journal.holds = self.holds
+        journal.relieve_by(self.relieve)
+
+    # --- on the loop -----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Seals what is old, and has synced what readers wait for; a commit should follow."""
+        journal = self.journal
+        readers = self._readers()
+        if not (journal.is_capturing or readers or journal.current.captured):
+            return
+        journal.want_sync()
+        current = journal.current
+        if current.capacity and now_ms - current.begun_ms >= self._seal_ms:
+            if journal.has_captured or (readers and journal.has_records):
+                journal.seal(now_ms)
+            else:
+                current.begun_ms = now_ms  # Asked again after as long.
+
+    def begin(self, now_ms: int, *, timed: bool = False) -> Round | None:
+        """What there is to do in the thread; `timed` is every second or so, otherwise after a commit."""
+        if self._round is not None or now_ms < self._again_ms or self._ending.is_set():
+            return None
+        journal = self.journal
+        readers = self._readers()
+        seen = (journal.committed.segment, bool(readers))
+        judging = timed and (
+            self._judged_ms is None
+            or journal.full
+            or not 0 <= now_ms - self._judged_ms < limits.ARCHIVE_LOOK_MS
+        )
+        if seen == self._seen and not judging:
+            return None
+        waiting = self._waiting()
+        if not (waiting or judging):
+            self._seen = seen
+            return None
+        if judging:
+            self._judged_ms = now_ms
+        segments = [segment for segment in waiting[: limits.ARCHIVE_SEGMENTS_AT_ONCE] if segment.pin()]
+        if len(segments) == len(waiting):
+            self._seen = seen
+        self._round = Round(self, segments, dict(readers), judging, now_ms)
+        return self._round
+
+    def end(self, round: Round, now_ms: int) -> None:
+        """The round was performed."""
+        assert round is self._round, "the round that was begun"
+        self._round = None
+        for segment in round.segments:
+            segment.unpin()
+        self._done.update(round.kept)
+        counts, contents = self.counts, self.contents
+        if round.error is None:
+            if self._errno is not None:
+                log.info("the archive takes segments again")
+            self._errno = None
+        else:
+            counts.failures += 1
+            if self._errno != round.error.errno:
+                log.error(
+                    "the archive could not be written (%s): what is wanted there stays in the journal, and "
+                    "it is tried again every %d s",
+                    round.error,
+                    limits.ARCHIVE_RETRY_MS // 1000,
+                )
+            self._errno = round.error.errno
+            self._again_ms = now_ms + limits.ARCHIVE_RETRY_MS
+            self._seen = (-1, False)
+        if round.verdict is not None:
+            self._tell(round.verdict)
+            numbers = {segment.number for segment in self.journal.segments()}
+            self._done &= numbers
+        counts.linked, counts.copied = contents.linked, contents.copied
+        counts.removed = contents.removed - counts.removed_full
+        counts.segments, counts.bytes = contents.segments, contents.total_bytes
+        listed = contents.listed().values()
+        counts.oldest_ms = min((each[0].last_ms for each in listed if each), default=0)
+        counts.waiting = len(self._waiting())
+
+    def _waiting(self) -> list[Segment]:
+        """Sealed segments that are wanted and not in the archive, the oldest first."""
+        journal = self.journal
+        until = journal.committed.segment
+        readers = bool(self._readers())
+        return [
+            segment
+            for segment in journal.segments()
+            if segment.number < until and segment.number not in self._done and (readers or segment.captured)
+        ]
+
+    def _tell(self, verdict: Verdict) -> None:
+        counts = self.counts
+        counts.readers = verdict.standings
+        for name, standing in verdict.standings.items():
+            if standing.passed:
+                counts.passed_over[name] = counts.passed_over.get(name, 0) + len(standing.passed)
+                if name not in self._behind:
+                    log.warning(
+                        "reader %s was passed over: %d segments went that it had not read, as they are more "
+                        "than it may hold back, or older; it will find that records are missing",
+                        name,
+                        len(standing.passed),
+                    )
+                self._behind.add(name)
+            elif not standing.held_bytes:
+                self._behind.discard(name)
+        for name in [name for name in counts.passed_over if name not in verdict.standings]:
+            del counts.passed_over[name]
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether the journal must keep a segment, as it is wanted and not in the archive yet."""
+        if self._round is not None and segment in self._round.segments:
+            return True
+        if segment.number in self._done:
+            return False
+        readers = self._readers()
+        if not (readers or segment.captured):
+            return False
+        if not (self._errno in NO_SPACE and self.journal.full):
+            return True
+        if unread_by_any(self.journal.incarnation.disk, segment.index.next_lsn, readers):
+            return True
+        # In the archive it would be among the first to go: the broker must not stop for it.
+        self._done.add(segment.number)
+        self.counts.given_up += 1
+        log.error("segment %d went without having been archived, for the disk is full", segment.number)
+        return False
+
+    # --- in any thread ---------------------------------------------------------------------------------
+
+    def relieve(self, size: int) -> bool:
+        """The journal's disk is full: what no reader holds goes, the oldest first, until so much is free."""
+        if not self.contents.folders.shares(self.journal.files):
+            return False
+        there = {segment.number for segment in self.journal.segments()}
+        own = self.journal.incarnation.disk
+        # What the journal has as well takes no space here.
+        return self._free(size, lambda disk, number: disk != own or number not in there)
+
+    def make_room(self) -> bool:
+        """The archive's own disk is full: the oldest that no reader holds goes."""
+        return self._free(1, lambda _disk, _number: True)
+
+    def _free(self, size: int, frees: Callable[[str, int], bool]) -> bool:
+        freed = 0
+        with self._relieved:
+            passed: list[tuple[str, Kept]] = []
+            while freed < size and self.spare:
+                disk, kept = self.spare.popleft()
+                if not frees(disk, kept.segment):
+                    passed.append((disk, kept))
+                    continue
+                try:
+                    found = self.contents.remove(disk, kept.segment)
+                except OSError as error:
+                    log.error("segment %d could not be removed from the archive: %s", kept.segment, error)
+                    continue
+                freed += found
+                self.counts.removed_full += found > 0
+            self.spare.extendleft(reversed(passed))
+        return freed > 0
+
+    def goes_on(self) -> bool:
+        """Whether what takes long should go on."""
+        return not self._ending.is_set()
+
+    def close(self) -> None:
+        """No further round begins, and one that copies gives up."""
+        self._ending.set()

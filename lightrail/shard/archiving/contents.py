@@ -1,0 +1,251 @@
+"""Contents: what an archive has of one shard's journals, and every step that changes it.
+
+Each step leaves the archive right wherever the machine stops. A segment is there when its file has its name;
+before that come its identity and its index, and what a crash left of those without a segment goes at the
+next start. A file that has to be copied gets its name when all of it is on disk.
+
+One thread at a time calls what changes something, but `remove`, which any thread may call; all others look.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.journal.archive import (
+    IDENTITY,
+    INDEX_SUFFIX,
+    SEGMENT_SUFFIX,
+    ArchiveError,
+    Incarnation,
+    decode_identity,
+    index_name,
+    segment_name,
+)
+from lightrail.journal.index import BadIndex, SegmentIndex, decode_index, read_index
+from lightrail.journal.layout import SEGMENT_HEADER_SIZE, decode_segment_header
+from lightrail.shard.archiving.folders import Folders
+from lightrail.shard.archiving.retention import Kept
+from lightrail.shard.journal.files import NO_LINK, DiskFile, Files, copy
+
+log = logging.getLogger("lightrail.shard.archive")
+
+
+def kept_of(index: SegmentIndex) -> Kept:
+    """What is remembered of a segment in the archive."""
+    return Kept(index.segment, index.first_lsn, index.next_lsn, index.end, index.messages, index.last_ms)
+
+
+class Contents:
+    """The folders of one shard in an archive."""
+
+    def __init__(self, folders: Folders, own: Incarnation) -> None:
+        self.own: Final = own
+        self.folders: Final = folders
+        self.loaded = False
+        self.incarnations: dict[str, Incarnation] = {own.disk: own}
+        """By disk."""
+        self.kept: dict[str, dict[int, Kept]] = {own.disk: {}}
+        """By disk and number, in order."""
+        self.linked = 0
+        self.copied = 0
+        self.removed = 0
+        self._lock = threading.Lock()
+        self._own_folder_is_made = False
+        self._copies = False
+        """The last segment could not be linked."""
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return sum(len(each) for each in list(self.kept.values()))
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all of them, whether the journal has them as well or not."""
+        return sum(one.end for each in list(self.kept.values()) for one in list(each.values()))
+
+    def listed(self) -> dict[str, list[Kept]]:
+        """By disk, in order. Any thread may ask."""
+        return {disk: list(each.values()) for disk, each in list(self.kept.items())}
+
+    # --- at the start ----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Finds what is there, and removes what a crash left half-made.
+
+        Raises:
+            OSError: the disk refused; call it again.
+        """
+        mine = f"shard-{self.own.shard}-"
+        for name in self.folders.names():
+            if name.startswith(mine):
+                self._load(name)
+        self.loaded = True
+
+    def _load(self, name: str) -> None:
+        files = self.folders.open(name)
+        names = set(files.names())
+        numbers = sorted(_numbers(names, SEGMENT_SUFFIX))
+        identity = files.load(IDENTITY)
+        if identity is not None:
+            try:
+                incarnation = decode_identity(identity.decode(errors="replace"))
+            except ArchiveError as error:
+                log.error("the archive's folder %s is left alone: %s", name, error)
+                return
+        elif numbers:
+            log.error("the archive's folder %s has no %s: it is left alone", name, IDENTITY)
+            return
+        else:
+            for left in names:
+                files.remove(left)  # begun by a start that did not come further, or nearly gone
+            self.folders.remove(name)
+            return
+        if incarnation.folder != name:
+            log.error("the archive's folder %s is that of %s: it is left alone", name, incarnation.folder)
+            return
+        for left in names:
+            whole = left.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)) or left == IDENTITY
+            if not whole or (left.endswith(INDEX_SUFFIX) and _number(left, INDEX_SUFFIX) not in numbers):
+                files.remove(left)
+        found: dict[int, Kept] = {}
+        for number in numbers:
+            index = self._index(files, number, index_name(number) in names)
+            if index is not None:
+                found[number] = kept_of(index)
+        self.incarnations[incarnation.disk] = incarnation
+        self.kept[incarnation.disk] = found
+
+    def _index(self, files: Files, number: int, there: bool) -> SegmentIndex | None:
+        """The index of a segment, made anew where it is missing."""
+        if there:
+            try:
+                return decode_index((files.load(index_name(number)) or b"").decode(errors="replace"))
+            except BadIndex as error:
+                log.warning("%s: %s; it is made anew", index_name(number), error)
+        file = files.open(segment_name(number))
+        try:
+            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            if header is None:
+                log.error("%s in the archive is no segment: it is left alone", segment_name(number))
+                return None
+            index, _ = read_index(header, file, file.size())
+        finally:
+            file.close()
+        index.sealed = True
+        files.replace(index_name(number), index.encode().encode())
+        return index
+
+    # --- what comes ------------------------------------------------------------------------------------
+
+    def keep(
+        self, files: Files, name: str, file: DiskFile, index: SegmentIndex, goes_on: Callable[[], bool]
+    ) -> None:
+        """A sealed segment of the own journal is in the archive when this returns.
+
+        Args:
+            name: of its file, which stays as it is from now on.
+            goes_on: asked while the file is copied, which may take long.
+
+        Raises:
+            OSError: the disk refused; call it again.
+        """
+        folder = self.folders.open(self.own.folder)
+        if not self._own_folder_is_made:
+            if folder.load(IDENTITY) is None:
+                folder.replace(IDENTITY, self.own.encode().encode())
+            self._own_folder_is_made = True
+        number = index.segment
+        if number not in self.kept[self.own.disk]:
+            folder.replace(index_name(number), index.encode().encode())
+            self._put(files, name, file, folder, segment_name(number), goes_on)
+            self._add(self.own.disk, kept_of(index))
+
+    def _add(self, disk: str, kept: Kept) -> None:
+        with self._lock:
+            known = self.kept[disk]
+            if known and next(reversed(known)) > kept.segment:
+                self.kept[disk] = dict(sorted([*known.items(), (kept.segment, kept)]))
+            else:
+                known[kept.segment] = kept
+
+    def _put(
+        self, files: Files, name: str, file: DiskFile, folder: Files, to: str, goes_on: Callable[[], bool]
+    ) -> None:
+        assert name == to
+        try:
+            files.link(name, folder)
+        except FileExistsError:
+            return
+        except OSError as error:
+            if error.errno not in NO_LINK:
+                raise
+            if not self._copies:
+                log.info("segments can't be linked into the archive (%s): they are copied", error)
+            self._copies = True
+            copy(file, folder, to, goes_on)
+            self.copied += 1
+            return
+        self._copies = False
+        folder.sync()
+        self.linked += 1
+
+    # --- what goes -------------------------------------------------------------------------------------
+
+    def remove(self, disk: str, number: int) -> int:
+        """A segment goes; returns its bytes, 0 where it was gone already.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        with self._lock:
+            kept = self.kept[disk].pop(number, None)
+        if kept is None:
+            return 0
+        folder = self.folders.open(self.incarnations[disk].folder)
+        try:
+            for name in (segment_name(number), index_name(number)):
+                try:
+                    folder.remove(name)
+                except FileNotFoundError:
+                    continue  # Somebody else did.
+        except OSError:
+            self._add(disk, kept)
+            raise
+        self.removed += 1
+        return kept.end
+
+    def tidy(self) -> None:
+        """Folders of former journals that have nothing any more go."""
+        for disk, incarnation in list(self.incarnations.items()):
+            if disk != self.own.disk and not self.kept[disk]:
+                self.folders.open(incarnation.folder).remove(IDENTITY)
+                self.folders.remove(incarnation.folder)
+                del self.kept[disk], self.incarnations[disk]
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def index(self, disk: str, number: int) -> bytes:
+        """The text of an index file. Raises FileNotFoundError, OSError."""
+        data = self.folders.open(self.incarnations[disk].folder).load(index_name(number))
+        if data is None:
+            raise FileNotFoundError(index_name(number))
+        return data
+
+    def open(self, disk: str, number: int) -> DiskFile:
+        """The file of a segment; close it. Raises FileNotFoundError, OSError."""
+        return self.folders.open(self.incarnations[disk].folder).open(segment_name(number))
+
+
+def _number(name: str, suffix: str) -> int:
+    stem = name.removesuffix(suffix)
+    return int(stem) if stem.isascii() and stem.isdigit() else -1
+
+
+def _numbers(names: set[str], suffix: str) -> set[int]:
+    return {
+        _number(name, suffix)
+        for name in names
+        if name.endswith(suffix) and segment_name(_number(name, suffix)) == name
+    }

@@ -1,0 +1,67 @@
+"""The port to an archive's directory: one folder per journal, and the real ones behind it."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final, Protocol
+
+from lightrail.journal.archive import is_folder
+from lightrail.shard.journal.files import Files, RealFiles
+
+
+class Folders(Protocol):
+    """A directory of folders. Any thread may call."""
+
+    def names(self) -> list[str]:
+        """Those that are called as folders of an archive are; none where the directory is not there."""
+
+    def open(self, name: str) -> Files:
+        """One of them, made when it is not there."""
+
+    def remove(self, name: str) -> None:
+        """One that is empty goes."""
+
+    def shares(self, files: Files) -> bool:
+        """Whether what is removed here is room for that directory."""
+
+    def close(self) -> None:
+        """Lets go of all of them."""
+
+
+class RealFolders:
+    """A directory of the operating system, made with its first folder."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory: Final = Path(directory)
+        self._open: dict[str, RealFiles] = {}
+
+    def names(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+            return sorted(entry.name for entry in entries if is_folder(entry.name) and entry.is_dir())
+        return []
+
+    def open(self, name: str) -> RealFiles:
+        found = self._open.get(name)
+        if found is None:
+            if not self.directory.exists():
+                RealFiles(self.directory).unlock()
+            found = self._open.setdefault(name, RealFiles(self.directory / name))
+        return found
+
+    def remove(self, name: str) -> None:
+        found = self._open.pop(name, None)
+        if found is not None:
+            found.unlock()
+        os.rmdir(self.directory / name)
+
+    def shares(self, files: Files) -> bool:
+        assert isinstance(files, RealFiles)
+        try:
+            return os.stat(self.directory).st_dev == os.stat(files.directory).st_dev
+        except FileNotFoundError:
+            return False
+
+    def close(self) -> None:
+        for files in self._open.values():
+            files.unlock()
+        self._open.clear()

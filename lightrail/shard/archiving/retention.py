@@ -1,0 +1,145 @@
+"""Retention: which segments of an archive go, and which readers hold some of them back. Pure.
+
+What is older than the archive's hours goes, and the oldest while there are more than its bytes. A reader
+holds back what it has not read: what is no older than its hours, and of that the newest that are within its
+bytes. What goes although it was not read is told: the reader is passed over.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+HOUR_MS: Final = 3_600_000
+
+
+class Kept(NamedTuple):
+    """A segment in the archive."""
+
+    segment: int
+    first_lsn: int
+    next_lsn: int
+    end: int
+    """Its bytes."""
+    messages: int
+    last_ms: int
+
+
+Place = tuple[str, int]
+"""(disk, segment)"""
+
+
+class Holder(Protocol):
+    """A reader (cluster/readers.py)."""
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Next lsn to read by disk; journals that are missing are read from their beginning."""
+
+    @property
+    def hold_hours(self) -> float:
+        """What was sealed longer ago is not held back for it."""
+
+    @property
+    def hold_bytes(self) -> int:
+        """No more than this is held back for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How long an archive keeps what no reader holds."""
+
+    hours: int = 168
+    """0: no longer than readers hold it."""
+    bytes: int = 0
+    """0: without a bound."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a reader stands."""
+
+    behind_ms: int = 0
+    """Age of the oldest that it has not read."""
+    unread_bytes: int = 0
+    held_bytes: int = 0
+    """Of what would have gone, were it not for it."""
+    passed: list[Place] = field(default_factory=list)
+    """What goes now without having been read."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a look at the archive comes to."""
+
+    go: list[Place] = field(default_factory=list)
+    """The oldest first."""
+    spare: list[tuple[str, Kept]] = field(default_factory=list)
+    """What may go where the disk is full: held by no reader, the oldest first."""
+    standings: dict[str, Standing] = field(default_factory=dict)
+
+
+def judge(
+    kept: Mapping[str, Iterable[Kept]], readers: Mapping[str, Holder], rule: Rule, now_ms: int
+) -> Verdict:
+    """What goes of the segments, by disk in order of their numbers."""
+    line = _by_age(kept)
+    wanted = _not_wanted_any_more(line, rule, now_ms)
+    verdict = Verdict()
+    held: set[Place] = set()
+    unread_by: dict[str, list[tuple[int, str, Kept]]] = {}
+    for name, reader in readers.items():
+        unread = unread_by[name] = [
+            each for each in line if reader.positions.get(each[1], 0) < each[2].next_lsn
+        ]
+        standing = verdict.standings[name] = Standing()
+        if unread:
+            standing.behind_ms = max(0, now_ms - unread[0][0])
+        for age_ms, disk, each in reversed(unread):
+            standing.unread_bytes += each.end
+            if standing.unread_bytes <= reader.hold_bytes and now_ms - age_ms <= reader.hold_hours * HOUR_MS:
+                place = (disk, each.segment)
+                held.add(place)
+                if place in wanted:
+                    standing.held_bytes += each.end
+    for _, disk, each in line:
+        place = (disk, each.segment)
+        if place in held:
+            continue
+        if place in wanted:
+            verdict.go.append(place)
+        else:
+            verdict.spare.append((disk, each))
+    going = set(verdict.go)
+    for name, unread in unread_by.items():
+        verdict.standings[name].passed = [
+            (disk, each.segment) for _, disk, each in unread if (disk, each.segment) in going
+        ]
+    return verdict
+
+
+def unread_by_any(disk: str, next_lsn: int, readers: Mapping[str, Holder]) -> bool:
+    """Whether a reader has not read what ends there."""
+    return any(reader.positions.get(disk, 0) < next_lsn for reader in readers.values())
+
+
+def _by_age(kept: Mapping[str, Iterable[Kept]]) -> list[tuple[int, str, Kept]]:
+    """(time, disk, segment), the oldest first; in each journal in its order, whatever its clock did."""
+    line = []
+    for disk, segments in kept.items():
+        latest = 0
+        for each in segments:
+            latest = max(latest, each.last_ms)
+            line.append((latest, disk, each))
+    line.sort()
+    return line
+
+
+def _not_wanted_any_more(line: list[tuple[int, str, Kept]], rule: Rule, now_ms: int) -> set[Place]:
+    surplus = sum(each.end for _, _, each in line) - rule.bytes if rule.bytes else 0
+    found = set()
+    for age_ms, disk, each in line:
+        if surplus <= 0 and now_ms - age_ms <= rule.hours * HOUR_MS:
+            break
+        surplus -= each.end
+        found.add((disk, each.segment))
+    return found

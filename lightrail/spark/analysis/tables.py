@@ -1,0 +1,216 @@
+"""Tables: what happened in each queue and minute, dead letters by reason, shards by minute, whole queues.
+
+All of it is computed by Spark from the history of messages (history.py), without a row in the driver.
+Percentiles are exact, by nearest rank, from counts of whole milliseconds: the same rows give the same tables,
+and what does not fit into memory goes to Spark's disks.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
+
+from lightrail.spark.analysis.history import ENDS
+from lightrail.spark.columns import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MINUTE_S: Final = 60
+COUNTED: Final = (
+    Event.ENQUEUED,
+    *ENDS,
+    Event.RELEASED,
+    Event.MODIFIED,
+    Event.DELIVERED,
+    Event.MOVED,
+)
+"""Events that have a column of their own, which counts their messages."""
+SUMMED: Final = (*(str(each) for each in COUNTED), "ended", "redelivered", "bytes_in", "bytes_out")
+"""Columns that add up over minutes and over queues."""
+
+
+class Tables(NamedTuple):
+    """What `analyse` computes. Names of the tables, and of their columns, are in docs/operate/analyse.md."""
+
+    minutes: "DataFrame"
+    dead_letters: "DataFrame"
+    shards: "DataFrame"
+    queues: "DataFrame"
+
+
+ORDER: Final = {
+    "minutes": ("queue", "minute"),
+    "dead_letters": ("queue", "minute", "reason"),
+    "shards": ("shard", "minute"),
+    "queues": ("queue",),
+}
+"""What tells the rows of a table apart, and how they are sorted."""
+
+
+def tables(rows: "DataFrame") -> Tables:
+    """All tables of a history, which should be persisted: it is read once for each part of them.
+
+    They are kept on Spark's disks, where `queues` reads `minutes`, until the caller says unpersist().
+    """
+    of_minutes = minutes(rows).persist(StorageLevel.DISK_ONLY)
+    others = (dead_letters(rows), shards(rows), queues(rows, of_minutes))
+    return Tables(of_minutes, *(each.persist(StorageLevel.DISK_ONLY) for each in others))
+
+
+def minutes(rows: "DataFrame") -> "DataFrame":
+    """One row per queue and minute in which anything happened there."""
+    at = ("queue", "minute")
+    counts = rows.groupBy(*at).agg(*_counts())
+    found = _with_people(counts, rows, at)
+    found = found.join(percentiles(rows, at), list(at), "left")
+    found = found.join(_starts(rows), ["queue"])
+    running = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
+    depth = F.col("older") + F.sum(F.col("enqueued") - F.col("ended")).over(running)
+    return found.withColumn("depth", depth).select(
+        *at,
+        *SUMMED,
+        (F.col("enqueued") / MINUTE_S).alias("in_per_s"),
+        (F.col("ended") / MINUTE_S).alias("out_per_s"),
+        "waits",
+        "p50_ms",
+        "p99_ms",
+        "depth",
+        "depth_known",
+        "producers",
+        "consumers",
+    )
+
+
+def dead_letters(rows: "DataFrame") -> "DataFrame":
+    """One row per queue, minute and reason for which messages became dead letters."""
+    dead = rows.where(F.col("event") == str(Event.DEAD_LETTERED))
+    return dead.groupBy("queue", "minute", F.coalesce("reason", F.lit("")).alias("reason")).agg(
+        F.count("*").alias("messages"), F.sum("size").alias("bytes")
+    )
+
+
+def shards(rows: "DataFrame") -> "DataFrame":
+    """One row per shard and minute in which messages came to it or left it, moves apart."""
+    came, moved = _is(Event.ENQUEUED), _is(Event.MOVED)
+    found = rows.groupBy("shard", "minute").agg(
+        F.count_if(came).alias("messages_in"),
+        F.sum(F.when(came, F.col("size"))).alias("bytes_in"),
+        F.count_if(_ended()).alias("messages_out"),
+        F.sum(F.when(_ended(), F.col("size"))).alias("bytes_out"),
+        F.count_if(_is(Event.DELIVERED)).alias("delivered"),
+        F.count_if(moved).alias("messages_moved_in"),
+        F.sum(F.when(moved, F.col("size"))).alias("bytes_moved_in"),
+        F.count_distinct("queue").alias("queues"),
+    )
+    return found
+
+
+def queues(rows: "DataFrame", minutes: "DataFrame") -> "DataFrame":
+    """One row per queue over all that was read.
+
+    Args:
+        minutes: of the same rows, see `minutes`.
+    """
+    at = ("queue",)
+    first = F.min_by(F.col("depth") - F.col("enqueued") + F.col("ended"), "minute")
+    found = minutes.groupBy(*at).agg(
+        F.min("minute").alias("first_minute"),
+        F.max("minute").alias("last_minute"),
+        *(F.sum(each).alias(each) for each in SUMMED),
+        first.alias("depth_first"),
+        F.greatest(first, F.max("depth")).alias("depth_max"),
+        F.max_by("depth", "minute").alias("depth_last"),
+        F.bool_and("depth_known").alias("depth_known"),
+    )
+    found = _with_people(found, rows, at).join(percentiles(rows, at), list(at), "left")
+    return found.select(
+        *at,
+        "first_minute",
+        "last_minute",
+        *SUMMED,
+        "waits",
+        "p50_ms",
+        "p99_ms",
+        "depth_first",
+        "depth_max",
+        "depth_last",
+        "depth_known",
+        "producers",
+        "consumers",
+    )
+
+
+def percentiles(
+    rows: "DataFrame", at: Sequence[str], more: Mapping[str, "Column"] = MappingProxyType({})
+) -> "DataFrame":
+    """Times in queue of the messages that ended, by `at`: how many are known, p50 and p99 by nearest rank.
+
+    The p-th percentile is the smallest time for which p % of all times are not larger.
+
+    Args:
+        rows: a history.
+        at: names of columns.
+        more: by name, columns of `at` that are computed from those of the history.
+    """
+    keys = [more.get(each, F.col(each)).alias(each) for each in at]
+    known = rows.where(F.col("waited_ms").isNotNull())
+    counts = known.groupBy(*keys, "waited_ms").agg(F.count("*").alias("n"))
+    group = Window.partitionBy(*at)
+    rising = group.orderBy("waited_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    ranked = counts.select(
+        *at,
+        "waited_ms",
+        "n",
+        F.sum("n").over(rising).alias("rank"),
+        F.sum("n").over(group).alias("total"),
+    )
+    return ranked.groupBy(*at).agg(F.sum("n").alias("waits"), _ranked(50), _ranked(99))
+
+
+def _ranked(percent: int) -> "Column":
+    reached = F.col("rank") * 100 >= F.col("total") * percent
+    return F.min(F.when(reached, F.col("waited_ms"))).alias(f"p{percent}_ms")
+
+
+def _is(event: Event) -> "Column":
+    return F.col("event") == str(event)
+
+
+def _ended() -> "Column":
+    return F.col("event").isin([str(each) for each in ENDS])
+
+
+def _counts() -> list["Column"]:
+    return [
+        *(F.count_if(_is(each)).alias(str(each)) for each in COUNTED),
+        F.count_if(_ended()).alias("ended"),
+        F.count_if(F.col("again")).alias("redelivered"),
+        F.sum(F.when(_is(Event.ENQUEUED), F.col("size"))).alias("bytes_in"),
+        F.sum(F.when(_ended(), F.col("size"))).alias("bytes_out"),
+    ]
+
+
+def _with_people(counts: "DataFrame", rows: "DataFrame", at: Sequence[str]) -> "DataFrame":
+    """With the numbers of links that sent and received."""
+    for column in ("producer", "consumer"):
+        distinct = rows.where(F.col(column).isNotNull()).select(*at, column).distinct()
+        counts = counts.join(
+            distinct.groupBy(*at).agg(F.count("*").alias(f"{column}s")), list(at), "left"
+        ).fillna(0, [f"{column}s"])
+    return counts
+
+
+def _starts(rows: "DataFrame") -> "DataFrame":
+    """By queue: messages known to have been there before (`older`), and whether there were no others.
+
+    Sequences begin at 0: where that one was seen to be enqueued, nothing was there before.
+    """
+    first = F.min(F.when(_is(Event.ENQUEUED), F.col("sequence")))
+    return rows.groupBy("queue").agg(
+        F.count_if(F.col("older")).alias("older"),
+        (F.coalesce(first == 0, F.lit(False)) & (F.count_if(F.col("older")) == 0)).alias("depth_known"),
+    )

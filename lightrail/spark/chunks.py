@@ -1,0 +1,82 @@
+"""Chunks: the messages of a task by target, in pieces that are the same whenever the same rows come.
+
+A chunk ends at a number of messages or bytes, so where it ends depends on the rows alone. Its number is its
+place among the chunks of its target. A task that is tried again with the same rows in the same order makes
+the same chunks, and the broker knows those that it has stored.
+"""
+
+import struct
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import NamedTuple
+
+from lightrail.model import limits
+
+
+class Chunk(NamedTuple):
+    """Messages for one target."""
+
+    target: str
+    place: int
+    """Among the chunks of its target, from 0."""
+    messages: list[bytes]
+
+    def body(self) -> bytes:
+        """As POST /NAME/!batch takes it: count, ends, messages; little-endian."""
+        ends = accumulate(map(len, self.messages))
+        count = len(self.messages)
+        return struct.pack(f"<{1 + count}I", count, *ends) + b"".join(self.messages)
+
+
+class _Gathering:
+    """What has come for one target and is no chunk yet."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.bytes = 0
+
+
+class Chunks:
+    """Gathers messages; for one task.
+
+    Args:
+        messages_max: messages of a chunk.
+        bytes_max: bytes of a chunk's messages; a single message may have more.
+    """
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._gathering: dict[str, _Gathering] = {}
+        self._places: dict[str, int] = {}
+        self._bytes = 0
+
+    def add(self, target: str, message: bytes) -> Iterator[Chunk]:
+        """Takes a message; gives what is full with it."""
+        found = self._gathering.get(target)
+        if found is None:
+            found = self._gathering[target] = _Gathering()
+        if found.messages and found.bytes + len(message) > self._bytes_max:
+            yield self._end(target)
+            found = self._gathering[target] = _Gathering()
+        found.messages.append(message)
+        found.bytes += len(message)
+        self._bytes += len(message)
+        if len(found.messages) >= self._messages_max or found.bytes >= self._bytes_max:
+            yield self._end(target)
+        elif self._bytes > limits.SPARK_SINK_BYTES or len(self._gathering) > limits.SPARK_SINK_TARGETS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Chunk]:
+        """Everything that has gathered, full or not, in the order in which targets came first."""
+        for target in list(self._gathering):
+            yield self._end(target)
+
+    def _end(self, target: str) -> Chunk:
+        found = self._gathering.pop(target)
+        self._bytes -= found.bytes
+        place = self._places.get(target, 0)
+        self._places[target] = place + 1
+        return Chunk(target, place, found.messages)

@@ -1,0 +1,215 @@
+"""Encoder: rows of Arrow batches become encoded AMQP messages, as the columns of a table say.
+
+A row whose `message` is not null is that message to the byte. Any other is made of `body` and the columns of
+header, properties, application properties and message annotations. Nothing here knows Spark.
+"""
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lightrail.amqp.composite import write_composite
+from lightrail.amqp.sections import PRIORITY_DEFAULT, Header, Properties, encode_header
+from lightrail.amqp.types import Byte, Float, Int, Short, Symbol, Timestamp, encode
+from lightrail.model import limits
+from lightrail.spark.columns import FIELDS
+
+TEXTS: Final = ("message_id", "correlation_id", "subject", "reply_to", "content_type", "group_id")
+MAPS: Final = ("application_properties", "message_annotations")
+WRITTEN: Final = frozenset({"message", "body", "queue", "durable", "priority", "ttl", *TEXTS, *MAPS})
+"""Columns that say something about a message."""
+PASSED_OVER: Final = frozenset(name for name, _ in FIELDS) - WRITTEN
+"""Columns of what was read from a journal: where a message was, and what became of it there."""
+TTL_MAX: Final = (1 << 32) - 1
+_OPEN: Final = b"\x00\x53"
+_ANNOTATIONS, _APPLICATION, _DATA, _VALUE = (_OPEN + bytes((code,)) for code in (0x72, 0x74, 0x75, 0x77))
+_NO_PROPERTIES: Final = Properties()
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+class BadColumns(ValueError):
+    """A table that can't be written: which column, what was expected, what it is."""
+
+
+class BadRow(ValueError):
+    """A row that is no message: which column, what was expected, what it has."""
+
+
+class Encoder:
+    """Encodes the rows of batches of one schema.
+
+    Args:
+        schema: of the batches; columns of a journal's source that say nothing about a message may be there.
+
+    Raises:
+        BadColumns: a column that is not known, of another type than expected, or none for the contents.
+    """
+
+    def __init__(self, schema: pa.Schema, *, queues: bool) -> None:
+        check(schema, queues=queues)
+        self._names = [name for name in schema.names if name in WRITTEN]
+        self._converters = {
+            name: _converter(schema.field(name).type) for name in MAPS if name in schema.names
+        }
+        self._texts = [name for name in TEXTS if name in schema.names]
+        self._is_text = "body" in schema.names and _is_text(schema.field("body").type)
+        self._headers: dict[tuple[Any, Any, Any], bytes] = {}
+        self._queues = queues
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
+        """(queue, encoded message) of each row, in order; the queue is empty where no column says it.
+
+        Raises BadRow.
+        """
+        columns = {name: batch.column(name).to_pylist() for name in self._names}
+        nothing: list[Any] = [None] * batch.num_rows
+        messages = columns.get("message", nothing)
+        queues = columns.get("queue", nothing) if self._queues else nothing
+        for index, (message, queue) in enumerate(zip(messages, queues, strict=True)):
+            if self._queues and not queue:
+                raise BadRow("queue: expected the name to send to, found none; or give the option target")
+            yield queue or "", message if message is not None else self._encoded(columns, index)
+
+    def _encoded(self, columns: Mapping[str, Sequence[Any]], index: int) -> bytes:
+        body = columns["body"][index] if "body" in columns else None
+        if body is None:
+            raise BadRow("expected a message, or a body; both are null")
+        parts = [self._header(columns, index)]
+        annotations = self._map("message_annotations", columns, index)
+        if annotations:
+            parts.append(_ANNOTATIONS + _encode_map("message_annotations", annotations, Symbol))
+        properties = Properties()
+        for name in self._texts:
+            value = columns[name][index]
+            if value is not None:
+                setattr(properties, name, Symbol(value) if name == "content_type" else value)
+        if properties != _NO_PROPERTIES:
+            try:
+                parts.append(write_composite(properties))
+            except (ValueError, UnicodeError) as error:
+                raise BadRow(f"properties can't be encoded: {error}") from None
+        own = self._map("application_properties", columns, index)
+        if own:
+            parts.append(_APPLICATION + _encode_map("application_properties", own, str))
+        parts.append((_VALUE if self._is_text else _DATA) + encode(body))
+        return b"".join(parts)
+
+    def _header(self, columns: Mapping[str, Sequence[Any]], index: int) -> bytes:
+        durable, priority, ttl = (
+            columns[name][index] if name in columns else None for name in ("durable", "priority", "ttl")
+        )
+        found = self._headers.get((durable, priority, ttl))
+        if found is not None:
+            return found
+        if priority is not None and not 0 <= priority <= 255:
+            raise BadRow(f"priority: expected 0 to 255, found {priority}")
+        if ttl is not None and not 0 <= ttl <= TTL_MAX:
+            raise BadRow(f"ttl: expected milliseconds from 0 to {TTL_MAX}, found {ttl}")
+        header = Header(
+            durable=durable is not False,
+            priority=PRIORITY_DEFAULT if priority is None else priority,
+            ttl=ttl,
+        )
+        if len(self._headers) >= limits.HEADERS_CACHED:
+            self._headers.clear()
+        found = self._headers[durable, priority, ttl] = encode_header(header)
+        return found
+
+    def _map(self, name: str, columns: Mapping[str, Sequence[Any]], index: int) -> dict[str, Any]:
+        value = columns[name][index] if name in columns else None
+        return {} if value is None else self._converters[name](value)
+
+
+def check(schema: pa.Schema, *, queues: bool) -> None:
+    """Whether rows of this schema can be written.
+
+    Args:
+        queues: the column `queue` says where each row goes.
+
+    Raises:
+        BadColumns: a column that is not known, of another type than expected, or none for the contents.
+    """
+    names = schema.names
+    unknown = [name for name in names if name not in WRITTEN and name not in PASSED_OVER]
+    if unknown:
+        raise BadColumns(
+            f"the sink has no use for the column {unknown[0]!a}: drop it, or put it into "
+            f"application_properties; columns are {', '.join(sorted(WRITTEN))}"
+        )
+    if "message" not in names and "body" not in names:
+        raise BadColumns("expected a column message (encoded), or body; the table has neither")
+    if queues and "queue" not in names:
+        raise BadColumns("expected the option target, or a column queue that says where each row goes")
+    for name in sorted(WRITTEN.intersection(names)):
+        expected, is_good = _EXPECTED[name]
+        found = schema.field(name).type
+        if not is_good(found):
+            raise BadColumns(f"{name}: expected {expected}, found {found}")
+
+
+def _is_text(type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type) or pa.types.is_large_string(type))
+
+
+def _is_bytes(type: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
+
+
+def _is_map(type: pa.DataType) -> bool:
+    if pa.types.is_struct(type):
+        return all(_value_of(field.type) is not None for field in type)
+    return bool(pa.types.is_map(type) and _is_text(type.key_type)) and _value_of(type.item_type) is not None
+
+
+_EXPECTED: Final[Mapping[str, tuple[str, Callable[[pa.DataType], bool]]]] = {
+    "message": ("binary", _is_bytes),
+    "body": ("binary, or string for an amqp-value", lambda type: _is_bytes(type) or _is_text(type)),
+    "durable": ("boolean", pa.types.is_boolean),
+    "priority": ("an integer", pa.types.is_integer),
+    "ttl": ("an integer, milliseconds", pa.types.is_integer),
+    "queue": ("string", _is_text),
+    **dict.fromkeys(TEXTS, ("string", _is_text)),
+    **dict.fromkeys(MAPS, ("a map from string to simple values, or a struct of them", _is_map)),
+}
+
+
+def _as_timestamp(value: datetime.datetime) -> Timestamp:
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+    return Timestamp((aware - _EPOCH) // datetime.timedelta(milliseconds=1))
+
+
+def _value_of(type: pa.DataType) -> Callable[[Any], Any] | None:
+    """How a value of a type of Arrow becomes one of AMQP; None for what is no simple value."""
+    if _is_text(type) or _is_bytes(type) or pa.types.is_boolean(type) or pa.types.is_float64(type):
+        return _as_it_is
+    if pa.types.is_timestamp(type):
+        return _as_timestamp
+    kinds = {pa.int8(): Byte, pa.int16(): Short, pa.int32(): Int, pa.int64(): int, pa.float32(): Float}
+    return kinds.get(type)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _converter(type: pa.DataType) -> Callable[[Any], dict[str, Any]]:
+    """From what Arrow gives for a map (pairs) or a struct (a dict) to a dict; nulls stay out of it."""
+    if pa.types.is_map(type):
+        convert = _value_of(type.item_type)
+        assert convert is not None, "the schema was checked"
+        return lambda pairs: {key: convert(value) for key, value in pairs if value is not None}
+    converters = {field.name: _value_of(field.type) for field in type}
+    return lambda fields: {
+        name: converter(fields[name])
+        for name, converter in converters.items()
+        if converter is not None and fields[name] is not None
+    }
+
+
+def _encode_map(name: str, values: Mapping[str, Any], key: Callable[[str], str]) -> bytes:
+    try:
+        return encode({key(each): value for each, value in values.items()})
+    except (ValueError, UnicodeError) as error:
+        raise BadRow(f"{name}: {error}") from None

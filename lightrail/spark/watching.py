@@ -1,0 +1,76 @@
+"""Gaps where nothing was captured: such segments are not archived, and nothing is lost with them."""
+
+from lightrail.journal.index import SegmentIndex
+from lightrail.journal.layout import QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, decode_segment_header, decode_small
+from lightrail.journal.record import Queue, QueueEvent, Snapshot
+from lightrail.journal.scan import Found, Scan
+from lightrail.spark.places.journals import Held, Journal, first_answer
+from lightrail.spark.places.sources import File, Gone
+from lightrail.spark.tables import read_policy
+
+
+def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:
+    """Whether no queue was captured in records that are not there.
+
+    That is known where a segment before and one behind them are there: nothing was captured when the one
+    ended, and nothing when the other began. If something was in between, its segment was archived, and what
+    retention removes is the oldest.
+
+    Raises:
+        PlaceError: a place does not answer.
+    """
+    before: tuple[Held, SegmentIndex] | None = None
+    try:
+        for held in journal.segments:
+            index = journal.index(held)
+            if index.next_lsn <= first_lsn:
+                before = held, index
+            elif index.first_lsn >= next_lsn:
+                return (
+                    before is not None
+                    and not _captured(*before, at_end=True)
+                    and not _captured(held, index, at_end=False)
+                )
+    except Gone:
+        return False
+    return False
+
+
+def _captured(held: Held, index: SegmentIndex, at_end: bool) -> bool:
+    """Whether a queue is captured where a segment ends, or where it begins."""
+    file = first_answer(held.sources, lambda source: source.open())
+    try:
+        captured: dict[int, bool] = {}
+        for found in _records(file, index, at_end):
+            record = decode_small(found.view, found.start, found.length)
+            if isinstance(record, Snapshot):
+                captured = {
+                    each.queue: read_policy(each.name, each.policy).captured for each in record.queues
+                }
+            elif isinstance(record, Queue):
+                captured[record.queue] = (
+                    record.event != QueueEvent.DELETED and read_policy(record.name, record.policy).captured
+                )
+        return any(captured.values())
+    finally:
+        file.close()
+
+
+def _records(file: File, index: SegmentIndex, at_end: bool) -> list[Found]:
+    """The Snapshot at the head, and with `at_end` every Queue record.
+
+    Raises:
+        Gone: they can't be read.
+    """
+    header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+    if header is None:
+        raise Gone("no header of a segment")
+    found: list[Found] = []
+    for offset, code in ((SEGMENT_HEADER_SIZE, SNAPSHOT), *((each, QUEUE) for each in index.queues)):
+        record = next(iter(Scan(file, header.salt, offset, index.end, None)), None)
+        if record is None or record.code != code:
+            raise Gone(f"no whole record at {offset}")
+        found.append(record)
+        if not at_end:
+            break
+    return found

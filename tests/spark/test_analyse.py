@@ -1,0 +1,69 @@
+"""Analyse: its tables equal what is known of every message, also of those that moved or were there before."""
+
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lightrail.spark.jobs import analyse
+from lightrail.spark.main import _parser
+from tests.spark import observed
+
+Analysed = Callable[..., dict[str, list[dict[str, Any]]]]
+TABLES = ("minutes", "dead_letters", "shards", "queues")
+
+
+@pytest.fixture
+def analysed(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
+    """Rows of the data source to rows of all tables, by the command."""
+
+    def of(rows: pa.Table, *options: str) -> dict[str, list[dict[str, Any]]]:
+        pq.write_table(rows, tmp_path / "rows.parquet")
+        monkeypatch.setattr(analyse, "events", lambda *_: spark.read.parquet(str(tmp_path / "rows.parquet")))
+        args = _parser().parse_args(["analyse", "TABLE", "--to", str(tmp_path / "to"), *options])
+        assert analyse.run(args) == 0
+        return {name: pq.read_table(tmp_path / "to" / name).to_pylist() for name in TABLES}
+
+    return of
+
+
+def by(rows: list[dict[str, Any]], *keys: str) -> dict[Any, dict[str, Any]]:
+    """The rows of a table by its keys, of which there is one each, in their order."""
+    found = {}
+    for row in rows:
+        values = {
+            name: value.astimezone(UTC) if hasattr(value, "astimezone") else value
+            for name, value in row.items()
+        }
+        key = tuple(values.pop(name) for name in keys)
+        assert key not in found
+        found[key if len(keys) > 1 else key[0]] = values
+    assert list(found) == sorted(found)
+    return found
+
+
+def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed, tmp_path: Path) -> None:
+    messages = observed.story(2, older=40)
+    page = tmp_path / "report.html"
+    found = analysed(observed.table(messages), "--report", str(page), "--top", "2")
+    expected = observed.Expected(messages)
+    assert by(found["minutes"], "queue", "minute") == expected.minutes()
+    assert by(found["queues"], "queue") == expected.queues()
+    assert by(found["shards"], "shard", "minute") == expected.shards()
+    dead = by(found["dead_letters"], "queue", "minute", "reason")
+    assert {key: (row["messages"], row["bytes"]) for key, row in dead.items()} == expected.dead_letters()
+    text = page.read_text()
+    assert "4 others" in text
+    assert "<orders>" not in text
+
+
+def test_where_nothing_was_read_tables_are_empty_and_the_report_says_so(
+    analysed: Analysed, tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    assert analysed(observed.table([]), "--report", str(page)) == {name: [] for name in TABLES}
+    assert "Nothing was read" in page.read_text()

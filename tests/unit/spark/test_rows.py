@@ -70,7 +70,7 @@ def some(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 @given(seed=st.integers(0, 2**32), segment_bytes=st.sampled_from((3_000, 20_000, 1 << 20)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: int) -> None:
     for segment in journal_of(some_records(seed, 120), segment_bytes):
         assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
@@ -78,10 +78,10 @@ def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: in
 
 
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 50), size=st.integers(1, 900))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_rows_are_the_same_in_batches_of_any_size(seed: int, rows: int, size: int) -> None:
     wanted = Wanted(columns=PLAIN, captured_only=False, batch_rows=rows, batch_bytes=size)
-    (segment,) = journal_of(some_records(seed, 60))
+    (segment,) = journal_of(some_records(seed, 30))
     assert rows_of(segment, wanted) == plain_rows(segment, captured_only=False)
 
 

@@ -13,6 +13,7 @@ from tests.benchmarks import (
     clusters,
     gateways,
     holdings,
+    lakes,
     machine,
     names,
     policies,
@@ -32,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     *policies.ROWS,
     *captures.ROWS,
     *clusters.ROWS,
+    *lakes.ROWS,
 )
 
 

@@ -161,8 +161,29 @@ def test_a_segment_that_is_gone_stops_a_capture_unless_losses_are_allowed(
     assert capture(lake) == 1
     assert "can't be read" in capsys.readouterr().err
     assert capture(lake, "--allow-loss") == 0
-    assert lake.kinds() == ["hole"]
+    assert lake.kinds() == ["lost"]
     assert len(lake.content()) == lake.rows - 160
+
+
+def test_what_was_never_archived_as_nothing_was_captured_is_no_loss(spark: Any, lake: Lake) -> None:
+    assert capture(lake) == 0
+    captured = lake.rows
+    for queue in lake.queues:
+        lake.journal.declare(queue, capture=False)
+    lake.archived()
+    lake.send(40)
+    lake.archived()
+    left_out = sorted(lake.archive.glob("*/*.segment"))[-1]
+    for queue in lake.queues:
+        lake.journal.declare(queue)
+    lake.archived()
+    left_out.unlink()
+    left_out.with_suffix(".index").unlink()
+    assert capture(lake) == 0
+    verdict = lake.verify()
+    assert verdict.findings == []
+    assert verdict.rows == captured
+    assert verdict.journals[0].unwatched > 0
 
 
 DRIVER = """

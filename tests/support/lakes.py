@@ -7,7 +7,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from lightrail.spark.columns import Decode
-from lightrail.spark.lake.layout import File, Range
+from lightrail.spark.lake.layout import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work
 from lightrail.spark.lake.table import commit_batch, open_or_make, position
@@ -31,6 +31,15 @@ def body(number: int) -> bytes:
 def never(loss: object) -> None:
     """For plans that lose nothing."""
     raise AssertionError(loss)
+
+
+def covered(ranges: list[Range]) -> Covered:
+    """As if there were nothing else between the first and the last of each journal."""
+    bounds: Bounds = {}
+    for each in ranges:
+        first, _ = bounds.get(each.journal, (each.first_lsn, 0))
+        bounds[each.journal] = first, each.next_lsn
+    return Covered(bounds, ranges)
 
 
 class Lake:
@@ -93,7 +102,7 @@ class Lake:
         """One batch with all that is there; `then` happens between the table's commit and the ledger."""
         table = self.table()
         files, ranges = self.written(table)
-        done = commit_batch(table, query, self.batches, files, ranges, False)
+        done = commit_batch(table, query, self.batches, files, covered(ranges))
         self.batches += 1
         if then is not None:
             then()

@@ -77,7 +77,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(verdict: "Verdict") -> None:
-    columns = ("journal", "shard", "first_lsn", "next_lsn", "ranges", "records", "rows", "retired")
+    columns = (
+        "journal",
+        "shard",
+        "first_lsn",
+        "next_lsn",
+        "ranges",
+        "records",
+        "unwatched",
+        "rows",
+        "retired",
+    )
     table([asdict(each) for each in verdict.journals], columns)
     print(f"version {verdict.version}: {verdict.rows:,} rows in {verdict.files:,} files")
     for each in verdict.findings[:FINDINGS_SHOWN_MAX]:

@@ -22,6 +22,7 @@ from lightrail.spark.command import Failed
 from lightrail.spark.lake.layout import COVERAGE, NOTE
 
 COVERED: Final = "covered"
+UNWATCHED: Final = "unwatched"
 RETIRED: Final = "retired"
 
 SCHEMA: Final = pa.schema(
@@ -40,7 +41,8 @@ SCHEMA: Final = pa.schema(
         ("checksum", pa.int64()),
     ]
 )
-"""`kind`: covered, a range that a batch brought; retired, rows of that range that retention took away."""
+"""`kind`: covered, a range that a batch brought; unwatched, one that was never archived, as no queue was
+captured then; retired, rows of a covered range that retention took away."""
 _TRANSACTION: Final = "lightrail-coverage"
 """Its version is that of the table up to which the ledger has all commits."""
 
@@ -125,7 +127,7 @@ class Ledger:
     def positions(self) -> dict[str, int]:
         """Of each journal the first record that is not covered."""
         rows = self.rows()
-        covered = rows.filter(pc.equal(rows["kind"], COVERED))
+        covered = rows.filter(pc.not_equal(rows["kind"], RETIRED))
         ends = covered.group_by("journal").aggregate([("next_lsn", "max")])
         return dict(zip(ends["journal"].to_pylist(), ends["next_lsn_max"].to_pylist(), strict=True))
 
@@ -158,6 +160,6 @@ def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
         note = json.loads(commit[NOTE])
         at = datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
         common = {"version": commit["version"], "committed_at": at}
-        for kind in (COVERED, RETIRED):
+        for kind in (COVERED, UNWATCHED, RETIRED):
             for each in note.get(kind, ()):
                 yield {**common, "kind": kind, "query": note.get("query"), "batch": note.get("batch"), **each}

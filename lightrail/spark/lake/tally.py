@@ -39,13 +39,17 @@ class Tally:
 
 def tallies(ledger: pa.Table) -> dict[str, Tally]:
     """Of each journal in the ledger one in which nothing is counted yet."""
-    covered = ledger.filter(pc.equal(ledger["kind"], COVERED)).sort_by(
-        [("journal", "ascending"), ("first_lsn", "ascending"), ("version", "ascending")]
-    )
+    covered = ledger.filter(pc.equal(ledger["kind"], COVERED))
+    return {journal: Tally(found) for journal, found in by_journal(covered).items()}
+
+
+def by_journal(ledger: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the ledger, of each journal in order."""
+    ordered = [("journal", "ascending"), ("first_lsn", "ascending"), ("version", "ascending")]
     rows: dict[str, list[dict[str, Any]]] = {}
-    for each in covered.to_pylist():
+    for each in ledger.sort_by(ordered).to_pylist():
         rows.setdefault(each["journal"], []).append(each)
-    return {journal: Tally(found) for journal, found in rows.items()}
+    return rows
 
 
 def count(folder: Folder, path: str, into: dict[str, Tally]) -> Iterator[tuple[int, list[tuple[str, int]]]]:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from lightrail.spark.lake.files import Folder
-from lightrail.spark.lake.ledger import RETIRED, Ledger
+from lightrail.spark.lake.ledger import RETIRED, UNWATCHED, Ledger
 from lightrail.spark.lake.table import active_files, position
-from lightrail.spark.lake.tally import Tally, count, tallies
+from lightrail.spark.lake.tally import Tally, by_journal, count, tallies
 from lightrail.spark.places.journals import Journal
 
 
@@ -42,6 +42,8 @@ class Coverage:
     next_lsn: int
     ranges: int = 0
     records: int = 0
+    unwatched: int = 0
+    """Records that were never archived, as no queue was captured then."""
     rows: int = 0
     retired: int = 0
     """Rows that retention took away."""
@@ -72,9 +74,9 @@ def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None =
     ledger = Ledger(table, uri).rows()
     ledger = ledger.filter(pc.less_equal(ledger["version"], table.version()))
     ranges = tallies(ledger)
-    for journal, found in ranges.items():
-        verdict.journals.append(_joins(journal, found, verdict.findings))
-        _position(table, journal, found, verdict.findings)
+    for journal, rows in by_journal(ledger.filter(pc.not_equal(ledger["kind"], RETIRED))).items():
+        verdict.journals.append(covered := _joins(journal, rows, verdict.findings))
+        _position(table, covered, verdict.findings)
     retired = ledger.filter(pc.equal(ledger["kind"], RETIRED)).to_pylist()
     coverage = {each.journal: each for each in verdict.journals}
     for each in retired:
@@ -84,14 +86,14 @@ def verify(table: DeltaTable, uri: str, journals: Mapping[str, Journal] | None =
         _compare(journal, found, [each for each in retired if each["journal"] == journal], verdict.findings)
     if journals is not None:
         for there in journals.values():
-            covered = ranges.get(there.incarnation.disk)
-            verdict.findings.extend(_not_captured(there, covered))
+            has = ranges.get(there.incarnation.disk)
+            verdict.findings.extend(_not_captured(there, has))
     return verdict
 
 
-def _joins(journal: str, ranges: Tally, findings: list[Finding]) -> Coverage:
-    rows = ranges.rows
-    covered = Coverage(journal, rows[0]["shard"], rows[0]["first_lsn"], rows[0]["first_lsn"])
+def _joins(journal: str, rows: list[dict[str, Any]], findings: list[Finding]) -> Coverage:
+    shard = max(each["shard"] for each in rows)
+    covered = Coverage(journal, shard, rows[0]["first_lsn"], rows[0]["first_lsn"])
     for each in rows:
         first, expected = each["first_lsn"], covered.next_lsn
         if first > expected:
@@ -101,7 +103,9 @@ def _joins(journal: str, ranges: Tally, findings: list[Finding]) -> Coverage:
             text = f"records {first} to before {min(expected, each['next_lsn'])} are in two ranges"
             findings.append(Finding("overlap", journal, first, min(expected, each["next_lsn"]), text))
         missing = each["next_lsn"] - first - each["records"]
-        if missing:
+        if each["kind"] == UNWATCHED:
+            covered.unwatched += missing
+        elif missing:
             text = (
                 f"{missing} records between {first} and {each['next_lsn']} were gone or damaged when batch "
                 f"{each['batch']} read them with --allow-loss"
@@ -114,11 +118,11 @@ def _joins(journal: str, ranges: Tally, findings: list[Finding]) -> Coverage:
     return covered
 
 
-def _position(table: DeltaTable, journal: str, ranges: Tally, findings: list[Finding]) -> None:
-    says, ends = position(table, journal), int(ranges.next.max())
+def _position(table: DeltaTable, covered: Coverage, findings: list[Finding]) -> None:
+    says, ends = position(table, covered.journal), covered.next_lsn
     if says != ends:
         text = f"the table says that it covers records to before {says}, its ledger to before {ends}"
-        findings.append(Finding("position", journal, ends, says, text))
+        findings.append(Finding("position", covered.journal, ends, says, text))
 
 
 def _tally(table: DeltaTable, uri: str, ranges: dict[str, Tally], verdict: Verdict) -> None:

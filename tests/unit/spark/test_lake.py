@@ -13,11 +13,14 @@ from deltalake.transaction import RemoveAction
 
 from lightrail.spark.command import Failed
 from lightrail.spark.lake import compaction
-from lightrail.spark.lake.layout import JOURNAL_TRANSACTION, LAKE_SCHEMA, PARTITIONS
+from lightrail.spark.lake.layout import JOURNAL_TRANSACTION, LAKE_SCHEMA, PARTITIONS, Range
 from lightrail.spark.lake.ledger import Ledger
+from lightrail.spark.lake.stream import Outline
 from lightrail.spark.lake.table import Behind, active_files, commit_batch, committed, open_or_make, open_table
+from lightrail.spark.lake.verifying import verify
+from lightrail.spark.losses import Loss
 from lightrail.spark.main import main
-from tests.support.lakes import DAY_MS, SELECTION, Lake
+from tests.support.lakes import DAY_MS, SELECTION, Lake, covered
 
 SEGMENTS = 3
 NO_FILES = 1 << 40
@@ -48,9 +51,9 @@ def test_a_commit_says_how_far_journals_are_covered_and_which_batch_it_is(lake: 
 def test_a_batch_that_was_committed_is_not_committed_again(lake: Lake) -> None:
     table = lake.table()
     files, ranges = lake.written(table)
-    assert commit_batch(table, "q", 0, files, ranges, False)
+    assert commit_batch(table, "q", 0, files, covered(ranges))
     again, _ = lake.written(lake.table())
-    assert not commit_batch(DeltaTable(lake.uri), "q", 0, again, ranges, False)
+    assert not commit_batch(DeltaTable(lake.uri), "q", 0, again, covered(ranges))
     assert len(lake.content()) == lake.rows
 
 
@@ -58,19 +61,21 @@ def test_two_captures_that_bring_the_same_records_have_one_commit(lake: Lake) ->
     one, other = lake.table(), lake.table()
     files, ranges = lake.written(one)
     more, same = lake.written(other)
-    assert commit_batch(one, "q", 0, files, ranges, False)
+    assert commit_batch(one, "q", 0, files, covered(ranges))
     with pytest.raises(Behind, match="covers journal"):
-        commit_batch(other, "another", 0, more, same, False)
+        commit_batch(other, "another", 0, more, covered(same))
     assert len(lake.content()) == lake.rows
 
 
 def test_a_batch_must_go_on_where_the_table_ends(lake: Lake) -> None:
     table = lake.table()
     _, ranges = lake.written(table)
-    commit_batch(table, "q", 0, [], ranges[:1], False)
+    commit_batch(table, "q", 0, [], covered(ranges[:1]))
     with pytest.raises(Behind):
-        commit_batch(table, "q", 1, [], ranges[2:], False)
-    assert commit_batch(table, "q", 1, [], ranges[2:], True)
+        commit_batch(table, "q", 1, [], covered(ranges[2:]))
+    with pytest.raises(Behind):
+        commit_batch(table, "q", 1, [], covered(ranges))
+    assert commit_batch(table, "q", 1, [], covered(ranges[1:]))
 
 
 def test_rows_are_by_queue_and_hour_with_the_least_and_greatest_of_each_file(lake: Lake) -> None:
@@ -143,8 +148,8 @@ def test_what_is_complete_is_said_to_be(lake: Lake) -> None:
     verdict = lake.verify()
     assert verdict.findings == []
     assert verdict.rows == lake.rows
-    (covered,) = verdict.journals
-    assert covered.next_lsn - covered.first_lsn == covered.records
+    (journal,) = verdict.journals
+    assert journal.next_lsn - journal.first_lsn == journal.records
     assert main(["verify", lake.uri, "--from", str(lake.archive)]) == 0
 
 
@@ -175,7 +180,7 @@ def test_a_range_that_was_never_captured_is_found(lake: Lake) -> None:
     table = lake.table()
     files, ranges = lake.written(table)
     first, second, *others = ranges
-    commit_batch(table, "q", 0, files, [first, *others], True)
+    commit_batch(table, "q", 0, files, covered([first, *others]))
     verdict = lake.verify()
     kinds = {each.kind: each for each in verdict.findings}
     assert set(kinds) == {"hole", "stray", "not_captured"}
@@ -185,7 +190,7 @@ def test_a_range_that_was_never_captured_is_found(lake: Lake) -> None:
 def test_a_range_that_was_captured_twice_is_found(lake: Lake) -> None:
     table = lake.table()
     files, ranges = lake.written(table)
-    commit_batch(table, "q", 0, files, ranges, False)
+    commit_batch(table, "q", 0, files, covered(ranges))
     note = {"format": 1, "covered": [ranges[0].plain()]}
     properties = CommitProperties(custom_metadata={"lightrail": json.dumps(note)})
     table.create_write_transaction(
@@ -200,10 +205,42 @@ def test_records_that_were_lost_are_said(lake: Lake) -> None:
     table = lake.table()
     files, ranges = lake.written(table)
     ranges[1] = replace(ranges[1], records=ranges[1].records - 3)
-    commit_batch(table, "q", 0, files, ranges, False)
+    commit_batch(table, "q", 0, files, covered(ranges))
     (finding,) = lake.verify().findings
     assert finding.kind == "lost"
     assert finding.text.startswith("3 records between")
+
+
+def test_records_that_were_never_archived_join_the_others(lake: Lake) -> None:
+    table = lake.table()
+    _, ranges = lake.written(table)
+    first, second, *others = ranges
+    bounds = {first.journal: (first.first_lsn, ranges[-1].next_lsn)}
+    outline = Outline(bounds, [])
+    filled = outline.covered([*others, first])
+    assert [(each.first_lsn, each.next_lsn) for each in filled.unwatched] == [
+        (second.first_lsn, second.next_lsn)
+    ]
+    commit_batch(table, "q", 0, [], filled)
+    verdict = verify(DeltaTable(lake.uri), lake.uri)
+    assert {each.kind for each in verdict.findings} == {"rows"}
+    assert verdict.journals[0].unwatched == second.next_lsn - second.first_lsn
+
+
+def test_what_is_lost_and_what_was_never_archived_fill_the_bounds() -> None:
+    bounds = {"a": (10, 100), "b": (5, 6)}
+    losses = [Loss("a", 1, 60, 70, "gone"), Loss("a", 1, 5, 12, "gone"), Loss("a", 1, 95, 100, "gone")]
+    read = [Range("a", 1, 70, 80, 10, 3, 7), Range("a", 1, 20, 50, 30, 3, 7), Range("b", 2, 5, 6, 1, 0, 0)]
+    filled = Outline(bounds, losses).covered(read)
+    every = sorted(
+        (each.journal, each.first_lsn, each.next_lsn) for each in (*filled.ranges, *filled.unwatched)
+    )
+    assert every == [
+        *(("a", 10, 12), ("a", 12, 20), ("a", 20, 50), ("a", 50, 60), ("a", 60, 70), ("a", 70, 80)),
+        *(("a", 80, 95), ("a", 95, 100), ("b", 5, 6)),
+    ]
+    assert [each.first_lsn for each in filled.unwatched] == [12, 50, 80]
+    assert sum(each.records for each in filled.ranges) == 41
 
 
 def test_what_the_archive_has_and_the_table_has_not_is_found(lake: Lake) -> None:
@@ -270,8 +307,8 @@ def test_retention_takes_days_and_the_ledger_still_has_them(lake: Lake) -> None:
     assert len(lake.content()) == 160
     verdict = lake.verify()
     assert verdict.findings == []
-    (covered,) = verdict.journals
-    assert (covered.rows, covered.retired) == (lake.rows, done.retired_rows)
+    (journal,) = verdict.journals
+    assert (journal.rows, journal.retired) == (lake.rows, done.retired_rows)
     compaction.retire(table, lake.uri, date(2026, 9, 24), 2, again := compaction.Done())
     assert again.days == []
 

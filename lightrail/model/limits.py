@@ -480,3 +480,7 @@ SPARK_REPORT_REASONS_MAX: Final = 12
 """Reasons of dead letters that a report names."""
 SPARK_REPORT_TEXT_MAX: Final = 120
 """Letters of a name or reason in a report; of a longer one the end is shown."""
+SPARK_PLAN_QUEUES_MAX: Final = 1_000_000
+"""Queues whose loads the driver of `lightrail-spark plan` holds."""
+SPARK_LAST_HOURS_MAX: Final = 24 * 366 * 100
+"""What --last takes: times before the calendar begins would be errors of another kind."""

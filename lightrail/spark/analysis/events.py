@@ -1,9 +1,10 @@
 """Where events come from that are analysed: a table of `capture`, or journals by the data source."""
 
 import argparse
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lightrail.model.limits import SPARK_LAST_HOURS_MAX
 from lightrail.spark.command import Usage, add_source, source_options
 
 if TYPE_CHECKING:
@@ -27,18 +28,28 @@ def add_events(parser: argparse.ArgumentParser) -> None:
             type=_time,
             help=f"only events {meaning} then, such as 2026-11-21 or 2026-11-21T08:30Z; UTC without a zone",
         )
+    group.add_argument("--last", metavar="HOURS", type=float, help="only events of so many hours until now")
 
 
-def check_events(args: argparse.Namespace) -> None:
+def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) -> None:
     """Whether the options of `add_events` go together; done before Spark starts.
+
+    Args:
+        gateway_is_asked: --gateway is needed for something else too, and may stand beside TABLE.
 
     Raises:
         Usage: they don't.
     """
+    if gateway_is_asked and not args.gateway:
+        raise Usage("expected --gateway URL, which says where queues are; found none")
     if args.table is None:
         source_options(args)
-    elif args.archive or args.gateway:
+    elif args.archive or (args.gateway and not gateway_is_asked):
         raise Usage(f"expected one of TABLE ({args.table!a}) and --from or --gateway, found both")
+    if args.last is not None:
+        if args.since or not 0 < args.last <= SPARK_LAST_HOURS_MAX:
+            raise Usage(f"--last: expected hours above 0, up to {SPARK_LAST_HOURS_MAX}, and no --since")
+        args.since = datetime.now(UTC) - timedelta(hours=args.last)
     if args.since and args.until and args.since >= args.until:
         raise Usage("--since is not before --until: nothing would be read")
 

@@ -41,7 +41,7 @@ class Figures:
     shards: list[dict[str, Any]] = field(default_factory=list)
     other_shards: dict[str, Any] | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
-    """`reason`, `messages`, `bytes`: of dead letters, the most first."""
+    """`reason`, `messages`: of dead letters, the most first."""
     other_reasons: dict[str, Any] | None = None
     enqueued: list[int] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
@@ -64,14 +64,23 @@ def figures(found: Tables, rows: "DataFrame", top: int) -> Figures:
         rows: their history.
         top: so many queues and shards are named.
     """
-    (window,) = _rows(found.minutes.agg(F.min("minute").alias("first"), F.max("minute").alias("last")))
-    if window["first"] is None:
+    sums = [F.sum(each).alias(each) for each in (*SUMMED, "depth_first", "depth_last")]
+    (totals,) = _rows(
+        found.queues.agg(
+            F.count("*").alias("queues"),
+            F.min("first_minute").alias("first"),
+            F.max("last_minute").alias("last"),
+            F.bool_and("depth_known").alias("depth_known"),
+            *sums,
+        )
+    )
+    if not totals["queues"]:
         return Figures()
-    first, last = _utc(window["first"]), _utc(window["last"])
+    first, last = _utc(totals.pop("first")), _utc(totals.pop("last"))
     shown = Figures(first, last)
     shown.step_minutes = step_of(int((last - first).total_seconds()) // 60 + 1)
     shown.times = steps(first, last, shown.step_minutes)
-    _queues(shown, found, rows, top)
+    _queues(shown, found, rows, totals, top)
     _by_time(shown, found, rows)
     _shards(shown, found, top)
     _reasons(shown, found)
@@ -96,16 +105,12 @@ def steps(first: datetime, last: datetime, minutes: int) -> list[datetime]:
     return [datetime.fromtimestamp(each * length_s, UTC) for each in range(begin, end + 1)]
 
 
-def _queues(shown: Figures, found: Tables, rows: "DataFrame", top: int) -> None:
+def _queues(shown: Figures, found: Tables, rows: "DataFrame", totals: dict[str, Any], top: int) -> None:
     busy = F.col("enqueued") + F.col("ended")
     shown.queues = _rows(found.queues.orderBy(busy.desc(), "queue").limit(top))
-    sums = [F.sum(each).alias(each) for each in (*SUMMED, "depth_first", "depth_last")]
-    (total,) = _rows(
-        found.queues.agg(F.count("*").alias("queues"), *sums, F.bool_and("depth_known").alias("depth_known"))
-    )
     (waits,) = _rows(percentiles(rows, ["all"], {"all": F.lit(1)})) or [{}]
-    shown.totals = total | {name: waits.get(name) for name in ("waits", "p50_ms", "p99_ms")}
-    shown.other_queues = _others(total, shown.queues, (*SUMMED, "depth_first", "depth_last"), "queues")
+    shown.totals = totals | {name: waits.get(name) for name in ("waits", "p50_ms", "p99_ms")}
+    shown.other_queues = _others(totals, shown.queues, (*SUMMED, "depth_first", "depth_last"), "queues")
 
 
 def _by_time(shown: Figures, found: Tables, rows: "DataFrame") -> None:
@@ -144,28 +149,28 @@ _OF_SHARD: Final = (
 
 
 def _shards(shown: Figures, found: Tables, top: int) -> None:
-    sums = [F.sum(each).alias(each) for each in _OF_SHARD]
-    busy = F.col("messages_in") + F.col("messages_out")
-    by_shard = found.shards.groupBy("shard").agg(*sums)
-    shown.shards = _rows(by_shard.orderBy(busy.desc(), "shard").limit(top))
-    (total,) = _rows(by_shard.agg(F.count("*").alias("shards"), *sums))
-    shown.other_shards = _others(total, shown.shards, _OF_SHARD, "shards")
+    # There are not many shards: each is a process.
+    by_shard = _rows(found.shards.groupBy("shard").agg(*(F.sum(each).alias(each) for each in _OF_SHARD)))
+    by_shard.sort(key=lambda each: (-each["messages_in"] - each["messages_out"], each["shard"]))
+    shown.shards = by_shard[:top]
+    total = {each: sum(row[each] or 0 for row in by_shard) for each in _OF_SHARD}
+    shown.other_shards = _others(total | {"shards": len(by_shard)}, shown.shards, _OF_SHARD, "shards")
     named = [each["shard"] for each in shown.shards[:LINES]]
     who = F.when(F.col("shard").isin(named), F.col("shard")).alias("shard")
-    everyone: list[int | None] = [*named, None] if total["shards"] > len(named) else [*named]
+    everyone: list[int | None] = [*named, None] if len(by_shard) > len(named) else [*named]
     index = {when: position for position, when in enumerate(shown.times)}
     shown.messages_by_shard = {each: [0] * len(shown.times) for each in everyone}
-    points = found.shards.groupBy(_step(shown.step_minutes), who).agg(F.sum(busy).alias("messages"))
-    for point in _rows(points):
+    busy = F.sum(F.col("messages_in") + F.col("messages_out")).alias("messages")
+    for point in _rows(found.shards.groupBy(_step(shown.step_minutes), who).agg(busy)):
         shown.messages_by_shard[point["shard"]][index[_utc(point["step"])]] += point["messages"]
 
 
 def _reasons(shown: Figures, found: Tables) -> None:
-    sums = [F.sum("messages").alias("messages"), F.sum("bytes").alias("bytes")]
-    by_reason = found.dead_letters.groupBy("reason").agg(*sums)
+    messages = F.sum("messages").alias("messages")
+    by_reason = found.dead_letters.groupBy("reason").agg(messages)
     shown.reasons = _rows(by_reason.orderBy(F.desc("messages"), "reason").limit(SPARK_REPORT_REASONS_MAX))
-    (total,) = _rows(by_reason.agg(F.count("*").alias("reasons"), *sums))
-    shown.other_reasons = _others(total, shown.reasons, ("messages", "bytes"), "reasons")
+    left = shown.totals["dead_lettered"] - sum(each["messages"] for each in shown.reasons)
+    shown.other_reasons = {"messages": left} if left else None
 
 
 def _others(

@@ -118,7 +118,7 @@ def _write(found: "Tables", to: str) -> None:
     from lightrail.spark.analysis.tables import ORDER
 
     for name, frame in found._asdict().items():
-        frame.orderBy(*ORDER[name]).write.mode("overwrite").parquet(f"{to.rstrip('/')}/{name}")
+        frame.sortWithinPartitions(*ORDER[name]).write.mode("overwrite").parquet(f"{to.rstrip('/')}/{name}")
 
 
 def _say(shown: "Figures", args: argparse.Namespace) -> None:

@@ -382,7 +382,7 @@ class _Reader:
         runs.queue = queue
         return runs if kept.all() else runs.take(np.flatnonzero(kept))
 
-    def _decode(self, rows: Rows, extents: Extents, blob: bytes) -> dict[str, pa.Array]:
+    def _decode(self, rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> dict[str, pa.Array]:
         """The columns that take a look into messages."""
         offsets = extents.offsets()
         which = rows.spread(rows.messages)

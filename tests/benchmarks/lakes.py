@@ -9,7 +9,6 @@ the stream, without the start of Spark; the table is verified afterwards.
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -73,7 +72,6 @@ def run(root: Path, messages: int, decode: str) -> Figures:
     archive, table = write(root, messages), root / "lake"
     words = ["capture", "--from", str(archive), "--to", str(table), "--available-now", "--json"]
     spark = ["--master", f"local[{CORES}]", "--conf", "spark.ui.enabled=false"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     done = subprocess.run(
         command(*words, "--decode", decode, *spark),
@@ -82,7 +80,6 @@ def run(root: Path, messages: int, decode: str) -> Figures:
         timeout=TIME_MAX_S,
     )
     whole_s = time.monotonic() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise LoadFailed(f"capture ended with status {done.returncode}")
     said = json.loads(done.stdout)
@@ -92,13 +89,11 @@ def run(root: Path, messages: int, decode: str) -> Figures:
         command("verify", str(table), "--from", str(archive)), stdout=subprocess.DEVNULL
     ).returncode:
         raise LoadFailed("the table is not complete")
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     size = sum(path.stat().st_size for path in table.glob("queue_slug=*/**/*.parquet"))
     return {
         "messages_per_s": messages / said["seconds"],
         "seconds": said["seconds"],
         "seconds_with_start": whole_s,
-        "cpu_s_with_start": cpu_s,
         "table_bytes_per_message": size / messages,
     }
 

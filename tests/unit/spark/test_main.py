@@ -3,6 +3,8 @@
 import argparse
 import io
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,27 @@ def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "QUEUE   ROWS\na      1,200\n-          3\n"
     show_json({"rows": 1})
     assert json.loads(capsys.readouterr().out) == {"rows": 1}
+
+
+class Query:
+    """A stream that never ends by itself; a signal comes while it is waited for."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.stopped = False
+
+    def awaitTermination(self, timeout: float) -> bool:  # noqa: N802  # as Spark names it
+        os.kill(os.getpid(), self._number)
+        return False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_capture_in_order(number: int) -> None:
+    before = signal.getsignal(number)
+    query = Query(number)
+    capture._wait(query, None)  # type: ignore[arg-type]
+    assert query.stopped
+    assert signal.getsignal(number) is before

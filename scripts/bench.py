@@ -14,6 +14,7 @@ from tests.benchmarks import (
     clusters,
     gateways,
     holdings,
+    lakes,
     machine,
     names,
     policies,
@@ -34,6 +35,7 @@ ROWS: tuple[Row, ...] = (
     *captures.ROWS,
     *clusters.ROWS,
     *archives.ROWS,
+    *lakes.ROWS,
 )
 
 

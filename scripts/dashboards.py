@@ -439,6 +439,24 @@ def shard() -> dict[str, Any]:
                 (total("lightrail_disk_size_bytes", "id", SHARD), OF + " size"),
             ),
             chart("Store failures", "cps", per_shard("lightrail_store_failures_total")),
+            row("Archive"),
+            chart(
+                "Bytes of the archive",
+                "bytes",
+                (total("lightrail_archive_bytes", "id", SHARD), OF),
+                help="Also of segments that the journal still has.",
+            ),
+            chart(
+                "Segments that wait for the archive",
+                "short",
+                (total("lightrail_archive_waiting", "id", SHARD), OF),
+            ),
+            chart(
+                "Readers behind the archive",
+                "s",
+                (total("lightrail_reader_behind_seconds", "id, reader", SHARD), OF + " {{reader}}"),
+                help="Age of the oldest segment that a reader has not read.",
+            ),
             row("Memory"),
             chart(
                 "Messages in memory",

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cli.administration import entry
+from lightrail.cli.administration.commands import group
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 
 EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
@@ -100,12 +101,10 @@ def _parser() -> argparse.ArgumentParser:
     command = actions.add_parser("list", help="list rights")
     command.add_argument("name", metavar="USER", nargs="?", help="of this user alone")
     command.add_argument("--json", action="store_true")
-    journal = things.add_parser("journal", help="files of a shard")
-    mending = journal.add_subparsers(dest="action", required=True, metavar="ACTION").add_parser(
-        "repair", help="set aside what is damaged, so that the shard starts again"
-    )
+    journals = group(things, "journal", "what shards have written down, and their files")
+    mending = journals.add_parser("repair", help="set aside what is damaged, so that the shard starts again")
     mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
-    entry.register(parser, things)
+    entry.register(parser, things, journals)
     return parser
 
 

@@ -31,6 +31,7 @@ from lightrail.gateway import (
     subscriptions,
     tokens,
 )
+from lightrail.gateway.archived import Archived
 from lightrail.gateway.asked import ATOM, JSON, Asked
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
@@ -156,7 +157,7 @@ class Gateway:
         self.sender = Sender(shards, self.directory, loop)
         self.batches = batches.BatchSender(shards, self.directory, self.sender, loop)
         self.receivers = Receivers(shards, loop)
-        self.journals = journals.Journals(shards, self.map)
+        self.journals = journals.Journals(shards, self.map, Archived(settings.archive_directory))
         self.couriers = Couriers(self.service, shards, self.sender, destinations)
         health.show(COURIER_FAMILIES, self.couriers.counts)
         self.directory.listen(self._changed)

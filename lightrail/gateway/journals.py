@@ -15,6 +15,7 @@ from aiohttp import web
 
 from lightrail.cluster.map import Map
 from lightrail.cluster.readers import LSN_MAX, is_disk
+from lightrail.gateway.archived import Archived, ArchivedSegment
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.shards import Shards
@@ -44,14 +45,22 @@ class Segment(NamedTuple):
     sealed: bool
     text: bytes
     """Of its index."""
+    file: ArchivedSegment | None = None
+    """Where this gateway has it."""
+
+    def close(self) -> None:
+        """No piece is read any more."""
+        if self.file is not None:
+            self.file.close()
 
 
 class Journals:
     """The journals of all shards, as this gateway reaches them."""
 
-    def __init__(self, shards: Shards, map: Map) -> None:
+    def __init__(self, shards: Shards, map: Map, archived: Archived) -> None:
         self._shards = shards
         self._map = map
+        self._archived = archived
         self._known: dict[str, tuple[int, str]] = {}
         """Shard and cluster of each journal that was seen, by its disk."""
         self._turns: dict[int, asyncio.Semaphore] = {}
@@ -116,8 +125,11 @@ class Journals:
 
     # --- segments --------------------------------------------------------------------------------------
 
-    async def segment(self, disk: str, number: int) -> Segment:
-        """One segment, wherever it is. Raises Problem."""
+    async def segment(self, cluster: str, disk: str, number: int) -> Segment:
+        """One segment, wherever it is; close it. Raises Problem."""
+        file = await asyncio.to_thread(self._archived.open, cluster, disk, number)
+        if file is not None:
+            return Segment(-1, file.end, True, file.text, file)
         self._map.refresh()
         named = {id for id, each in self._map.shard_sets.items() if each.disk == disk}
         if disk in self._known:
@@ -145,10 +157,12 @@ class Journals:
             "that are there",
         )
 
-    async def piece(self, shard: int, disk: str, number: int, start: int, end: int) -> memoryview:
-        """Bytes of a segment, at most limits.JOURNAL_READ_BYTES. Raises ShardAway, ShardRefused."""
+    async def piece(self, segment: Segment, disk: str, number: int, start: int, end: int) -> memoryview:
+        """Bytes of a segment, at most limits.JOURNAL_READ_BYTES. Raises ShardAway, ShardRefused, OSError."""
+        if segment.file is not None:
+            return await asyncio.to_thread(segment.file.read, start, end)
         fields = {"disk": disk, "segment": number, "from": start, "to": end}
-        return (await self._ask(shard, PIECE, fields)).blob
+        return (await self._ask(segment.shard, PIECE, fields)).blob
 
     async def _ask(self, shard: int, op: str, fields: Mapping[str, Any]) -> Answer:
         """Asks when it is our turn; again where others keep the shard busy."""
@@ -210,7 +224,9 @@ async def index(asked: Asked) -> web.Response:
     disk, number = _place(asked)
     if asked.rest[2] != INDEX:
         raise Problem(404, f"{asked.rest[2][:80]!a} is no part of a segment; expected {INDEX}")
-    found = await asked.gateway.journals.segment(disk, number)
+    cluster = await asked.gateway.coordinator.cluster_id()
+    found = await asked.gateway.journals.segment(cluster, disk, number)
+    found.close()
     headers = _headers(f"{disk}-{number}-{found.end}", found.sealed)
     if (known := _known(asked, headers)) is not None:
         return known
@@ -223,29 +239,38 @@ async def read(asked: Asked) -> web.StreamResponse:
     disk, number = _place(asked)
     start = asked.whole("from", 0, 0, OFFSET_MAX)
     journals = asked.gateway.journals
+    cluster = await asked.gateway.coordinator.cluster_id()
     async with journals.stream():
-        found = await journals.segment(disk, number)
-        end = asked.whole("to", found.end, 0, OFFSET_MAX)
-        if end > found.end or start > found.end:
-            raise Problem(
-                416,
-                f"bytes {start} to {end} of segment {number} were asked for; {found.end} are committed now: "
-                f"ask for no more than these{'' if found.sealed else ', or later again'}",
-                headers={"Content-Range": f"bytes */{found.end}"},
-                committed=found.end,
-                sealed=found.sealed,
-            )
-        if start > end:
-            raise Problem(400, f"from is {start} and to is {end}; expected from to be no more than to")
-        # What is committed never changes, but without `to` there may be more the next time.
-        headers = _headers(f"{disk}-{number}-{start}-{end}", found.sealed or "to" in asked.request.query)
-        if (known := _known(asked, headers)) is not None:
-            return known
-        return await _send(asked, found.shard, disk, number, start, end, headers)
+        found = await journals.segment(cluster, disk, number)
+        try:
+            return await _range(asked, found, disk, number, start)
+        finally:
+            # A piece that is still being read for nobody is thrown away, whatever it is read from by then.
+            found.close()
+
+
+async def _range(asked: Asked, found: Segment, disk: str, number: int, start: int) -> web.StreamResponse:
+    end = asked.whole("to", found.end, 0, OFFSET_MAX)
+    if end > found.end or start > found.end:
+        raise Problem(
+            416,
+            f"bytes {start} to {end} of segment {number} were asked for; {found.end} are committed now: "
+            f"ask for no more than these{'' if found.sealed else ', or later again'}",
+            headers={"Content-Range": f"bytes */{found.end}"},
+            committed=found.end,
+            sealed=found.sealed,
+        )
+    if start > end:
+        raise Problem(400, f"from is {start} and to is {end}; expected from to be no more than to")
+    # What is committed never changes, but without `to` there may be more the next time.
+    headers = _headers(f"{disk}-{number}-{start}-{end}", found.sealed or "to" in asked.request.query)
+    if (known := _known(asked, headers)) is not None:
+        return known
+    return await _send(asked, found, disk, number, start, end, headers)
 
 
 async def _send(
-    asked: Asked, shard: int, disk: str, number: int, start: int, end: int, headers: Mapping[str, str]
+    asked: Asked, found: Segment, disk: str, number: int, start: int, end: int, headers: Mapping[str, str]
 ) -> web.StreamResponse:
     """One piece goes to the client while the next one comes from the shard."""
     journals, size = asked.gateway.journals, limits.JOURNAL_READ_BYTES
@@ -257,7 +282,7 @@ async def _send(
         return response
 
     def fetch(at: int) -> "asyncio.Task[memoryview]":
-        return asyncio.create_task(journals.piece(shard, disk, number, at, min(at + size, end)))
+        return asyncio.create_task(journals.piece(found, disk, number, at, min(at + size, end)))
 
     coming = fetch(start)
     try:
@@ -290,7 +315,7 @@ async def _write(response: web.StreamResponse, piece: memoryview) -> None:
         async with asyncio.timeout(limits.JOURNAL_WRITE_MS / 1000):
             await response.write(piece)
     except TimeoutError:
-        raise ConnectionError(f"the client took nothing for {limits.JOURNAL_WRITE_MS} ms") from None
+        raise ConnectionError(f"the client has not taken {len(piece)} bytes within {limits.JOURNAL_WRITE_MS} ms") from None
 
 
 def _checked(piece: memoryview, expected: int) -> memoryview:

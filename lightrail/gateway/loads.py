@@ -3,16 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from lightrail.cluster.map import Map
-from lightrail.cluster.plan import QueueLoad
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits, names
+from lightrail.model.plan import BASE, QueueLoad
 from lightrail.wire.shards import ShardAway, ShardRefused
-
-BASE: Final = 1.0
-"""Load of a queue that does nothing; each message per second that comes or goes adds one."""
 
 
 class _Row(NamedTuple):

@@ -15,20 +15,17 @@ from aiohttp import web
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import Conflict
 from lightrail.cluster.map import Map
-from lightrail.cluster.plan import Plan, QueueLoad, Sum, plan
 from lightrail.gateway import loads
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
 from lightrail.gateway.loads import Loads
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits
+from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import PLACED
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
 
-FORMAT: Final = 1
-"""Version of the format of plans."""
-KIND: Final = "lightrail-plan"
 SAMPLE_S: Final = 1.0
 """Over how many seconds messages are counted, where nobody says."""
 VERIFY_AGAIN_S: Final = 0.5

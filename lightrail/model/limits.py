@@ -211,6 +211,7 @@ JOURNAL_STREAM_WAIT_MS: Final = 10_000
 """How long others wait for their turn."""
 JOURNAL_WRITE_MS: Final = 60_000
 """A client that takes nothing of a journal for so long is cut off, since it holds pieces in memory."""
+"""A client that has not taken a piece of a journal after so long is cut off, since it holds memory."""
 SEGMENTS_SHOWN_MAX: Final = 2_000
 """Segments of journals in one answer of a shard."""
 
@@ -470,3 +471,16 @@ SPARK_SINK_TARGETS: Final = 10_000
 """Targets that a task gathers messages for before all of them leave."""
 SPARK_SINK_ID_BYTES: Final = 200
 """Longest name of a write; the name of a producer is made of it and the partition."""
+
+SPARK_REPORT_TOP_MAX: Final = 50
+"""Queues and shards that a report names; all others are summed."""
+SPARK_REPORT_STEPS_MAX: Final = 120
+"""Points in time of a chart."""
+SPARK_REPORT_REASONS_MAX: Final = 12
+"""Reasons of dead letters that a report names."""
+SPARK_REPORT_TEXT_MAX: Final = 120
+"""Letters of a name or reason in a report; of a longer one the end is shown."""
+SPARK_PLAN_QUEUES_MAX: Final = 1_000_000
+"""Queues whose loads the driver of `lightrail-spark plan` holds."""
+SPARK_LAST_HOURS_MAX: Final = 24 * 366 * 100
+"""What --last takes: times before the calendar begins would be errors of another kind."""

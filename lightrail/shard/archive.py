@@ -60,8 +60,9 @@ class Journals:
         """
         journal, contents = self._journal, self._contents
         own = journal.incarnation
-        kept = contents.listed()
+        # In this order: what leaves the journal meanwhile is in the archive by then.
         live = self._live()
+        kept = contents.listed()
         found = {each.segment: each for each in self._filed(own.disk, kept.pop(own.disk, []))}
         found |= {each.segment: each for each in live}
         listed: list[tuple[Incarnation, list[SegmentIndex]]] = [

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import conditions, limits
+from lightrail.shard.archive import BeyondCommitted, NotThere
 from lightrail.shard.peers import Peer
 from lightrail.shard.requests import Bad, Fields, Operation, whole
 from lightrail.shard.worker import Worker
@@ -28,15 +29,7 @@ PLAIN: Final = ("segment", "first_lsn", "next_lsn", "end", "messages", "last_ms"
 """What a list says of a segment."""
 
 
-class NotThere(Exception):
-    """No such journal or segment: it was removed, or never was."""
-
-
-class BeyondCommitted(Exception):
-    """A range that ends behind what is committed and synced."""
-
-
-class Journals(Protocol):
+class JournalSource(Protocol):
     """The journals of a shard as readers see them; any thread may call."""
 
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
@@ -53,7 +46,9 @@ class JournalRequests:
         turn: what was answered may leave.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, journals: Journals, turn: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, journals: JournalSource, turn: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._journals = journals
         self._turn = turn

@@ -17,6 +17,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+from lightrail.shard.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
@@ -27,6 +28,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Store, StoreError, StoreRefused
+from lightrail.shard.journal_requests import JournalRequests
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.moving.sources import ShardSources
 from lightrail.shard.registration import make_known, move_in
@@ -147,6 +149,10 @@ async def serve(process: Process) -> None:
         server = Server(loop, engine, store, counts, address, joining.key, archiver)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
+    reading = None
+    if isinstance(store, Journal) and archiver is not None:
+        reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
+        engine.answer(reading.operations)
     await make_known(joining, residence, disk, server.address, page)
     mover, sources = moving(joining, engine, server, directory, places, counts)
     process.check = engine.not_ready
@@ -159,6 +165,8 @@ async def serve(process: Process) -> None:
     failed.cancel()
     await mover.close()
     sources.close()
+    if reading is not None:
+        reading.close()
     await server.close()
     await runner.cleanup()
     await asyncio.gather(*dropping)

@@ -47,6 +47,7 @@ class Performer:
         "_deliveries",
         "_queues",
         "_store",
+        "_untold",
         "captured_bytes",
         "consumers",
         "damaged",
@@ -66,6 +67,8 @@ class Performer:
         self.damaged: set[int] = set()
         """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
         self._deliveries = 0
+        self._untold = False
+        """The store had no room for the last that was to be told."""
         self.touched: dict[Queue, None] = {}
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
@@ -91,9 +94,11 @@ class Performer:
                 if consumer is not None:
                     consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
             elif isinstance(effect, effects.Returned):
-                self._returned(queue, effect.runs, record.Outcome.MODIFIED, now_ms)
+                self._returned(queue, effect.runs, now_ms)
             elif isinstance(effect, effects.Released):
-                self._returned(queue, effect.runs, record.Outcome.RELEASED, now_ms)
+                if queue.captured:
+                    for run in effect.runs:
+                        self._tell(queue, _back(queue, run, record.Outcome.RELEASED), now_ms)
             elif isinstance(effect, effects.Replaced):
                 self._replaced(queue, effect, now_ms)
             elif isinstance(effect, effects.DeadLetter):
@@ -196,20 +201,30 @@ class Performer:
         """
         for consumer, ranges in queue.delivered.items():
             key = consumer.peer.boot << 32 | consumer.link
-            try:
-                self._store.append(Delivered(queue.id, key, ranges), now_ms)
-            except StoreError as error:
-                self._counts.store_failures += 1
-                log.error("deliveries of queue %s could not be written: %s", queue.name, error)
+            self._tell(queue, Delivered(queue.id, key, ranges), now_ms)
         queue.delivered.clear()
 
-    def _returned(self, queue: Queue, runs: list[Run], outcome: record.Outcome, now_ms: int) -> None:
+    def _tell(self, queue: Queue, told: Delivered | Settle, now_ms: int) -> None:
+        """Writes what only readers of the journal want to know; that it is missing is said once at a time."""
+        try:
+            self._store.append(told, now_ms)
+        except StoreError as error:
+            self._counts.store_failures += 1
+            if not self._untold:
+                log.error(
+                    "what is delivered and released of captured queues, such as %s, is not written down: %s",
+                    queue.name,
+                    error,
+                )
+            self._untold = True
+        else:
+            self._untold = False
+
+    def _returned(self, queue: Queue, runs: list[Run], now_ms: int) -> None:
         for run in runs:
             if run.batch.durable or queue.captured:
                 try:
-                    self._store.append(
-                        Settle(queue.id, [(run.sequence, run.end)], outcome, attempts=run.attempts), now_ms
-                    )
+                    self._store.append(_back(queue, run, record.Outcome.MODIFIED), now_ms)
                 except StoreError as error:
                     self._counts.store_failures += 1
                     log.error("delivery counts of queue %s could not be written: %s", queue.name, error)
@@ -318,6 +333,11 @@ class Performer:
         consumer.peer.consumers.pop(consumer.link, None)
         refusal = Refusal(effect.condition, effect.description)
         consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
+
+
+def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:
+    """A run went back to its queue, with the attempts that it has now."""
+    return Settle(queue.id, [(run.sequence, run.end)], outcome, attempts=run.attempts)
 
 
 def _note_delivered(queue: Queue, consumer: Consumer, run: Run) -> None:

@@ -41,11 +41,12 @@ def add_command(
         description: what it does, in a sentence or three.
         examples: lines as one would type them, each with two spaces before it.
     """
+    lines = examples.strip("\n")
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=help,
         description=description,
-        epilog=f"examples:\n{examples.rstrip()}\n\n{STATUSES}",
+        epilog=f"examples:\n{lines}\n\n{STATUSES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         # --password SECRET would be taken for --password-file SECRET.
         allow_abbrev=False,

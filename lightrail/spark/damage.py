@@ -6,15 +6,19 @@ from collections.abc import Callable
 class Damage(Exception):
     """Rows are missing: which, where, why, and what can be done."""
 
-    def __init__(self, journal: str, segment: int, offset: int, lsn: int, what: str) -> None:
+    def __init__(
+        self, journal: str, segment: int, offset: int, lsn: int, what: str, next_lsn: int | None = None
+    ) -> None:
         # All arguments go to Exception: workers of Spark pickle what they raise.
-        super().__init__(journal, segment, offset, lsn, what)
+        super().__init__(journal, segment, offset, lsn, what, next_lsn)
         self.journal = journal
         self.segment = segment
         self.offset = offset
         """Bytes from the beginning of the segment."""
         self.lsn = lsn
         """Of the first record that is missing."""
+        self.next_lsn = lsn + 1 if next_lsn is None else next_lsn
+        """Of the first record behind those that are missing, as far as they were to be read."""
         self.what = what
 
     def __str__(self) -> str:

@@ -58,7 +58,7 @@ _PLAIN_BODY: Final = _codes(NULL, 0xA0, 0xB0, 0xA1, 0xB1, 0xA3, 0xB3)
 
 
 def columns(
-    blob: bytes, starts: Numbers, stops: Numbers, foreign: Numbers, names: Collection[str]
+    blob: bytes | pa.Buffer, starts: Numbers, stops: Numbers, foreign: Numbers, names: Collection[str]
 ) -> tuple[dict[str, pa.Array], int]:
     """These columns of messages, and how many of them could not be decoded (whole or in part).
 
@@ -219,16 +219,17 @@ class _Reading:
         found: dict[str, pa.Array] = {}
         for name in names:
             if name == "properties":
-                found[name] = self._property_map(Values(codes.T, begins.T, sizes.T))
+                found[name] = self._property_map(codes, begins, sizes)
             else:
                 index = OF_PROPERTIES[name]
                 found[name] = self._texts(Values(codes[index], begins[index], sizes[index]), every)
         return found
 
-    def _property_map(self, fields: Values) -> pa.Array:
-        there = fields.codes != NULL
+    def _property_map(self, codes: Numbers, begins: Numbers, sizes: Numbers) -> pa.Array:
+        there = np.ascontiguousarray((codes != NULL).T)
         message, field = np.nonzero(there)
-        items = self._texts(fields.take(there), message)
+        flat = field * self._count + message
+        items = self._texts(Values(codes.ravel()[flat], begins.ravel()[flat], sizes.ravel()[flat]), message)
         return _maps(there.sum(axis=1), _NAMES.take(pa.array(field)), items)
 
     # --- maps ------------------------------------------------------------------------------------------
@@ -308,12 +309,12 @@ class _Reading:
         there = code != NULL
         values, which = values.take(there), which[there]
         if len(which) == self._count:
-            return {"body": slices(self._blob, values.at, values.sizes)}
+            return {"body": slices(self._blob.buffer, values.at, values.sizes)}
         place = np.zeros(self._count, np.int32)
         null = np.ones(self._count, bool)
         place[which] = np.arange(len(which))
         null[which] = False
-        return {"body": slices(self._blob, values.at, values.sizes, pa.array(place, mask=null))}
+        return {"body": slices(self._blob.buffer, values.at, values.sizes, pa.array(place, mask=null))}
 
 
 def _empty(count: int) -> Values:

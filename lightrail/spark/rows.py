@@ -191,9 +191,9 @@ class _Reader:
         self._closed_to = 0
         """Groups up to before this record are known to be whole."""
 
-    def _damage(self, offset: int, lsn: int, what: str) -> None:
+    def _damage(self, offset: int, lsn: int, what: str, next_lsn: int | None = None) -> None:
         part = self._part
-        damage = Damage(part.incarnation.disk, part.segment, offset, lsn, what)
+        damage = Damage(part.incarnation.disk, part.segment, offset, lsn, what, next_lsn)
         if self._lost is None:
             raise damage
         self._lost(damage)
@@ -244,7 +244,7 @@ class _Reader:
         header = decode_segment_header(self._file.read(0, SEGMENT_HEADER_SIZE))
         part = self._part
         if header is None:
-            self._damage(0, part.first_lsn, "no header of a segment")
+            self._damage(0, part.first_lsn, "no header of a segment", part.next_lsn)
             return None
         if header.version > FORMAT_VERSION:
             raise ArchiveError(
@@ -301,7 +301,8 @@ class _Reader:
             what = walk.found or "the end of the file"
             if found is not None:
                 what += f"; the next whole record is {found.lsn} at offset {found.offset}"
-            self._damage(walk.offset, max(walk.lsn, first), what)
+            lsn = max(walk.lsn, first) if upto > first else walk.lsn
+            self._damage(walk.offset, lsn, what, min(upto, stop))
         if found is None or found.lsn >= stop:
             return None
         return Walk(self._file, self._salt, found.offset, self._end_of(stop), found.lsn, stop)
@@ -311,7 +312,7 @@ class _Reader:
         start = int(window.starts[-1])
         lsn = int(window.lsn[-1])
         what = f"a repair found records {lsn} to {next_lsn - 1} damaged and set them aside"
-        self._damage(window.base + start, lsn, what)
+        self._damage(window.base + start, lsn, what, next_lsn)
 
     def _torn(self, window: Window, walk: Walk, gap: bool) -> int | None:
         """How many records of the window count: None for all of them.
@@ -381,7 +382,7 @@ class _Reader:
         runs.queue = queue
         return runs if kept.all() else runs.take(np.flatnonzero(kept))
 
-    def _decode(self, rows: Rows, extents: Extents, blob: bytes) -> dict[str, pa.Array]:
+    def _decode(self, rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> dict[str, pa.Array]:
         """The columns that take a look into messages."""
         offsets = extents.offsets()
         which = rows.spread(rows.messages)

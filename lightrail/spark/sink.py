@@ -22,6 +22,7 @@ from lightrail.model import limits
 from lightrail.spark.chunks import Chunk, Chunks
 from lightrail.spark.encoding import BadRow, Encoder, check
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
+from lightrail.spark.marking import marked_rows
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -40,7 +41,7 @@ OPTIONS: Final = (
         "batchMessages",
         "batchBytes",
     ),
-    *("messagesPerSecond", "retrySeconds"),
+    *("messagesPerSecond", "replayedAt", "retrySeconds"),
 )
 
 
@@ -61,6 +62,8 @@ class SinkOptions:
     batch_bytes: int
     rate: float
     """Messages per second of one task; 0: as fast as it goes."""
+    replayed_ms: int
+    """Rows are of a journal, and marked as replayed at this time, milliseconds since 1970; 0: they are not."""
     retry_ms: int
 
     @classmethod
@@ -83,6 +86,7 @@ class SinkOptions:
             int(_number(given, "batchMessages", limits.SPARK_SINK_MESSAGES, 1, limits.HTTP_BATCH_MESSAGES)),
             int(_number(given, "batchBytes", limits.SPARK_SINK_CHUNK_BYTES, 1, limits.HTTP_BATCH_BYTES // 2)),
             _number(given, "messagesPerSecond", 0, 0, 1e9),
+            int(_number(given, "replayedAt", 0, 0, 1 << 53)),
             int(1000 * _number(given, "retrySeconds", limits.SPARK_RETRY_MS / 1000, 0, 86_400)),
         )
 
@@ -204,8 +208,12 @@ def _chunks(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator
     row = 0
     try:
         for batch in batches:
-            encoder = encoder or Encoder(batch.schema, queues=not target)
-            for queue, message in encoder.rows(batch):
+            if options.replayed_ms:
+                rows = marked_rows(batch, options.replayed_ms)
+            else:
+                encoder = encoder or Encoder(batch.schema, queues=not target)
+                rows = encoder.rows(batch)
+            for queue, message in rows:
                 yield from chunks.add(target or queue, message)
                 row += 1
     except BadRow as error:

@@ -8,13 +8,20 @@ import sys
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lightrail.spark.batch import BatchReader, PushingBatchReader
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.options import OptionError, check_columns, read_options
+from lightrail.spark.sink import batch_writer, stream_writer
 from lightrail.spark.stream import StreamReader
 
 _PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -56,6 +63,22 @@ class LightRailSource(DataSource):
             OptionError: an option is not as it should be.
         """
         return StreamReader(read_options(self.options, streaming=True), _columns(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Writes rows to queues or routers once; docs/operate/spark-sink.md has its options.
+
+        Raises:
+            SinkError: an option or column is not as it should be.
+        """
+        return batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Writes what comes to queues or routers.
+
+        Raises:
+            SinkError: an option or column is not as it should be.
+        """
+        return stream_writer(self.options, schema, overwrite)
 
 
 def _pushes() -> bool:

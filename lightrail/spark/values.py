@@ -48,8 +48,8 @@ class Blob:
 
     __slots__ = ("buffer", "data", "i64", "octets", "u16", "u32")
 
-    def __init__(self, data: bytes | memoryview) -> None:
-        self.data = data
+    def __init__(self, data: bytes | pa.Buffer) -> None:
+        self.data = memoryview(data)
         self.buffer = pa.py_buffer(data)
         self.octets = np.frombuffer(data, np.uint8)
         self.u16 = self._overlapping(">u2")
@@ -105,7 +105,7 @@ def step(blob: Blob, at: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return codes, begin, begin + sizes
 
 
-def slices(blob: Blob, at: Numbers, sizes: Numbers, indexes: pa.Array | None = None) -> pa.Array:
+def slices(buffer: pa.Buffer, at: Numbers, sizes: Numbers, indexes: pa.Array | None = None) -> pa.Array:
     """The octets at places that rise, as a binary array: all in turn, or those of `indexes`."""
     count = len(at)
     if not count:
@@ -113,7 +113,7 @@ def slices(blob: Blob, at: Numbers, sizes: Numbers, indexes: pa.Array | None = N
     edges = np.empty(2 * count, np.int32)
     edges[0::2] = at
     edges[1::2] = at + sizes
-    alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), blob.buffer])
+    alternating = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), buffer])
     if indexes is None:
         indexes = pa.array(np.arange(0, 2 * count, 2, dtype=np.int32))
     else:
@@ -170,7 +170,7 @@ def _mixed(blob: Blob, values: Values, kinds: Numbers) -> tuple[pa.Array, Number
 
 def _strings(blob: Blob, values: Values, indexes: pa.Array | None) -> tuple[pa.Array, Numbers | None]:
     """Strings and symbols: UTF-8, and ASCII where the constructor says so."""
-    octets = slices(blob, values.at, values.sizes, indexes)
+    octets = slices(blob.buffer, values.at, values.sizes, indexes)
     try:
         found = octets.cast(pa.string())
     except pa.ArrowInvalid:

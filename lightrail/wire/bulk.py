@@ -2,7 +2,7 @@
 
 Each way has a socket of its own, so that nothing that is small waits behind what is large, and hands the
 parts on without copying them: of 1 ms of CPU per MiB that shard and gateway took together, copies and the
-memory that they were made in were a half (docs/operate/journals.md has the measurement).
+memory that they were made in were a half (docs/operate/readers.md has the measurement).
 """
 
 import asyncio

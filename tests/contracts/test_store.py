@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lightrail.journal.record import (
     CONTINUED,
     REWRITTEN,
     SPILLED,
+    Delivered,
     Epoch,
     Ids,
     Numbers,
@@ -571,6 +573,30 @@ def test_every_store_takes_every_record(make: Make, tmp_path: Path) -> None:
     store.append(Taken(1, 1, 1), 1_000)
     store.append(Numbers(1, 7, [(5, 1, 0)]), 1_000)
     commit(store)
+    store.append(Delivered(1, 5, [(0, 2)]), 1_000)
+    if store.pending:
+        begun = store.begin_commit()
+        assert not begun.synced, "only readers of the journal want to know of deliveries"
+        begun.perform()
+        store.end_commit(begun)
+    store.close()
+
+
+@DURABLE
+def test_the_number_of_a_transient_batch_is_not_remembered(make: Make, tmp_path: Path) -> None:
+    """It stands for messages that are not there any more: what comes again with it has to be taken."""
+    store, _ = opened(make, tmp_path)
+    declare(store, 1)
+    batch = batch_of(bodies(1))
+    store.append(Append([(1, 0)], 8, 6, replace(batch, durable=True), 0, 1), 1_000)
+    store.append(Append([(1, 1)], 8, 7, batch, 0, 1, 0, SPILLED), 1_000)
+    store.append(Append([(1, 2)], 9, 1, batch, 0, 1, 0, SPILLED), 1_000)
+    store.append(Delivered(1, 5, [(0, 3)]), 1_000)
+    store.append(Settle(1, [(1, 3)], Outcome.ACCEPTED), 1_000)
+    store, recovered = again(store, make, tmp_path)
+    assert recovered.producers == {8: 6}
+    assert messages(recovered.queues[0].runs) == bodies(1)
+    assert recovered.queues[0].next_sequence == 3
     store.close()
 
 

@@ -13,6 +13,7 @@ from lightrail.bench import options
 from lightrail.cli import admin, main
 from lightrail.gateway import app
 from lightrail.model import limits
+from lightrail.spark import main as spark_jobs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -23,7 +24,7 @@ PAGES = sorted(
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 MENTIONED = re.compile(r"\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?:md|py|yml|yaml|json|bin)\b")
-INLINE = re.compile(r"`(lightrail(?:-admin)?) ([^`\n]*)`")
+INLINE = re.compile(r"`(lightrail(?:-admin|-spark)?) ([^`\n]*)`")
 MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 LIMIT = re.compile(r"\blimits\.([A-Z_]+)")
 PART = re.compile(r"/(![a-z]+(?:\.json)?)")
@@ -100,7 +101,7 @@ def test_modules_and_limits_that_it_names_are_there(page: Path) -> None:
     assert not unknown
 
 
-PARSERS = {"lightrail": main._parser, "lightrail-admin": admin._parser}
+PARSERS = {"lightrail": main._parser, "lightrail-admin": admin._parser, "lightrail-spark": spark_jobs._parser}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

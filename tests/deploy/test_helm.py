@@ -205,6 +205,11 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"frontends": {"autoscaling": {"min": 5, "max": 2}}}, "frontends.autoscaling.min"),
     ({"frontends": {"drainSeconds": 60}}, "frontends.drainSeconds"),
     ({"gateway": {"ingress": {"enabled": True}}}, "gateway.ingress.host is empty"),
+    (
+        {"analytics": {"enabled": True, "lake": {"persistence": {"enabled": False}}}},
+        "analytics.lake.table is empty",
+    ),
+    ({"analytics": {"plan": {"rebalance": True}}}, "analytics.plan.enabled is false"),
     ({"monitoring": {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}}, "counted twice"),
     ({"serviceAccounts": {"create": False, "annotations": {"a": "b"}}}, "serviceAccounts.annotations"),
 ]

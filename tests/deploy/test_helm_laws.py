@@ -18,7 +18,7 @@ OWN = ("frontend", "shard", "gateway")
 PORTS = {"amqp": 5672, "amqps": 5671, "http": 8080, "https": 8443, "wire": 5680, "metrics": 9464}
 CHARTS_OWN = {
     *("amqp", "amqps", "http", "https", "tls_certificate", "tls_key", "tls_client_ca"),
-    *("data", "metrics", "frontends", "shards"),
+    *("data", "archive", "metrics", "frontends", "shards"),
     *("etcd", "cluster", "etcd_ca", "etcd_certificate", "etcd_key", "etcd_user", "etcd_password_file"),
     *("wire", "advertise", "wire_key", "insecure_wire", "zone"),
 }
@@ -93,6 +93,7 @@ def test_a_pod_gets_only_the_secrets_that_it_needs(manifests: list[Manifest]) ->
             "etcd": set(),
             "users": {"users", "etcd-tls", "etcd-password"},
             "jobs": {"operator", "authority"},
+            "analytics": {"operator", "authority"},
         }[name.partition("/")[0]]
         assert has <= allowed, name
 

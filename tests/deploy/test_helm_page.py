@@ -12,6 +12,8 @@ from tests.support import helm
 from tests.support.helm_values import parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operate" / "helm.md").read_text()
+VALUES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+"""my-values.yaml of the page, and parts that may be added to it."""
 WAITING = {"--create-namespace": 1, "--timeout": 2}
 """Options of an installation that `helm template` has none of, and their words."""
 
@@ -25,7 +27,7 @@ def commands(program: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=" ".join(words)) for words in commands("helm")])
 def test_helm_takes_the_commands_of_the_page(words: list[str], tmp_path: Path) -> None:
-    (values,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    values, *_ = VALUES
     (tmp_path / "my-values.yaml").write_text(values)
     words = [str(tmp_path / word) if word == "my-values.yaml" else word for word in words]
     words = [str(helm.CHART) if word == "deploy/helm/lightrail" else word for word in words]
@@ -43,6 +45,18 @@ def test_helm_takes_the_commands_of_the_page(words: list[str], tmp_path: Path) -
     if words[0] != "lint":
         pods = helm.pods([each for each in yaml.safe_load_all(made) if each])
         assert "registry.example.org/lightrail:0.1.0" in str(pods)
+
+
+@pytest.mark.parametrize("more", VALUES[1:])
+def test_helm_takes_the_values_of_the_page_beside_those_of_the_installation(
+    more: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / "my-values.yaml", tmp_path / "more.yaml"]
+    for path, text in zip(files, (VALUES[0], more), strict=True):
+        path.write_text(text)
+    made = helm.run("template", "rel", str(helm.CHART), *(f"--values={path}" for path in files))
+    found = helm.of_kind([each for each in yaml.safe_load_all(made) if each], "CronJob")
+    assert set(found) == {"rel-lightrail-capture", "rel-lightrail-compact"}
 
 
 def test_lightrail_admin_knows_the_commands_of_the_page() -> None:

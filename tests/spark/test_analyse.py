@@ -8,44 +8,54 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import StorageLevel
 
-from lightrail.spark.analysis.history import history
-from lightrail.spark.analysis.tables import Tables, tables
+from lightrail.spark.jobs import analyse
+from lightrail.spark.main import _parser
 from tests.spark import observed
 
-Analysed = Callable[[pa.Table], Tables]
+Analysed = Callable[..., dict[str, list[dict[str, Any]]]]
+TABLES = ("minutes", "dead_letters", "shards", "queues")
 
 
 @pytest.fixture
-def analysed(spark: Any, tmp_path: Path) -> Analysed:
-    def of(events: pa.Table) -> Tables:
-        pq.write_table(events, tmp_path / "events.parquet")
-        rows = history(spark.read.parquet(str(tmp_path / "events.parquet")))
-        return tables(rows.persist(StorageLevel.DISK_ONLY))
+def analysed(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Analysed:
+    """Rows of the data source to rows of all tables, by the command."""
+
+    def of(rows: pa.Table, *options: str) -> dict[str, list[dict[str, Any]]]:
+        pq.write_table(rows, tmp_path / "rows.parquet")
+        monkeypatch.setattr(analyse, "events", lambda *_: spark.read.parquet(str(tmp_path / "rows.parquet")))
+        args = _parser().parse_args(["analyse", "TABLE", "--to", str(tmp_path / "to"), *options])
+        assert analyse.run(args) == 0
+        return {name: pq.read_table(tmp_path / "to" / name).to_pylist() for name in TABLES}
 
     return of
 
 
-def by(frame: Any, *keys: str) -> dict[Any, dict[str, Any]]:
-    """The rows of a table by its keys; there must be one of each."""
-    rows = {}
-    for row in frame.toArrow().to_pylist():
-        row = {
+def by(rows: list[dict[str, Any]], *keys: str) -> dict[Any, dict[str, Any]]:
+    """The rows of a table by its keys, of which there is one each."""
+    found = {}
+    for row in rows:
+        values = {
             name: value.astimezone(UTC) if hasattr(value, "astimezone") else value
             for name, value in row.items()
         }
-        key = tuple(row.pop(name) for name in keys)
-        assert key not in rows
-        rows[key if len(keys) > 1 else key[0]] = row
-    return rows
+        key = tuple(values.pop(name) for name in keys)
+        assert key not in found
+        found[key if len(keys) > 1 else key[0]] = values
+    return found
 
 
-def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed) -> None:
+@pytest.mark.timeout(400)
+def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed, tmp_path: Path) -> None:
     messages = observed.story(2, older=40)
-    found, expected = analysed(observed.table(messages)), observed.Expected(messages)
-    assert by(found.minutes, "queue", "minute") == expected.minutes()
-    assert by(found.queues, "queue") == expected.queues()
-    assert by(found.shards, "shard", "minute") == expected.shards()
-    dead = by(found.dead_letters, "queue", "minute", "reason")
+    page = tmp_path / "report.html"
+    found = analysed(observed.table(messages), "--report", str(page), "--top", "2")
+    expected = observed.Expected(messages)
+    assert by(found["minutes"], "queue", "minute") == expected.minutes()
+    assert by(found["queues"], "queue") == expected.queues()
+    assert by(found["shards"], "shard", "minute") == expected.shards()
+    dead = by(found["dead_letters"], "queue", "minute", "reason")
     assert {key: (row["messages"], row["bytes"]) for key, row in dead.items()} == expected.dead_letters()
+    text = page.read_text()
+    assert "4 others" in text
+    assert "<orders>" not in text

@@ -122,6 +122,8 @@ def pods(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
             pod = each
         elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
             pod = each["spec"]["template"]
+        elif each["kind"] == "CronJob":
+            pod = each["spec"]["jobTemplate"]["spec"]["template"]
         else:
             continue
         component = pod["metadata"]["labels"]["app.kubernetes.io/component"]

@@ -102,6 +102,16 @@ INSTALLATIONS: Final[Mapping[str, Values]] = {
         },
         "etcd": {**EVERYWHERE, "affinity": ANYWHERE_BUT, "persistence": {"storageClass": "-"}},
         "jobs": {**EVERYWHERE, "affinity": ANYWHERE_BUT},
+        "analytics": {
+            **EVERYWHERE,
+            "affinity": ANYWHERE_BUT,
+            "enabled": True,
+            "lake": {
+                "persistence": {"storageClass": "fast", "annotations": {"example.org/backup": "weekly"}}
+            },
+            "compact": {"retentionDays": 90},
+            "plan": {"enabled": True, "rebalance": True},
+        },
         "rebalance": {"afterUpgrade": {"enabled": True}, "throttle": "50MB"},
         "networkPolicy": {"amqpFrom": SHOP, "httpFrom": SHOP, "metricsFrom": SHOP},
         "serviceAccounts": {"annotations": {"example.org/role": "broker"}},
@@ -133,6 +143,15 @@ INSTALLATIONS: Final[Mapping[str, Values]] = {
         "networkPolicy": {"enabled": False},
         "serviceAccounts": {"create": False, "name": "broker"},
         "monitoring": {"serviceMonitor": {"enabled": True}},
+        "analytics": {
+            "enabled": True,
+            "lake": {
+                "table": "s3://lake/messages",
+                "checkpoint": "s3a://lake/checkpoint",
+                "persistence": {"enabled": False},
+            },
+            "plan": {"enabled": True},
+        },
     },
 }
 
@@ -146,6 +165,17 @@ NEEDS: Final[Mapping[tuple[str, Any], Values]] = {
             "enabled": False,
             "external": {"endpoints": ["10.0.0.1:2379"], "tls": {"secret": "given-etcd-tls"}},
         }
+    },
+    **{
+        (f"analytics.{path}", value): {"analytics": {"enabled": True}}
+        for path, value in (
+            *(("capture.enabled", False), ("compact.enabled", False)),
+            *(("plan.enabled", True), ("lake.persistence.enabled", True)),
+        )
+    },
+    ("analytics.plan.rebalance", True): {"analytics": {"enabled": True, "plan": {"enabled": True}}},
+    ("analytics.lake.persistence.enabled", False): {
+        "analytics": {"enabled": True, "lake": {"table": "s3://lake/messages"}}
     },
     ("gateway.ingress.enabled", True): {"gateway": {"ingress": {"host": "broker.example.org"}}},
 }

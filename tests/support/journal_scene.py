@@ -68,7 +68,7 @@ class JournalScene:
         self.shards.fleet.refresh()
         members = Members()
         self.gateway = Gateway(
-            settings=Settings(),
+            settings=Settings(archive=str(self.directory / "archive")),
             coordinator=self.coordinator,
             shards=self.shards,
             members=members,

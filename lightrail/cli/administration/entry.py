@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final
 
-from lightrail.cli.administration import definitions, messages, names, rebalance, state
+from lightrail.cli.administration import definitions, messages, names, readers, rebalance, state
 from lightrail.cli.administration.client import URL_DEFAULT, Client, Failed, Unreachable, authorization
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage
 from lightrail.model.names import InvalidName
@@ -24,11 +24,13 @@ EXAMPLES: Final = """
   lightrail-admin doctor
   lightrail-admin rebalance --dry-run
   lightrail-admin shard list
+  lightrail-admin journal list
+  lightrail-admin reader list
 """
 
 
-def register(parser: argparse.ArgumentParser, things: Subparsers) -> None:
-    """Adds the commands and the options by which they find the gateway."""
+def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subparsers) -> None:
+    """Adds the commands and the options by which they find the gateway; `journals` are those of `journal`."""
     gateway = parser.add_argument_group("the gateway, for commands that talk to a running broker")
     environ = os.environ
     gateway.add_argument(
@@ -66,6 +68,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers) -> None:
     definitions.register(things)
     state.register(things)
     rebalance.register(things)
+    readers.register(things, journals)
 
 
 def run(parsed: argparse.Namespace) -> int:

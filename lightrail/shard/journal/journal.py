@@ -60,6 +60,7 @@ from lightrail.shard.journal.store import (
     StoreFull,
     StoreRefused,
     Usage,
+    only_tells,
 )
 from lightrail.shard.journal.tables import Group, Tables
 from lightrail.shard.queue.runs import Place, Run
@@ -260,6 +261,8 @@ class Journal:
             self._small(record, now_ms)
             self._tables.learn(record)
         else:
+            if self._space.full and only_tells(record):
+                self._space.ensure(now_ms)
             self._small(record, now_ms)
             captured = self._tables.captured
             if captured and record.queue in captured:

@@ -15,7 +15,7 @@ life of a group:
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lightrail.journal.record import SPILLED, Delivered
+from lightrail.journal.record import SPILLED, Delivered, Outcome, Settle
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.queue.runs import Place, Run
 
@@ -211,6 +211,11 @@ class Store(Protocol):
         Raises:
             OSError: the last commit failed.
         """
+
+
+def only_tells(record: Record) -> bool:
+    """Whether recovery learns nothing from it: then it must not take the last of the space from others."""
+    return type(record) is Delivered or (type(record) is Settle and record.outcome == Outcome.RELEASED)
 
 
 def needs_sync(record: Record) -> bool:

@@ -51,7 +51,7 @@ def history(events: "DataFrame") -> "DataFrame":
         queue, shard, sequence, event, reason, producer, consumer as they came;
         `minute`: timestamp, of the event;
         `size`: bytes of the message as it was enqueued, null where that was not read;
-        `waited_ms`: for an end, milliseconds since the message came, at least 0; null where that is not known;
+        `waited_ms`: for an end, milliseconds since the message came, at least 0; null where not known;
         `again`: a delivery of a message that was delivered before;
         `older`: true in one row of each message whose beginning was not read: it was in the queue before.
     """

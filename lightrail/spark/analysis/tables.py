@@ -5,7 +5,8 @@ Percentiles are exact, by nearest rank, from counts of whole milliseconds: the s
 and what does not fit into memory goes to Spark's disks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -47,40 +48,45 @@ ORDER: Final = {
     "shards": ("shard", "minute"),
     "queues": ("queue",),
 }
-"""What tells the rows of a table apart, and how they are sorted."""
+"""What tells the rows of a table apart, and how they are sorted in each of its files."""
 
 
 def tables(rows: "DataFrame") -> Tables:
     """All tables of a history, which should be persisted: it is read once for each part of them.
 
-    `minutes` is kept on Spark's disks, where `queues` reads it; the caller gives it back with unpersist().
+    They are kept on Spark's disks, where `queues` reads `minutes`, until the caller says unpersist().
     """
     of_minutes = minutes(rows).persist(StorageLevel.DISK_ONLY)
-    return Tables(of_minutes, dead_letters(rows), shards(rows), queues(rows, of_minutes))
+    others = (dead_letters(rows), shards(rows), queues(rows, of_minutes))
+    return Tables(of_minutes, *(each.persist(StorageLevel.DISK_ONLY) for each in others))
 
 
 def minutes(rows: "DataFrame") -> "DataFrame":
     """One row per queue and minute in which anything happened there."""
     at = ("queue", "minute")
-    counts = rows.groupBy(*at).agg(*_counts())
-    found = _with_people(counts, rows, at)
-    found = found.join(percentiles(rows, at), list(at), "left")
-    found = found.join(_starts(rows), ["queue"])
-    running = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
-    depth = F.col("older") + F.sum(F.col("enqueued") - F.col("ended")).over(running)
-    return found.withColumn("depth", depth).select(
+    # How many messages were there before what was read, and whether there may have been others that nothing
+    # is known of: sequences begin at 0, and where that one was seen to be enqueued, nothing was there before.
+    found = rows.groupBy(*at).agg(
+        *_counts(),
+        *_people(),
+        F.count_if("older").alias("older"),
+        F.min(F.when(_is(Event.ENQUEUED), F.col("sequence"))).alias("first_sequence"),
+    )
+    queue = Window.partitionBy("queue")
+    running = queue.orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    older = F.sum("older").over(queue)
+    from_first = F.coalesce(F.min("first_sequence").over(queue) == 0, F.lit(False))
+    found = found.select(
         *at,
         *SUMMED,
         (F.col("enqueued") / MINUTE_S).alias("in_per_s"),
         (F.col("ended") / MINUTE_S).alias("out_per_s"),
-        "waits",
-        "p50_ms",
-        "p99_ms",
-        "depth",
-        "depth_known",
+        (older + F.sum(F.col("enqueued") - F.col("ended")).over(running)).alias("depth"),
+        (from_first & (older == 0)).alias("depth_known"),
         "producers",
         "consumers",
     )
+    return found.join(percentiles(rows, at), list(at), "left")
 
 
 def dead_letters(rows: "DataFrame") -> "DataFrame":
@@ -124,30 +130,25 @@ def queues(rows: "DataFrame", minutes: "DataFrame") -> "DataFrame":
         F.max_by("depth", "minute").alias("depth_last"),
         F.bool_and("depth_known").alias("depth_known"),
     )
-    found = _with_people(found, rows, at).join(percentiles(rows, at), list(at), "left")
-    return found.select(
-        *at,
-        "first_minute",
-        "last_minute",
-        *SUMMED,
-        "waits",
-        "p50_ms",
-        "p99_ms",
-        "depth_first",
-        "depth_max",
-        "depth_last",
-        "depth_known",
-        "producers",
-        "consumers",
-    )
+    people = rows.groupBy(*at).agg(*_people())
+    return found.join(people, list(at)).join(percentiles(rows, at), list(at), "left")
 
 
-def percentiles(rows: "DataFrame", at: Sequence[str]) -> "DataFrame":
+def percentiles(
+    rows: "DataFrame", at: Sequence[str], more: Mapping[str, "Column"] = MappingProxyType({})
+) -> "DataFrame":
     """Times in queue of the messages that ended, by `at`: how many are known, p50 and p99 by nearest rank.
 
     The p-th percentile is the smallest time for which p % of all times are not larger.
+
+    Args:
+        rows: a history.
+        at: names of columns.
+        more: by name, columns of `at` that are computed from those of the history.
     """
-    counts = rows.where(F.col("waited_ms").isNotNull()).groupBy(*at, "waited_ms").agg(F.count("*").alias("n"))
+    keys = [more.get(each, F.col(each)).alias(each) for each in at]
+    known = rows.where(F.col("waited_ms").isNotNull())
+    counts = known.groupBy(*keys, "waited_ms").agg(F.count("*").alias("n"))
     group = Window.partitionBy(*at)
     rising = group.orderBy("waited_ms").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     ranked = counts.select(
@@ -183,23 +184,6 @@ def _counts() -> list["Column"]:
     ]
 
 
-def _with_people(counts: "DataFrame", rows: "DataFrame", at: Sequence[str]) -> "DataFrame":
-    """With the numbers of links that sent and received."""
-    for column in ("producer", "consumer"):
-        distinct = rows.where(F.col(column).isNotNull()).select(*at, column).distinct()
-        counts = counts.join(
-            distinct.groupBy(*at).agg(F.count("*").alias(f"{column}s")), list(at), "left"
-        ).fillna(0, [f"{column}s"])
-    return counts
-
-
-def _starts(rows: "DataFrame") -> "DataFrame":
-    """By queue: messages known to have been there before (`older`), and whether there were no others.
-
-    Sequences begin at 0: where that one was seen to be enqueued, nothing was there before.
-    """
-    first = F.min(F.when(_is(Event.ENQUEUED), F.col("sequence")))
-    return rows.groupBy("queue").agg(
-        F.count_if(F.col("older")).alias("older"),
-        (F.coalesce(first == 0, F.lit(False)) & (F.count_if(F.col("older")) == 0)).alias("depth_known"),
-    )
+def _people() -> list["Column"]:
+    """How many links sent and received."""
+    return [F.count_distinct(each).alias(f"{each}s") for each in ("producer", "consumer")]

@@ -3,6 +3,7 @@
 import argparse
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
@@ -174,6 +175,7 @@ class _Report:
     def __init__(self, progress: Progress, as_json: bool) -> None:
         self._progress = progress
         self._json = as_json
+        self._began_s = time.monotonic()
         self._totals = {"batches": 0, "records": 0, "rows": 0, "files": 0, "bytes": 0, "losses": 0}
 
     def batch(self, batch: "Batch") -> None:
@@ -191,11 +193,12 @@ class _Report:
 
     def end(self, version: int) -> None:
         """All of it."""
+        seconds = round(time.monotonic() - self._began_s, 3)
         if self._json:
-            show_json({**self._totals, "version": version})
+            show_json({**self._totals, "seconds": seconds, "version": version})
         else:
             totals = self._totals
             print(
-                f"{totals['rows']:,} rows of {totals['records']:,} records in {totals['batches']:,} batches; "
-                f"the table is at version {version}"
+                f"{totals['rows']:,} rows of {totals['records']:,} records in {totals['batches']:,} batches "
+                f"in {seconds:,.1f} s; the table is at version {version}"
             )

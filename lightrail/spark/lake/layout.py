@@ -1,5 +1,6 @@
 """The layout of the lake: columns, partitions, folders, and what commits say beside their files."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -26,6 +27,10 @@ JOURNAL_TRANSACTION: Final = "lightrail-journal:"
 that the table does not cover."""
 
 
+Bounds = dict[str, tuple[int, int]]
+"""Journal (its disk) → its first record in a batch, and the first one behind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Records of one journal, half-open, and the rows that they gave."""
@@ -40,9 +45,26 @@ class Range:
     checksum: int
     """Sum of the marks of the rows (sums.py)."""
 
+    @classmethod
+    def without_rows(cls, journal: str, shard: int, first_lsn: int, next_lsn: int) -> "Range":
+        """Records that are not there."""
+        return cls(journal, shard, first_lsn, next_lsn, 0, 0, 0)
+
     def plain(self) -> dict[str, Any]:
         """As JSON keeps it."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a batch covers of the journals."""
+
+    bounds: Bounds
+    """All of it, filled by the ranges without a hole."""
+    ranges: Sequence[Range]
+    """What was read, and what is lost: that has no records."""
+    unwatched: Sequence[Range] = ()
+    """Records that were never archived, as no queue was captured then."""
 
 
 @dataclass(frozen=True, slots=True)

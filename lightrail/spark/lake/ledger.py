@@ -5,6 +5,7 @@ order and each commit once; so it is never ahead, a crash between the two leaves
 capture brings it up to date. It outlives the log of the table, which Delta cleans after 30 days.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lightrail.spark.command import Failed
 from lightrail.spark.lake.layout import COVERAGE, NOTE
 
 COVERED: Final = "covered"
+UNWATCHED: Final = "unwatched"
 RETIRED: Final = "retired"
 
 SCHEMA: Final = pa.schema(
@@ -39,7 +41,8 @@ SCHEMA: Final = pa.schema(
         ("checksum", pa.int64()),
     ]
 )
-"""`kind`: covered, a range that a batch brought; retired, rows of that range that retention took away."""
+"""`kind`: covered, a range that a batch brought; unwatched, one that was never archived, as no queue was
+captured then; retired, rows of a covered range that retention took away."""
 _TRANSACTION: Final = "lightrail-coverage"
 """Its version is that of the table up to which the ledger has all commits."""
 
@@ -112,10 +115,19 @@ class Ledger:
             [("version", "ascending"), ("journal", "ascending"), ("first_lsn", "ascending")]
         )
 
+    def tidy(self, hours: int) -> None:
+        """Puts its many small files together; those of before go after so many hours."""
+        own = self._own()
+        if own is not None:
+            # Where the ledger is written at this moment, the next time will do.
+            with contextlib.suppress(CommitFailedError):
+                own.optimize.compact()
+            own.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
     def positions(self) -> dict[str, int]:
         """Of each journal the first record that is not covered."""
         rows = self.rows()
-        covered = rows.filter(pc.equal(rows["kind"], COVERED))
+        covered = rows.filter(pc.not_equal(rows["kind"], RETIRED))
         ends = covered.group_by("journal").aggregate([("next_lsn", "max")])
         return dict(zip(ends["journal"].to_pylist(), ends["next_lsn_max"].to_pylist(), strict=True))
 
@@ -148,6 +160,6 @@ def _notes(table: DeltaTable, after: int) -> Iterable[dict[str, Any]]:
         note = json.loads(commit[NOTE])
         at = datetime.fromtimestamp(commit["timestamp"] / 1000, UTC)
         common = {"version": commit["version"], "committed_at": at}
-        for kind in (COVERED, RETIRED):
+        for kind in (COVERED, UNWATCHED, RETIRED):
             for each in note.get(kind, ()):
                 yield {**common, "kind": kind, "query": note.get("query"), "batch": note.get("batch"), **each}

@@ -6,7 +6,7 @@ read, planned as the source `lightrail` plans, with its offsets. See docs/adr/00
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +16,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.command import Failed
-from lightrail.spark.lake.layout import Range
+from lightrail.spark.lake.layout import Bounds, Covered, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work, Written
-from lightrail.spark.lake.table import Behind, commit_batch, committed, joined
-from lightrail.spark.losses import Loss
+from lightrail.spark.lake.table import Behind, commit_batch, committed, follows
+from lightrail.spark.losses import Loss, Losses
 from lightrail.spark.options import read_options
 from lightrail.spark.planning import Piece
 from lightrail.spark.reading import Task, reading_of
@@ -60,10 +60,73 @@ class PartsSource(LightRailSource):
 class PartsReader(StreamReader):
     """Plans as the source does, and hands the plan on."""
 
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """What the tasks of a micro-batch should read, and before that, what all of it is.
+
+        Raises:
+            DataLoss: records of it are gone, and nothing may be lost.
+            PlaceError: a place, or the shard that has them, does not answer.
+        """
+        bounds = {disk: (start[disk], after) for disk, after in end.items() if start.get(disk, after) < after}
+        losses, self._losses = self._losses, (said := _Said(self._losses))
+        try:
+            planned = super().partitions(start, end)
+        finally:
+            self._losses = losses
+        return [InputPartition(Outline(bounds, said.losses)), *planned] if bounds else []
+
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The plan of one task."""
-        if isinstance(partition, Task):
-            yield (pickle.dumps(partition.pieces),)
+        """The plan of one task, or the outline."""
+        yield (pickle.dumps(partition.pieces if isinstance(partition, Task) else partition.value),)
+
+
+class _Said(Losses):
+    """Losses, kept as well."""
+
+    def __init__(self, further: Losses) -> None:
+        self._further = further
+        self.losses: list[Loss] = []
+
+    def say(self, loss: Loss) -> None:
+        self._further.say(loss)
+        self.losses.append(loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a micro-batch is."""
+
+    bounds: Bounds
+    losses: list[Loss]
+    """That planning found; with those that reading found."""
+
+    def covered(self, ranges: Iterable[Range]) -> Covered:
+        """The bounds, filled: what is in no range and no loss was never archived."""
+        read: list[Range] = []
+        unwatched: list[Range] = []
+        every = list(ranges)
+        shards = {each.journal: each.shard for each in self.losses}
+        shards |= {each.journal: each.shard for each in every}
+        for journal, (first_lsn, next_lsn) in self.bounds.items():
+            expected = first_lsn
+            shard = shards.get(journal, -1)
+            mine = sorted(
+                (each for each in every if each.journal == journal), key=lambda each: each.first_lsn
+            )
+            for each in (*mine, Range.without_rows(journal, shard, next_lsn, next_lsn)):
+                for loss in sorted(self.losses, key=lambda loss: loss.first_lsn):
+                    begin, end = max(expected, loss.first_lsn), min(each.first_lsn, loss.next_lsn)
+                    if loss.journal == journal and begin < end:
+                        if expected < begin:
+                            unwatched.append(Range.without_rows(journal, shard, expected, begin))
+                        read.append(Range.without_rows(journal, shard, begin, end))
+                        expected = end
+                if expected < each.first_lsn:
+                    unwatched.append(Range.without_rows(journal, shard, expected, each.first_lsn))
+                if each.first_lsn < each.next_lsn:
+                    read.append(each)
+                expected = each.next_lsn
+        return Covered(self.bounds, read, unwatched)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +196,35 @@ class Capture:
     def _done(self, frame: "DataFrame", query: str, number: int) -> None:
         self.table.update_incremental()
         if not committed(self.table, query, number):
-            tasks = [pickle.loads(row[0]) for row in frame.collect()]
-            self._check(tasks)
-            work = Work(self._wanted(), self.uri, self._fail_on_loss())
-            written = self._run(work, tasks)
-            files = [each for one in written for each in one.files]
-            ranges = [each for one in written for each in one.ranges]
-            losses = [each for one in written for each in one.losses]
-            if ranges:
-                commit_batch(self.table, query, number, files, ranges, not self._fail_on_loss())
-                self.told(
-                    Batch(
-                        number,
-                        sum(each.records for each in ranges),
-                        sum(each.rows for each in ranges),
-                        len(files),
-                        sum(each.size for each in files),
-                        losses,
-                    )
-                )
+            outline, tasks = _planned(frame)
+            if outline is not None:
+                self._go_on(query, number, outline, tasks)
         # Also when the batch was in already: a crash may have come between the table and its ledger.
         self.ledger.catch_up()
+
+    def _go_on(self, query: str, number: int, outline: Outline, tasks: list[list[Piece]]) -> None:
+        try:
+            # Before anything is read as well: it would be for nothing.
+            follows(self.table, outline.bounds)
+        except Behind as error:
+            raise Failed(
+                f"{error}: the checkpoint {self.checkpoint} is another one's, or older than the table. "
+                "Remove it: capture then goes on where the table ends"
+            ) from error
+        written = self._run(Work(self._wanted(), self.uri, self._fail_on_loss()), tasks)
+        files = [each for one in written for each in one.files]
+        covered = outline.covered(each for one in written for each in one.ranges)
+        commit_batch(self.table, query, number, files, covered)
+        self.told(
+            Batch(
+                number,
+                sum(each.records for each in covered.ranges),
+                sum(each.rows for each in covered.ranges),
+                len(files),
+                sum(each.size for each in files),
+                [*outline.losses, *(each for one in written for each in one.losses)],
+            )
+        )
 
     def _run(self, work: Work, tasks: list[list[Piece]]) -> list[Written]:
         if not tasks:
@@ -161,23 +232,21 @@ class Capture:
         context = self.spark.sparkContext
         return context.parallelize(tasks, len(tasks)).map(work.run).collect()
 
-    def _check(self, tasks: Iterable[list[Piece]]) -> None:
-        """Before anything is read: the batch must go on where the table ends."""
-        parts = [piece.part for pieces in tasks for piece in pieces]
-        ranges = [
-            Range(part.incarnation.disk, part.incarnation.shard, part.first_lsn, part.next_lsn, 0, 0, 0)
-            for part in parts
-        ]
-        try:
-            joined(self.table, ranges, not self._fail_on_loss())
-        except Behind as error:
-            raise Failed(
-                f"{error}: the checkpoint {self.checkpoint} is another one's, or older than the table. "
-                "Remove it: capture then goes on where the table ends"
-            ) from error
-
     def _wanted(self) -> Any:
         return reading_of(read_options(self.options, streaming=True), tuple(SCHEMA.names)).wanted
 
     def _fail_on_loss(self) -> bool:
         return read_options(self.options, streaming=True).fail_on_loss
+
+
+def _planned(frame: "DataFrame") -> tuple[Outline | None, list[list[Piece]]]:
+    """What a micro-batch is, None where it is nothing, and what its tasks should read."""
+    outline: Outline | None = None
+    tasks: list[list[Piece]] = []
+    for row in frame.collect():
+        found = pickle.loads(row[0])
+        if isinstance(found, Outline):
+            outline = found
+        else:
+            tasks.append(found)
+    return outline, tasks

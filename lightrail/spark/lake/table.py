@@ -21,8 +21,9 @@ from lightrail.spark.lake.layout import (
     NOTE,
     PARTITIONS,
     STATISTICS,
+    Bounds,
+    Covered,
     File,
-    Range,
 )
 
 _FORMAT_KEY: Final = "lightrail.format"
@@ -127,30 +128,22 @@ class Behind(Exception):
     """Records of a batch are covered by the table already, or do not follow on what it covers."""
 
 
-def joined(table: DeltaTable, ranges: Sequence[Range], holes: bool) -> dict[str, int]:
-    """Where each journal of a batch ends.
-
-    Args:
-        holes: records may be missing between what the table covers and what comes, as the loss was said.
+def follows(table: DeltaTable, bounds: Bounds) -> None:
+    """Whether a batch goes on where the table ends.
 
     Raises:
-        Behind: the batch does not go on where the table ends.
+        Behind: it does not.
     """
-    ends: dict[str, int] = {}
-    for each in sorted(ranges, key=lambda found: (found.journal, found.first_lsn)):
-        before = ends.get(each.journal, position(table, each.journal))
-        if before is not None and (each.first_lsn < before or (each.first_lsn > before and not holes)):
+    for journal, (first_lsn, next_lsn) in bounds.items():
+        ends = position(table, journal)
+        if ends is not None and ends != first_lsn:
             raise Behind(
-                f"the table covers journal {each.journal} up to before record {before}, and the batch brings "
-                f"records {each.first_lsn} to before {each.next_lsn}"
+                f"the table covers journal {journal} up to before record {ends}, and the batch brings "
+                f"records {first_lsn} to before {next_lsn}"
             )
-        ends[each.journal] = each.next_lsn
-    return ends
 
 
-def commit_batch(
-    table: DeltaTable, query: str, batch: int, files: Sequence[File], ranges: Sequence[Range], holes: bool
-) -> bool:
+def commit_batch(table: DeltaTable, query: str, batch: int, files: Sequence[File], covered: Covered) -> bool:
     """One transaction: the files, that this batch is in, and how far journals are covered.
 
     Returns:
@@ -164,18 +157,21 @@ def commit_batch(
         "format": FORMAT,
         "query": query,
         "batch": batch,
-        "covered": [each.plain() for each in ranges],
+        "covered": [each.plain() for each in covered.ranges],
+        "unwatched": [each.plain() for each in covered.unwatched],
     }
     actions: list[AddAction | RemoveAction] = [
         AddAction(each.path, each.size, each.partition, each.modified_ms, True, each.stats) for each in files
+    ]
+    transactions = [Transaction(query, batch)]
+    transactions += [
+        Transaction(JOURNAL_TRANSACTION + disk, end) for disk, (_, end) in covered.bounds.items()
     ]
     for _ in range(SPARK_LAKE_AGAIN):
         table.update_incremental()
         if committed(table, query, batch):
             return False
-        ends = joined(table, ranges, holes)
-        transactions = [Transaction(query, batch)]
-        transactions += [Transaction(JOURNAL_TRANSACTION + disk, end) for disk, end in ends.items()]
+        follows(table, covered.bounds)
         try:
             table.create_write_transaction(
                 actions,
@@ -213,3 +209,19 @@ def local_path(uri: str) -> str:
     from urllib.parse import unquote, urlsplit
 
     return unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+
+
+def active_files(table: DeltaTable) -> list[dict[str, Any]]:
+    """The files of the table: path, size_bytes, num_records, min_lsn, max_lsn, queue_slug, date, hour."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    names = {
+        "path": "path",
+        "size_bytes": "size_bytes",
+        "num_records": "num_records",
+        "min.lsn": "min_lsn",
+        "max.lsn": "max_lsn",
+        **{f"partition.{name}": name for name in PARTITIONS},
+    }
+    there = [name for name in names if name in actions.column_names]
+    rows = actions.select(there).rename_columns([names[name] for name in there]).to_pylist()
+    return [dict.fromkeys(names.values()) | row for row in rows]

@@ -312,6 +312,36 @@ def test_transient_messages_that_find_no_room_are_refused() -> None:
     assert captured.scene.queue(QUEUE)["ready"] == number - 1
 
 
+def test_on_a_full_disk_deliveries_go_on_and_that_they_are_not_told_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is left of the disk is for settlements, without which messages come again after a restart."""
+    captured = Captured()
+    captured.scene.settle_down()
+    captured.files.space = captured.files.used()
+    number = 0
+    while not captured.peer.refusals:
+        number += 1
+        captured.peer.send(1, number, [b"x" * 1_000])
+        captured.scene.settle_down()
+    failures = captured.scene.counts.store_failures
+    with caplog.at_level(logging.ERROR):
+        captured.peer.consume(2, QUEUE, 3)
+        captured.peer.settle(2, 0, 1, OutcomeCode.RELEASED)
+        captured.peer.settle(2, 1, 2)
+    assert len(captured.peer.messages(2)) == 3
+    captured.scene.settle_down()
+    assert [each for each in events(captured.disk()) if each[1] != "enqueued"] == [
+        (1, "accepted"),
+        (2, "accepted"),
+    ]
+    assert captured.scene.counts.store_failures == failures + 2
+    (said,) = caplog.messages
+    assert said.startswith(
+        "what is delivered and released of captured queues, such as q, is not written down"
+    )
+
+
 def test_what_flows_to_disk_and_what_the_cleaner_writes_again_is_no_event() -> None:
     plain = Captured(capture=False, memory_mark=4_000)
     kept = Captured(memory_mark=4_000)

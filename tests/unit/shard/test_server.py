@@ -1,4 +1,4 @@
-"""The shard's server on a real loop and real sockets: commits in a thread, failures, the end in order."""
+"""The shard's server on a real loop and sockets: commits and the archive in threads, failures, the end."""
 
 import asyncio
 import threading
@@ -7,8 +7,15 @@ from pathlib import Path
 
 import zmq
 
+from lightrail.cluster.readers import Reader
+from lightrail.journal.archive import segment_name
+from lightrail.shard.archiving.archiver import Archiver
+from lightrail.shard.archiving.folders import RealFolders
+from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.engine import Engine
+from lightrail.shard.journal.files import RealFiles
+from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.store import Recovered
 from lightrail.shard.server import Server
@@ -270,3 +277,51 @@ def test_a_lock_comes_back_by_a_timer_and_not_by_a_heartbeat(tmp_path: Path) -> 
         assert sorted(late_ms)[2] < 50
 
     play(test, tmp_path)
+
+
+def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: Path) -> None:
+    async def run() -> None:
+        journal = Journal(RealFiles(tmp_path / "shard-0"), "c", 0, segment_bytes=10_000)
+        recovered = journal.recover(1 << 30, Server.now_ms())
+        archiver = Archiver(
+            journal,
+            RealFolders(tmp_path / "archive"),
+            rule=Rule(),
+            seal_ms=1_000_000,
+            readers=lambda: {"nightly": Reader()},
+        )
+        counts = ShardCounts()
+        engine = Engine(
+            shard=0,
+            boot=1,
+            store=journal,
+            recovered=recovered,
+            counts=counts,
+            memory_mark=1 << 30,
+            max_delivery_count=10,
+            now_ms=Server.now_ms(),
+        )
+        address = f"ipc://{tmp_path}/shard"
+        server = Server(asyncio.get_running_loop(), engine, journal, counts, address, archiver=archiver)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        frontend = Frontend(context, address)
+        try:
+            await frontend.greet()
+            frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+            await frontend.until(Kind.PRODUCER_READY)
+            number = 0
+            async with asyncio.timeout(WAIT_S):
+                while archiver.counts.segments < 3:
+                    number += 1
+                    frontend.say(batch(1, number, [bytes(1_000)]))
+                    await frontend.until(Kind.ACCEPTED, 1)
+                    frontend.heard.clear()
+        finally:
+            await server.close()
+            frontend.socket.close()
+            context.term()
+        folder = tmp_path / "archive" / journal.incarnation.folder
+        for number in (1, 2, 3):
+            assert (folder / segment_name(number)).samefile(tmp_path / "shard-0" / segment_name(number))
+
+    asyncio.run(run())

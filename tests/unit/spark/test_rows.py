@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightrail.journal.archive import ArchiveError
-from lightrail.journal.layout import GAP, HEADER_SIZE, SEGMENT_HEADER_SIZE, encode_small, finished
+from lightrail.journal.layout import (
+    GAP,
+    HEADER_SIZE,
+    QUEUE,
+    SEGMENT_HEADER_SIZE,
+    SNAPSHOT,
+    encode_small,
+    finished,
+)
 from lightrail.journal.record import (
     CONTINUED,
     MOVED,
@@ -70,7 +78,7 @@ def some(rows: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
 
 
 @given(seed=st.integers(0, 2**32), segment_bytes=st.sampled_from((3_000, 20_000, 1 << 20)))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_rows_are_those_of_reading_record_by_record(seed: int, segment_bytes: int) -> None:
     for segment in journal_of(some_records(seed, 120), segment_bytes):
         assert rows_of(segment, ALL) == plain_rows(segment, captured_only=False)
@@ -132,6 +140,21 @@ def test_parts_begin_at_a_block_and_read_nothing_of_the_others() -> None:
     assert reads.pop() == (block.offset, after.offset - block.offset)
     assert [offset for offset, _ in reads] == [0, SEGMENT_HEADER_SIZE, segment.index.queues[1]]
     assert max(length for _, length in reads) <= 65_536
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_records_of_one_message_each_are_read_by_the_thousand(targets: int) -> None:
+    def write(journal: Journal) -> None:
+        for queue in range(1, targets + 1):
+            journal.append(declared(queue), 1)
+        for number in range(2_500):
+            places = [(queue, number) for queue in range(1, targets + 1)]
+            journal.append(append([b"message %d" % number], *places), number)
+            if number % 7 == 0:
+                journal.append(Settle(1, [(number, number + 1)], Outcome.ACCEPTED), number)
+
+    (segment,) = journal_of(write)
+    assert rows_of(segment, CAPTURED) == plain_rows(segment)
 
 
 # --- events ---------------------------------------------------------------------------------------------
@@ -332,14 +355,12 @@ def test_damage_is_named_with_its_place() -> None:
     with pytest.raises(Damage) as caught:
         rows_of(broken, CAPTURED)
     damage = caught.value
-    assert (damage.journal, damage.segment, damage.offset, damage.lsn) == (
-        *("5eed", segment.index.segment),
-        *(third.offset, third.lsn),
-    )
+    assert (damage.journal, damage.segment, damage.offset) == ("5eed", segment.index.segment, third.offset)
+    assert (damage.lsn, damage.next_lsn) == (third.lsn, third.lsn + 1)
     assert "wrong checksum" in str(damage)
     assert "failOnDataLoss" in str(damage)
     again = pickle.loads(pickle.dumps(damage))
-    assert str(again) == str(damage)
+    assert (str(again), again.next_lsn) == (str(damage), damage.next_lsn)
 
 
 def test_reading_goes_on_with_the_next_whole_record() -> None:
@@ -398,6 +419,32 @@ def test_a_damaged_declaration_leaves_its_queue_unknown_and_says_so() -> None:
 def test_a_header_that_is_none_is_damage() -> None:
     sequences, damage = survived(lines().damaged(0))
     assert (sequences, len(damage)) == ([], 1)
+
+
+@given(seed=st.integers(0, 2**32), places=st.lists(st.floats(0, 1, exclude_max=True), max_size=12))
+@settings(max_examples=10, deadline=None)
+def test_one_wrong_bit_costs_the_rows_of_its_record_and_no_others(seed: int, places: list[float]) -> None:
+    (segment,) = journal_of(some_records(seed, 40))
+    segment.index.sealed = True
+    whole = plain_rows(segment, captured_only=False)
+    for place in places:
+        offset = SEGMENT_HEADER_SIZE + int(place * (segment.index.end - SEGMENT_HEADER_SIZE))
+        (record,) = (each for each in segment.records() if each.offset <= offset < each.offset + each.length)
+        damage: list[Damage] = []
+        rows = rows_of(segment.damaged(offset), ALL, None, damage.append)
+        assert (damage[0].lsn, damage[0].offset) == (record.lsn, record.offset)
+        if record.code not in (QUEUE, SNAPSHOT):
+            assert rows == [row for row in whole if row["lsn"] != record.lsn]
+            assert len(damage) == 1
+
+
+@given(seed=st.integers(0, 2**32), places=st.lists(st.floats(0, 1), max_size=12))
+@settings(max_examples=10, deadline=None)
+def test_an_end_that_is_torn_anywhere_is_the_end(seed: int, places: list[float]) -> None:
+    (segment,) = journal_of(some_records(seed, 40))
+    for place in places:
+        torn = stored(segment.file.data[: SEGMENT_HEADER_SIZE + int(place * segment.index.end)], False)
+        assert rows_of(torn, ALL) == plain_rows(torn, captured_only=False)
 
 
 def repaired(change: Callable[[bytes, int, int], bytes]) -> Stored:

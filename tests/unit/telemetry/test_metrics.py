@@ -1,6 +1,7 @@
 """Metrics: what a scrape shows of the counts, and that every family is well formed."""
 
 import re
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.families import (
     FRONTEND_FAMILIES,
     SHARD_FAMILIES,
@@ -177,7 +179,29 @@ def test_detail_per_queue_and_its_bound(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-@pytest.mark.parametrize("families", [FRONTEND_FAMILIES, SHARD_FAMILIES, DETAILED_FAMILIES])
+def test_an_archive_says_how_its_readers_stand() -> None:
+    counts = ArchiveCounts()
+    samples = scrape(ARCHIVE_FAMILIES, counts)
+    assert samples["lightrail_archive_oldest_seconds", ()] == 0
+    assert not [name for name, *_ in samples if name.startswith("lightrail_reader")]
+    counts.oldest_ms = time.time_ns() // 1_000_000 - 60_000
+    counts.linked = 7
+    counts.readers = {
+        "nightly": SimpleNamespace(behind_ms=2_500, unread_bytes=300, held_bytes=100),
+        "other": SimpleNamespace(behind_ms=0, unread_bytes=0, held_bytes=0),
+    }
+    counts.passed_over["nightly"] = 4
+    samples = scrape(ARCHIVE_FAMILIES, counts)
+    assert 60 <= samples["lightrail_archive_oldest_seconds", ()] < 90
+    assert samples["lightrail_archive_segments_added_total", ("link",)] == 7
+    assert samples["lightrail_reader_behind_seconds", ("nightly",)] == 2.5
+    assert samples["lightrail_reader_unread_bytes", ("nightly",)] == 300
+    assert samples["lightrail_reader_held_bytes", ("nightly",)] == 100
+    assert samples["lightrail_reader_segments_missed_total", ("nightly",)] == 4
+    assert samples["lightrail_reader_segments_missed_total", ("other",)] == 0
+
+
+@pytest.mark.parametrize("families", [FRONTEND_FAMILIES, SHARD_FAMILIES, DETAILED_FAMILIES, ARCHIVE_FAMILIES])
 def test_names_and_help(families: Any) -> None:
     names = [family.name for family in families]
     assert len(set(names)) == len(names)

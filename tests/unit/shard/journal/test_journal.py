@@ -3,10 +3,11 @@
 import errno
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from lightrail.journal.record import REWRITTEN, SPILLED, Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Outcome, Queue, QueueEvent, Settle
 from lightrail.shard.journal.commit import pieces_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
@@ -247,6 +248,29 @@ def test_a_full_disk_refuses_messages_takes_settlements_and_recovers_by_itself()
     journal.flush()
     assert not journal.usage().full
     assert restarted(files) == [sent - 2, sent - 1, sent]
+
+
+def test_the_last_of_a_full_disk_is_for_settlements_and_the_cleaner() -> None:
+    """Not for what flows to disk, nor for what only readers of the journal want to know."""
+    files = FakeFiles(space=6_500)
+    journal = declared(files)
+    sent = len(fill(journal))
+    small = batch_of([b"x" * 10])
+    spilled = Append([(1, sent)], 0, 0, small, 0, 1, 0, REWRITTEN | SPILLED, spills=True)
+    for refused in (
+        spilled,
+        Delivered(1, 7, [(0, 1)]),
+        Settle(1, [(0, 1)], Outcome.RELEASED),
+    ):
+        with pytest.raises(StoreFull):
+            journal.append(refused, 1)
+    journal.append(Settle(1, [(0, 1)], Outcome.MODIFIED, attempts=1), 1)
+    journal.append(replace(spilled, spills=False), 1)
+    files.space = None
+    for taken in (Delivered(1, 7, [(0, 1)]), Settle(1, [(0, 1)], Outcome.RELEASED), spilled):
+        journal.append(taken, FULL_RETRY_MS)
+    journal.flush()
+    journal.close()
 
 
 def test_on_a_full_disk_what_the_cleaner_frees_is_used_again() -> None:

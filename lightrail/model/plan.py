@@ -1,9 +1,10 @@
 """Plan: which queues should move so that no shard has much more to do than the others; a pure function.
 
-A load is any number that adds up: the gateway takes one for each queue and its messages per second. A plan
-is made where the largest load is more than TOLERANCE above the mean, and brings it below AIM, so that a
-second run right after proposes nothing although loads are never measured twice the same. Draining shards lose
-all of their queues. Among queues that would serve alike, those with fewer bytes move. Each moves once.
+A load is any number that adds up: the gateway takes BASE for each queue and its messages per second, and
+`lightrail-spark plan` those of hours. A plan is made where the largest load is more than TOLERANCE above the
+mean, and brings it below AIM, so that a second run right after proposes nothing although loads are never
+measured twice the same. Draining shards lose all of their queues. Among queues that would serve alike, those
+with fewer bytes move. Each moves once.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,6 +14,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+FORMAT: Final = 1
+"""Version of the format of plans (docs/formats/plan.md)."""
+KIND: Final = "lightrail-plan"
+BASE: Final = 1.0
+"""Load of a queue that does nothing; each message per second that comes or goes adds one."""
 TOLERANCE: Final = 1.10
 """Largest load by mean load above which something is moved."""
 AIM: Final = 1.05

@@ -1,0 +1,114 @@
+"""Where events come from that are analysed: a table of `capture`, or journals by the data source."""
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lightrail.model.limits import SPARK_LAST_HOURS_MAX
+from lightrail.spark.command import Usage, add_source, source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def add_events(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is analysed: see `events`."""
+    parser.add_argument(
+        "table",
+        metavar="TABLE",
+        nargs="?",
+        help="of `lightrail-spark capture`; instead of --from and --gateway",
+    )
+    add_source(parser)
+    group = parser.add_argument_group("when")
+    for name, meaning in (("since", "not before"), ("until", "before")):
+        group.add_argument(
+            f"--{name}",
+            metavar="TIME",
+            type=_time,
+            help=f"only events {meaning} then, such as 2026-11-21 or 2026-11-21T08:30Z; UTC without a zone",
+        )
+    group.add_argument("--last", metavar="HOURS", type=float, help="only events of so many hours until now")
+
+
+def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) -> None:
+    """Whether the options of `add_events` go together; done before Spark starts.
+
+    Args:
+        gateway_is_asked: --gateway is needed for something else too, and may stand beside TABLE.
+
+    Raises:
+        Usage: they don't.
+    """
+    if gateway_is_asked and not args.gateway:
+        raise Usage("expected --gateway URL, which says where queues are; found none")
+    if args.table is None:
+        source_options(args)
+    elif args.archive or (args.gateway and not gateway_is_asked):
+        raise Usage(f"expected one of TABLE ({args.table!a}) and --from or --gateway, found both")
+    if args.last is not None:
+        if args.since or not 0 < args.last <= SPARK_LAST_HOURS_MAX:
+            raise Usage(f"--last: expected hours above 0, up to {SPARK_LAST_HOURS_MAX}, and no --since")
+        args.since = datetime.now(UTC) - timedelta(hours=args.last)
+    if args.since and args.until and args.since >= args.until:
+        raise Usage("--since is not before --until: nothing would be read")
+
+
+def events(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, ...]) -> "DataFrame":
+    """The rows that the options of `add_events` name.
+
+    Raises:
+        Failed: there is no such table.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
+
+    if args.table is not None:
+        found = _of_table(spark, args, columns)
+    else:
+        options = source_options(args) | {"columns": ",".join(columns), "decode": "none"}
+        if args.since:
+            options["startingTimestamp"] = args.since.isoformat()
+        found = spark.read.format("lightrail").options(**options).load()
+    if args.since:
+        found = found.where(F.col("event_time") >= F.lit(args.since))
+    if args.until:
+        found = found.where(F.col("event_time") < F.lit(args.until))
+    return found
+
+
+def _of_table(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, ...]) -> "DataFrame":
+    import pyarrow as pa
+    from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from lightrail.spark.columns import SCHEMA
+    from lightrail.spark.lake.table import open_table
+
+    table = open_table(args.table)
+    days: list[tuple[str, str, Any]] = []
+    if args.since:
+        days.append(("date", ">=", args.since.astimezone(UTC).date().isoformat()))
+    if args.until:
+        days.append(("date", "<=", args.until.astimezone(UTC).date().isoformat()))
+    # Spark reads S3 by the name s3a.
+    files = [uri.replace("s3://", "s3a://", 1) for uri in table.file_uris(partition_filters=days or None)]
+    schema = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in columns]))
+    if not files:
+        return spark.createDataFrame([], schema)
+    found = spark.read.schema(schema).parquet(*files)
+    if args.queues:
+        names = [each.strip() for each in args.queues.split(",") if each.strip()]
+        found = found.where(F.col("queue").isin(names))
+    if args.queue_pattern:
+        found = found.where(F.regexp_like("queue", F.lit(f"^(?:{args.queue_pattern})$")))
+    return found
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!a} is no time; expected such as 2026-11-21 or 2026-11-21T08:30Z"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,136 @@
+"""The job `analyse`: what happened in queues and on shards, as tables and as a report."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+
+from lightrail.model.limits import SPARK_REPORT_TOP_MAX
+from lightrail.spark.analysis.events import add_events, check_events, events
+from lightrail.spark.command import DONE, Failed, Subparsers, Usage, add_command, add_spark, session
+from lightrail.spark.output import printable, say, show_json
+from lightrail.spark.output import table as show_table
+
+if TYPE_CHECKING:
+    from lightrail.spark.analysis.figures import Figures
+    from lightrail.spark.analysis.tables import Tables
+
+TOP: Final = 10
+_COLUMNS: Final = (
+    "queue",
+    "enqueued",
+    "ended",
+    "p50_ms",
+    "p99_ms",
+    "redelivered",
+    "dead_lettered",
+    "depth_last",
+)
+_EXAMPLES: Final = """
+  lightrail-spark analyse /lake/messages --to /lake/analysis --report report.html
+  lightrail-spark analyse /lake/messages --since 2026-11-21 --until 2026-11-22 --report day.html
+  lightrail-spark analyse --from /var/lib/lightrail/archive --json
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "analyse",
+        "rates, times in queue, redeliveries, dead letters, depth; a report",
+        "Computes tables by queue and minute and by shard and minute from what happened to messages, and a "
+        "report of them: one HTML file that needs nothing else. docs/operate/analyse.md has every column.",
+        _EXAMPLES,
+    )
+    add_events(parser)
+    group = parser.add_argument_group("what comes of it")
+    group.add_argument(
+        "--to",
+        metavar="DIR",
+        help="the tables as Parquet: DIR/minutes, DIR/dead_letters, DIR/shards, DIR/queues; those of an "
+        "earlier run are replaced",
+    )
+    group.add_argument(
+        "--report", metavar="FILE.html", help="a page with charts; written whole or not at all"
+    )
+    group.add_argument(
+        "--top",
+        metavar="N",
+        type=int,
+        default=TOP,
+        help=f"queues and shards that are named, all others are summed (default {TOP}, at most "
+        f"{SPARK_REPORT_TOP_MAX})",
+    )
+    group.add_argument("--title", metavar="TEXT", default="Messages", help="of the report")
+    add_spark(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 done.
+
+    Raises:
+        Failed: what is there can't be read, or the report can't be written.
+        Usage: the options do not go together.
+    """
+    from pyspark import StorageLevel
+
+    from lightrail.spark.analysis import report
+    from lightrail.spark.analysis.figures import figures
+    from lightrail.spark.analysis.history import READ, history
+    from lightrail.spark.analysis.tables import tables
+
+    _check(args)
+    spark = session(args, "analyse")
+    # Each of these is read several times; on Spark's disks, since it may be larger than memory.
+    rows = history(events(spark, args, READ)).persist(StorageLevel.DISK_ONLY)
+    found = tables(rows)
+    try:
+        if args.to:
+            _write(found, args.to)
+        shown = figures(found, rows, args.top)
+    finally:
+        for frame in (*found, rows):
+            frame.unpersist()
+    if args.report:
+        try:
+            report.write(report.page(shown, args.title), args.report)
+        except OSError as error:
+            raise Failed(f"the report can't be written: {error}") from None
+    if args.json:
+        show_json(report.summary(shown))
+    else:
+        _say(shown, args)
+    return DONE
+
+
+def _check(args: argparse.Namespace) -> None:
+    check_events(args)
+    if not 1 <= args.top <= SPARK_REPORT_TOP_MAX:
+        raise Usage(f"--top {args.top}: expected 1 to {SPARK_REPORT_TOP_MAX}")
+    if args.to and "://" not in args.to and os.path.exists(os.path.join(args.to, "_delta_log")):
+        raise Usage(f"--to {args.to!a} is a Delta table: name a folder of its own for what is computed")
+    if args.report and not os.path.isdir(os.path.dirname(os.path.abspath(args.report))):
+        raise Usage(f"--report {args.report!a}: its folder is not there; make it first")
+
+
+def _write(found: "Tables", to: str) -> None:
+    from lightrail.spark.analysis.tables import ORDER
+
+    for name, frame in found._asdict().items():
+        frame.sortWithinPartitions(*ORDER[name]).write.mode("overwrite").parquet(f"{to.rstrip('/')}/{name}")
+
+
+def _say(shown: "Figures", args: argparse.Namespace) -> None:
+    if shown.first is None:
+        say("nothing was read: no event of a captured queue is there")
+        return
+    rows = [{name: row[name] for name in _COLUMNS} for row in shown.queues]
+    for row in rows:
+        row["queue"] = printable(row["queue"])
+    show_table(rows, _COLUMNS)
+    if shown.other_queues is not None:
+        say(f"and {shown.other_queues['queues']:,} other queues")
+    for what, where in (("tables", args.to), ("report", args.report)):
+        if where:
+            say(f"{what}: {where}")

@@ -1,0 +1,112 @@
+"""The job `compact`: keeps a table of `capture` small and quick to read, while it is written to."""
+
+import argparse
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from lightrail.model.limits import SPARK_LAKE_FILE_BYTES, SPARK_LAKE_VACUUM_HOURS_MIN
+from lightrail.spark.command import DONE, Subparsers, Usage, add_command
+from lightrail.spark.output import show_json
+
+if TYPE_CHECKING:
+    from lightrail.spark.lake.compaction import Done
+
+VACUUM_HOURS: Final = 168
+_EXAMPLES: Final = """
+  lightrail-spark compact /lake/messages
+  lightrail-spark compact /lake/messages --retention 90              days before that are deleted
+  lightrail-spark compact /lake/messages --retention 90 --dry-run    says what it would do
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "compact",
+        "put small files of a table together, delete old days, remove what is left over",
+        "Puts the small files of each queue and hour together, deletes days that are older than --retention "
+        "(the ledger of the table goes on saying that they were there), and removes files that no version "
+        "of the last --vacuum-hours names. Safe while a capture runs. No Spark is started.",
+        _EXAMPLES,
+    )
+    parser.add_argument("table", metavar="TABLE", help="folder or URI of the table")
+    parser.add_argument(
+        "--retention", metavar="DAYS", type=int, help="delete days before that (default: keep all)"
+    )
+    parser.add_argument(
+        "--target-bytes",
+        metavar="BYTES",
+        type=int,
+        default=SPARK_LAKE_FILE_BYTES,
+        help=f"about how large files become (default {SPARK_LAKE_FILE_BYTES})",
+    )
+    parser.add_argument(
+        "--vacuum-hours",
+        metavar="HOURS",
+        type=int,
+        default=VACUUM_HOURS,
+        help=f"how long files are kept that no commit names any more (default {VACUUM_HOURS}, at least "
+        f"{SPARK_LAKE_VACUUM_HOURS_MIN}): who reads an older version needs them, and a batch in progress",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 done.
+
+    Raises:
+        Failed: there is no such table, or others changed it again and again before us.
+        Usage: a number is out of its range.
+    """
+    from lightrail.spark.lake import compaction
+    from lightrail.spark.lake.ledger import Ledger
+    from lightrail.spark.lake.table import open_table
+
+    if args.retention is not None and args.retention < 1:
+        raise Usage(f"--retention {args.retention}: expected days, at least 1")
+    if args.vacuum_hours < SPARK_LAKE_VACUUM_HOURS_MIN:
+        raise Usage(
+            f"--vacuum-hours {args.vacuum_hours}: expected at least {SPARK_LAKE_VACUUM_HOURS_MIN}, as a "
+            "batch of a capture may still want to commit files that are younger"
+        )
+    if args.target_bytes < 1:
+        raise Usage(f"--target-bytes {args.target_bytes}: expected bytes, at least 1")
+    table = open_table(args.table)
+    today = datetime.now(UTC).date()
+    done = compaction.Done()
+    if args.dry_run:
+        if args.retention is not None:
+            old = compaction.expired(table, today, args.retention)
+            done.days = sorted({each["date"].isoformat() for each in old})
+            done.retired_files = len(old)
+            done.retired_rows = sum(each["num_records"] for each in old)
+        for files in compaction.crowded(table, args.target_bytes):
+            done.partitions += 1
+            done.small_files += len(files)
+    else:
+        if args.retention is not None:
+            compaction.retire(table, args.table, today, args.retention, done)
+        compaction.compact(table, args.target_bytes, done)
+        Ledger(table, args.table).tidy(args.vacuum_hours)
+    compaction.vacuum(table, args.vacuum_hours, args.dry_run, done)
+    if args.json:
+        show_json(asdict(done) | {"dry_run": args.dry_run})
+    else:
+        _show(done, "would be " if args.dry_run else "")
+    return DONE
+
+
+def _show(done: "Done", would: str) -> None:
+    days = f" ({done.days[0]} to {done.days[-1]})" if done.days else ""
+    print(
+        f"retention: {len(done.days)} days{days}, {done.retired_files:,} files, "
+        f"{done.retired_rows:,} rows {would}deleted"
+    )
+    into = f" into {done.large_files:,}" if done.large_files else ""
+    print(
+        f"compaction: {done.small_files:,} files of {done.partitions:,} partitions {would}put together{into}"
+    )
+    print(f"vacuum: {done.removed_files:,} files {would}removed")

@@ -1,0 +1,121 @@
+"""The job `plan`: from what queues had to do over hours or days, moves that even out the load of shards."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any, Final
+
+from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
+from lightrail.spark.analysis.events import add_events, check_events, events
+from lightrail.spark.command import (
+    DONE,
+    Failed,
+    Subparsers,
+    Unreachable,
+    Usage,
+    add_command,
+    add_spark,
+    session,
+)
+from lightrail.spark.output import say
+
+_EXAMPLES: Final = """
+  lightrail-spark plan /lake/messages --last 24 --gateway http://127.0.0.1:8080 --out plan.json
+  lightrail-admin rebalance --plan plan.json
+  lightrail-spark plan --from /var/lib/lightrail/archive --gateway https://broker:8080 --user ops \\
+      --password-file /run/secrets/ops --weigh bytes --out plan.json
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "plan",
+        "a plan of moves, from the load of queues over hours or days",
+        "Measures each queue's messages or bytes per second over what was read, asks the gateway where "
+        "queues are, and writes the plan that `lightrail-admin rebalance --plan` carries out. Nothing is "
+        "moved by it. Queues that are not captured stay where they are.",
+        _EXAMPLES,
+    )
+    add_events(parser)
+    group = parser.add_argument_group("the plan")
+    group.add_argument("--out", metavar="FILE", default="-", help="where to (default -: standard output)")
+    group.add_argument(
+        "--weigh",
+        choices=("messages", "bytes"),
+        default="messages",
+        help="what shards shall have alike, per second (default messages)",
+    )
+    group.add_argument("--max-moves", metavar="N", type=int, help="at most so many; the next plan goes on")
+    add_spark(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 done, also where nothing needs to move.
+
+    Raises:
+        Failed: what is there can't be read, or no plan can be made of it.
+        Unreachable: no gateway answers.
+        Usage: the options do not go together.
+    """
+    from lightrail.spark.http import Access, GatewayAway, GatewayClient, GatewayError
+    from lightrail.spark.loads import READ, loads
+    from lightrail.spark.placement import Unsettled, ask, document, propose
+
+    _check(args)
+    spark = session(args, "plan")
+    found = loads(events(spark, args, READ), SPARK_PLAN_QUEUES_MAX)
+    if found is None:
+        raise Failed(f"more than {SPARK_PLAN_QUEUES_MAX:,} queues were read: name fewer with --queue-pattern")
+    if not found.queues:
+        raise Failed(
+            "no event was read: capture queues, or look at another time; there is nothing to plan by"
+        )
+    # Asked last, so that the plan is young when it is carried out.
+    given = {
+        "gateway": args.gateway,
+        "user": args.user,
+        "passwordFile": args.password_file,
+        "tokenFile": args.token_file,
+        "caFile": args.ca,
+    }
+    try:
+        with GatewayClient(Access.of_options({name: text for name, text in given.items() if text})) as client:
+            placement = ask(client)
+        proposal = propose(placement, found.queues, weigh=args.weigh, max_moves=args.max_moves)
+    except GatewayAway as error:
+        raise Unreachable(str(error)) from None
+    except (GatewayError, Unsettled, ValueError) as error:
+        raise Failed(str(error)) from None
+    made = document(placement, proposal.plan, time.time_ns() // 1_000_000)
+    _put(made, args.out)
+    say(
+        f"{len(made['moves']):,} moves from {len(found.queues):,} queues over {found.seconds:,.0f} s; "
+        f"{proposal.unknown:,} queues are not known and stay"
+    )
+    return DONE
+
+
+def _check(args: argparse.Namespace) -> None:
+    check_events(args, gateway_is_asked=True)
+    if args.max_moves is not None and not 0 <= args.max_moves <= PLAN_MOVES_MAX:
+        raise Usage(f"--max-moves {args.max_moves}: expected 0 to {PLAN_MOVES_MAX}")
+    if args.out != "-" and not os.path.isdir(os.path.dirname(os.path.abspath(args.out))):
+        raise Usage(f"--out {args.out!a}: its folder is not there; make it first")
+
+
+def _put(made: dict[str, Any], out: str) -> None:
+    text = json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+    if out == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(f"{out}.new", "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(f"{out}.new", out)
+    except OSError as error:
+        raise Failed(f"the plan can't be written: {error}") from None

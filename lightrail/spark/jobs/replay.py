@@ -1,0 +1,215 @@
+"""The job `replay`: messages out of the archive, or out of a captured table, back into a queue or router."""
+
+import argparse
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.spark.analysis.events import add_events, check_events
+from lightrail.spark.command import (
+    DONE,
+    Failed,
+    Subparsers,
+    Unreachable,
+    Usage,
+    add_command,
+    add_spark,
+    session,
+    source_options,
+)
+from lightrail.spark.output import printable, say, show_json
+from lightrail.spark.output import table as show_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lightrail.spark.replaying import Run
+
+RATE: Final = 1_000.0
+RATE_MAX: Final = 1_000_000.0
+_SAID: Final = re.compile(r"(SinkError|PlaceError|DataLoss|Damage): (.*)")
+_EXAMPLES: Final = """
+  lightrail-spark replay --from /var/lib/lightrail/archive --queues myapp/orders --dry-run \\
+      --since 2026-11-21T08:00Z --until 2026-11-21T09:00Z
+  lightrail-spark replay /lake/messages --where "subject = 'order.created'" --to myapp/again \\
+      --to-gateway http://127.0.0.1:8080 --rate 500 --id orders-of-friday
+  lightrail-spark replay --gateway http://127.0.0.1:8080 --queues myapp/orders --to-origin
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "replay",
+        "messages out of the archive back into a queue, at a rate, marked as replayed",
+        "Sends messages again that were enqueued once, in the order of each queue. Each is as it was, with "
+        "the message annotations x-opt-lightrail-replayed (when), -queue and -sequence (where it was). A run "
+        "with an --id that is killed and started again stores nothing twice. docs/operate/spark-sink.md "
+        "says more.",
+        _EXAMPLES,
+    )
+    add_events(parser)
+    parser.add_argument(
+        "--where", metavar="SQL", help="a condition of Spark's SQL on the columns of the data source"
+    )
+    group = parser.add_argument_group("where to, and how")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--to", metavar="NAME", help="a queue or router")
+    where.add_argument("--to-origin", action="store_true", help="each message into the queue that it was in")
+    group.add_argument(
+        "--to-gateway",
+        metavar="URL",
+        help="of the broker (default --gateway, or LIGHTRAIL_URL); --user, its files and --ca are for both",
+    )
+    group.add_argument(
+        "--rate", metavar="N", type=float, default=RATE, help=f"messages per second (default {RATE:g})"
+    )
+    group.add_argument(
+        "--id", metavar="NAME", help="of the run: started again under it, it goes on and stores nothing twice"
+    )
+    group.add_argument(
+        "--state", metavar="DIR", default=".", help="where NAME.replay.json says what the run is about"
+    )
+    group.add_argument("--dry-run", action="store_true", help="only count what would be sent")
+    add_spark(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 everything is stored, or was before.
+
+    Raises:
+        Failed: something can't be read, or the broker does not take it; what was stored stays.
+        Unreachable: a place does not answer.
+        Usage: the options do not go together.
+    """
+    from lightrail.spark import replaying
+
+    sink = _sink_options(args)
+    asked = _asked(args)
+    path = replaying.state_file(args.state, args.id) if args.id else None
+    found = None if path is None else replaying.load(path, asked)
+    if found is not None and found.done and not args.dry_run:
+        say(f"--id {found.id} is done already: everything of it is stored")
+        return DONE
+    spark = session(args, "replay")
+    try:
+        if found is None:
+            tasks = max(1, min(spark.sparkContext.defaultParallelism, int(args.rate) or 1))
+            name = args.id or "once"
+            pin = _pin(args)
+            found = replaying.new_run(name, asked, pin, tasks, args.rate, time.time_ns() // 1_000_000)
+        rows = _rows(spark, args, found)
+        counts = replaying.counts(rows)
+        total = sum(row["messages"] for row in counts)
+        if not args.dry_run and total:
+            if path is not None:
+                replaying.save(path, found)
+            say(f"{total:,} messages of {len(counts):,} queues at {args.rate:g} per second")
+            replaying.send(rows, found, sink, args.rate)
+        if not args.dry_run and path is not None:
+            found.done = True
+            replaying.save(path, found)
+    except (Usage, Failed, Unreachable):
+        raise
+    except Exception as error:
+        raise _named(error) from error
+    _report(args, counts, total)
+    return DONE
+
+
+def _sink_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of the sink, checked before Spark starts. Raises Usage."""
+    check_events(args)
+    if not 0 < args.rate <= RATE_MAX:
+        raise Usage(f"--rate {args.rate:g}: expected messages per second, above 0 and up to {RATE_MAX:g}")
+    if args.dry_run:
+        return {}
+    if not args.to and not args.to_origin:
+        raise Usage("expected --to NAME, or --to-origin; or --dry-run")
+    from lightrail.spark.sink import SinkError, SinkOptions
+
+    given = {
+        "gateway": args.to_gateway or args.gateway,
+        "user": args.user,
+        "passwordFile": args.password_file,
+        "tokenFile": args.token_file,
+        "caFile": args.ca,
+        "target": args.to,
+    }
+    options = {name: value for name, value in given.items() if value}
+    try:
+        SinkOptions.of(options)
+    except SinkError as error:
+        raise Usage(f"{error} (--to-gateway)") from None
+    return options
+
+
+def _asked(args: argparse.Namespace) -> dict[str, Any]:
+    """What a run that goes on has to be asked for again."""
+    return {
+        "table": args.table,
+        "from": args.archive,
+        "gateway": args.gateway,
+        "queues": args.queues,
+        "queue-pattern": args.queue_pattern,
+        "since": args.since.isoformat() if args.since else None,
+        "until": args.until.isoformat() if args.until else None,
+        "where": args.where,
+        "to": args.to,
+        "to-origin": args.to_origin,
+    }
+
+
+def _pin(args: argparse.Namespace) -> dict[str, Any]:
+    from lightrail.spark.lake.table import open_table
+    from lightrail.spark.options import OptionError
+    from lightrail.spark.replaying import pinned_options
+
+    if args.table:
+        return {"version": open_table(args.table).version()}
+    options = source_options(args)
+    if args.since:
+        options["startingTimestamp"] = args.since.isoformat()
+    try:
+        return dict(pinned_options(options))
+    except OptionError as error:
+        raise Usage(str(error)) from error
+
+
+def _rows(spark: "SparkSession", args: argparse.Namespace, found: "Run") -> "DataFrame":
+    from lightrail.spark import replaying
+
+    # A table is read by file; queues of journals are picked by the data source.
+    queues, pattern = None, None
+    if args.table:
+        rows = replaying.of_table(spark, args.table, found.pin["version"])
+        queues = [each.strip() for each in args.queues.split(",") if each.strip()] if args.queues else None
+        pattern = args.queue_pattern
+    else:
+        rows = replaying.of_journals(spark, found.pin, everything=bool(args.where))
+    return replaying.selected(
+        rows, where=args.where, since=args.since, until=args.until, queues=queues, pattern=pattern
+    )
+
+
+def _report(args: argparse.Namespace, counts: list[dict[str, Any]], total: int) -> None:
+    if args.json:
+        show_json({"dry_run": args.dry_run, "messages": total, "queues": counts})
+        return
+    for row in counts:
+        row["queue"] = printable(row["queue"])
+    show_table(counts, ("queue", "messages", "bytes", "first", "last"))
+    say(f"{total:,} messages {'would be sent' if args.dry_run else 'are stored'}")
+
+
+def _named(error: Exception) -> Exception:
+    """What Spark says of an exception in a task, as the exception's own words."""
+    lines = str(error).splitlines()
+    for line in reversed(lines):
+        said = _SAID.search(line)
+        if said:
+            kind = Unreachable if said[1] == "PlaceError" else Failed
+            return kind(said[2].strip())
+    return Failed(lines[0][:2000] if lines else type(error).__name__)

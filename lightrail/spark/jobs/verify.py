@@ -1,0 +1,99 @@
+"""The job `verify`: proves that a table has every record of the journals and every row of them."""
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from lightrail.spark.command import (
+    DONE,
+    FAILED,
+    Subparsers,
+    Unreachable,
+    Usage,
+    add_command,
+    add_source,
+    source_options,
+)
+from lightrail.spark.output import show_json, table
+
+if TYPE_CHECKING:
+    from lightrail.spark.lake.verifying import Verdict
+
+FINDINGS_SHOWN_MAX: Final = 100
+_EXAMPLES: Final = """
+  lightrail-spark verify /lake/messages
+  lightrail-spark verify /lake/messages --from /var/lib/lightrail/archive     is all of the archive in it?
+  lightrail-spark verify s3://bucket/lake --json
+"""
+
+
+def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
+    """Its words."""
+    parser = add_command(
+        subparsers,
+        "verify",
+        "prove that a table of `capture` has every record and every row",
+        "Per journal the captured ranges must join, from the first record to the last, without a hole or an "
+        "overlap; and the table must have the rows that each range gave, by number and checksum. With --from "
+        "or --gateway it must have all that is there. Says what is missing, with exit status 1. Reads the "
+        "table's files itself; no Spark is started.",
+        _EXAMPLES,
+    )
+    parser.add_argument("table", metavar="TABLE", help="folder or URI of the table")
+    add_source(parser)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit status: 0 everything is there, 1 something is missing.
+
+    Raises:
+        Failed: there is no such table.
+        Unreachable: a place does not answer.
+        Usage: the options do not go together.
+    """
+    from lightrail.spark.lake.table import open_table
+    from lightrail.spark.lake.verifying import verify
+    from lightrail.spark.options import OptionError, read_options
+    from lightrail.spark.places.listing import Places
+    from lightrail.spark.places.sources import PlaceError
+
+    journals = None
+    # The places first: what comes while the table is opened would look as if it were missing.
+    try:
+        if args.archive or args.gateway:
+            options = read_options(source_options(args))
+            journals = Places(options.paths, options.access).journals()
+        verdict = verify(open_table(args.table), args.table, journals)
+    except OptionError as error:
+        raise Usage(str(error)) from error
+    except PlaceError as error:
+        raise Unreachable(str(error)) from error
+    if args.json:
+        show_json(asdict(verdict) | {"complete": not verdict.findings})
+    else:
+        _show(verdict)
+    return FAILED if verdict.findings else DONE
+
+
+def _show(verdict: "Verdict") -> None:
+    columns = (
+        "journal",
+        "shard",
+        "first_lsn",
+        "next_lsn",
+        "ranges",
+        "records",
+        "unwatched",
+        "rows",
+        "retired",
+    )
+    table([asdict(each) for each in verdict.journals], columns)
+    print(f"version {verdict.version}: {verdict.rows:,} rows in {verdict.files:,} files")
+    for each in verdict.findings[:FINDINGS_SHOWN_MAX]:
+        where = f"journal {each.journal}: " if each.journal else ""
+        print(f"{each.kind}: {where}{each.text}")
+    more = len(verdict.findings) - FINDINGS_SHOWN_MAX
+    if more > 0:
+        print(f"and {more:,} more: --json has all of them")
+    print("INCOMPLETE" if verdict.findings else "complete: every record is covered once, every row is there")

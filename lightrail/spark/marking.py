@@ -1,0 +1,38 @@
+"""Marking: a message that is sent again says so in its message annotations; all else stays to the byte."""
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from lightrail.amqp.sections import with_annotations
+from lightrail.amqp.types import DecodeError, Symbol, Timestamp, ULong
+from lightrail.spark.encoding import BadRow
+
+REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
+"""When the replay began; a timestamp."""
+FROM_QUEUE: Final = Symbol("x-opt-lightrail-replayed-queue")
+"""The queue that the message was in."""
+FROM_SEQUENCE: Final = Symbol("x-opt-lightrail-replayed-sequence")
+"""Its sequence there; a ulong."""
+
+
+def marked_rows(batch: pa.RecordBatch, began_ms: int) -> Iterator[tuple[str, bytes]]:
+    """(queue, marked message) of the rows of a journal, in order. Raises BadRow."""
+    columns = (batch.column(name).to_pylist() for name in ("queue", "sequence", "message"))
+    for queue, sequence, message in zip(*columns, strict=True):
+        yield queue, marked(message, queue, sequence, began_ms)
+
+
+def marked(message: bytes, queue: str, sequence: int, began_ms: int) -> bytes:
+    """The message, with the annotations that say where it comes from. Raises BadRow."""
+    try:
+        return with_annotations(
+            message,
+            {REPLAYED: Timestamp(began_ms), FROM_QUEUE: queue, FROM_SEQUENCE: ULong(sequence)},
+        )
+    except DecodeError as error:
+        raise BadRow(
+            f"message {sequence} of {queue} is no AMQP message of format 0 ({error}): leave it out with "
+            f"--where \"not (queue = '{queue}' and sequence = {sequence})\""
+        ) from None

@@ -1,0 +1,144 @@
+"""Placement: where queues are now, as a gateway says, and the plan of moves that fits loads of hours.
+
+The plan is docs/formats/plan.md, which `lightrail-admin rebalance --plan` takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lightrail.model.plan import BASE, FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.spark.http import GatewayClient
+from lightrail.spark.loads import Load
+
+_LOOKS: Final = 5
+_BYTES_OF_A_UNIT: Final = 1024
+"""Bytes per second that count as one message per second when bytes are weighed."""
+
+
+class Unsettled(Exception):
+    """Queues are placed faster than one can look; the message says what to do."""
+
+
+@dataclass(slots=True)
+class Placement:
+    """Which shard has which queue."""
+
+    cluster: str
+    revision: int
+    active: set[int] = field(default_factory=set)
+    """Shards that take queues and answer."""
+    draining: set[int] = field(default_factory=set)
+    """Shards that shall lose theirs, and answer."""
+    silent: set[int] = field(default_factory=set)
+    queues: dict[str, int] = field(default_factory=dict)
+    moving: dict[str, int] = field(default_factory=dict)
+    """By queue that is on its way, where to."""
+
+    def state(self, shard: int) -> str:
+        """As the plan says it."""
+        return "draining" if shard in self.draining else "active"
+
+
+def ask(client: GatewayClient) -> Placement:
+    """What a gateway says of all shards.
+
+    Raises:
+        GatewayError: it does not answer, or refuses.
+        Unsettled: queues were placed during each of some looks.
+    """
+    for _ in range(_LOOKS):
+        found = _look(client)
+        if _now(client)["placement_revision"] == found.revision:
+            return found
+    raise Unsettled(
+        f"queues were placed or moved during each of {_LOOKS} looks at the shards: try again when moves "
+        "have ended (`lightrail-admin rebalance --verify`)"
+    )
+
+
+def _now(client: GatewayClient) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get("/!plan", {"sample": 0, "max_moves": 0}).json()
+    return answer
+
+
+def _look(client: GatewayClient) -> Placement:
+    now = _now(client)
+    found = Placement(now["cluster"], now["placement_revision"])
+    for shard in client.get("/!shards").json()["shards"]:
+        id = shard["id"]
+        if not shard["serving"]:
+            found.silent.add(id)
+        elif shard["state"] == "draining":
+            found.draining.add(id)
+        else:
+            found.active.add(id)
+        for queue in client.get(f"/!shards/{id}").json()["queue_names"]:
+            found.queues[queue] = id
+    for move in client.get("/!moves").json()["moves"]:
+        found.moving[move["queue"]] = move["to"]
+    return found
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A plan, and what it could not know."""
+
+    plan: Plan
+    unknown: int
+    """Queues of which nothing was read: they stay where they are."""
+
+
+def propose(
+    placement: Placement, loads: Mapping[str, Load], *, weigh: str = "messages", max_moves: int | None = None
+) -> Proposal:
+    """Moves for an even load. Queues without a known load stay, except on shards that drain.
+
+    Args:
+        weigh: "messages" or "bytes", per second; BASE is added for each queue.
+
+    Raises:
+        ValueError: no shard takes queues.
+    """
+    movable: dict[str, QueueLoad] = {}
+    fixed: dict[str, QueueLoad] = {}
+    unknown = 0
+    for queue, shard in placement.queues.items():
+        known = loads.get(queue)
+        unknown += known is None
+        load = BASE
+        if known is not None:
+            load += known.messages if weigh == "messages" else known.bytes / _BYTES_OF_A_UNIT
+        each = QueueLoad(shard, round(load, 3))
+        if queue in placement.moving:
+            fixed[queue] = each._replace(shard=placement.moving[queue])
+        elif shard in placement.draining or (known is not None and shard in placement.active):
+            movable[queue] = each
+        else:
+            fixed[queue] = each
+    made = plan(movable, placement.active, placement.draining, fixed=fixed, max_moves=max_moves)
+    return Proposal(made, unknown)
+
+
+def document(placement: Placement, made: Plan, now_ms: int) -> dict[str, Any]:
+    """The plan as `lightrail-admin rebalance --plan` takes it."""
+    shards = []
+    for shard, before in made.before.items():
+        row: dict[str, Any] = {"id": shard, "state": placement.state(shard)}
+        for key in Sum._fields:
+            row[f"{key}_before"], row[f"{key}_after"] = getattr(before, key), getattr(made.after[shard], key)
+        shards.append(row)
+    moves = [
+        {"queue": each.queue, "from": each.source, "to": each.to, "load": each.load, "bytes": each.bytes}
+        for each in made.moves
+    ]
+    return {
+        "format": FORMAT,
+        "kind": KIND,
+        "cluster": placement.cluster,
+        "placement_revision": placement.revision,
+        "made_at_ms": now_ms,
+        "moves": moves,
+        "shards": shards,
+        "silent": sorted(placement.silent),
+    }

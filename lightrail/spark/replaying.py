@@ -1,0 +1,209 @@
+"""Replaying: messages that were enqueued once are sent again, in the order of each queue, marked as replayed.
+
+What is read is pinned before anything is sent: offsets of journals, or the version of a table. So a run that
+was killed reads the same rows when it goes on, its tasks make the same numbers, and the broker stores nothing
+twice. The pin is a small file, which must outlive the driver.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.spark.command import Failed, Usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT: Final = 1
+ORDER: Final = ("queue", "epoch", "sequence", "journal", "lsn")
+"""Sequences of a queue rise through all its moves. One that was deleted and made again begins anew."""
+COLUMNS: Final = (*ORDER, "event", "event_time", "message")
+"""What is read where no condition asks for more."""
+
+
+@dataclass
+class Run:
+    """What one replay is about, from its first start to its end.
+
+    Attributes:
+        asked: what was asked for, as the command was given; a run goes on only with the same.
+        pin: of what is read: options of the data source, or the version of a table.
+        tasks: that send at a time; rows are dealt out to them by queue.
+        began_ms: milliseconds since 1970.
+    """
+
+    id: str
+    asked: dict[str, Any]
+    pin: dict[str, Any]
+    tasks: int
+    batch_messages: int
+    began_ms: int
+    nonce: str = ""
+    done: bool = False
+    format: int = FORMAT
+
+    @property
+    def producer(self) -> str:
+        """The option `id` of the sink: this run's and no other's."""
+        return f"replay-{self.id}-{self.nonce}"
+
+
+def new_run(
+    id: str, asked: dict[str, Any], pin: dict[str, Any], tasks: int, rate: float, began_ms: int
+) -> Run:
+    """A run that begins. Its batches are small enough for its rate: a second's worth at most."""
+    batch = max(1, min(1_000, int(rate / tasks)))
+    return Run(id, asked, pin, tasks, batch, began_ms, nonce=uuid.uuid4().hex[:12])
+
+
+def state_file(folder: str, id: str) -> Path:
+    """Where the pin of a run is. Raises Usage for a name that makes no file name."""
+    if not (id and id.isascii() and id.replace("-", "").replace("_", "").replace(".", "").isalnum()):
+        raise Usage(f"--id {id!a}: expected letters, digits, and - _ . between them")
+    if id.startswith(".") or len(id) > 100:
+        raise Usage(f"--id {id!a}: expected up to 100 characters, the first of them no dot")
+    return Path(folder) / f"{id}.replay.json"
+
+
+def load(path: Path, asked: Mapping[str, Any]) -> Run | None:
+    """The run that began under this name, or None.
+
+    Raises:
+        Usage: it is about something else.
+        Failed: the file can't be read.
+    """
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Failed(
+            f"{path} can't be read: {error}; without it a run can't go on. Use another --id"
+        ) from None
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise Failed(f"{path}: expected a replay of format {FORMAT}; it was written by another version")
+    run = Run(**fields)
+    for name, value in asked.items():
+        if run.asked.get(name) != value:
+            raise Usage(
+                f"--id {run.id} began with {name} {run.asked.get(name)!r}, now it is {value!r}: give the "
+                "same options to go on, or another --id"
+            )
+    return run
+
+
+def save(path: Path, run: Run) -> None:
+    """Writes the run down, whole or not at all. Raises Failed."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(fresh, "w", encoding="utf-8") as file:
+            json.dump(asdict(run), file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError as error:
+        raise Failed(f"{path} can't be written: {error}; name a folder that lasts by --state") from None
+
+
+def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The options of the data source, with the offsets between which there is something now.
+
+    Raises PlaceError, DataLoss.
+    """
+    from lightrail.spark.options import read_options
+    from lightrail.spark.places.listing import Places
+    from lightrail.spark.ranges import resolve
+
+    read = read_options(options)
+    start, end = resolve(read, Places(read.paths, read.access).journals())
+    rest = {name: value for name, value in options.items() if name != "startingTimestamp"}
+    return rest | {"startingOffsets": json.dumps(start), "endingOffsets": json.dumps(end)}
+
+
+def of_journals(spark: "SparkSession", options: Mapping[str, str], *, everything: bool) -> "DataFrame":
+    """Rows of archives or gateways; with `everything` decoded, for conditions."""
+    wanted = {"decode": "all"} if everything else {"decode": "none", "columns": ",".join(COLUMNS)}
+    return spark.read.format("lightrail").options(**options, **wanted).load()
+
+
+def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
+    """Rows of a table of `lightrail-spark capture`, as it was at a version. Raises Failed."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from lightrail.spark.columns import SCHEMA
+    from lightrail.spark.lake.table import open_table
+
+    table = open_table(uri)
+    try:
+        table.load_as_version(version)
+    except Exception as error:  # whatever kind the library makes of it
+        raise Failed(
+            f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
+            "with another --id and a --where that leaves it out"
+        ) from None
+    schema = from_arrow_schema(SCHEMA)
+    # Spark reads S3 by the name s3a.
+    files = [file.replace("s3://", "s3a://", 1) for file in table.file_uris()]
+    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+
+
+def selected(
+    rows: "DataFrame",
+    *,
+    where: str | None,
+    since: Any = None,
+    until: Any = None,
+    queues: list[str] | None = None,
+    pattern: str | None = None,
+) -> "DataFrame":
+    """The messages that are meant, as they were enqueued. Raises Usage for a condition that is none."""
+    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
+
+    found = rows.where((F.col("event") == "enqueued") & F.col("message").isNotNull())
+    if since:
+        found = found.where(F.col("event_time") >= F.lit(since))
+    if until:
+        found = found.where(F.col("event_time") < F.lit(until))
+    if queues is not None:
+        found = found.where(F.col("queue").isin(queues))
+    if pattern is not None:
+        found = found.where(F.regexp_like("queue", F.lit(f"^(?:{pattern})$")))
+    if where:
+        try:
+            found = found.where(where)
+            found.schema  # noqa: B018 - analysed now, and not in the middle of a run
+        except (AnalysisException, ParseException) as error:
+            said = str(error).strip().splitlines()[0]
+            raise Usage(f"--where {where!a} is no condition on these columns: {said}") from None
+    return found
+
+
+def counts(found: "DataFrame") -> list[dict[str, Any]]:
+    """Messages, bytes and times by queue, in the order of names."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    table = found.groupBy("queue").agg(
+        F.count("*").alias("messages"),
+        F.sum(F.octet_length("message")).alias("bytes"),
+        F.min("event_time").alias("first"),
+        F.max("event_time").alias("last"),
+    )
+    return [row.asDict() for row in table.orderBy("queue").collect()]
+
+
+def send(found: "DataFrame", run: Run, options: Mapping[str, str], rate: float) -> None:
+    """Sends what was selected: each queue's messages in their order, all tasks together at a rate.
+
+    Args:
+        options: of the sink: gateway, who asks, and target unless messages go back where they were.
+    """
+    dealt = found.select(*ORDER, "message").repartition(run.tasks, "queue").sortWithinPartitions(*ORDER)
+    writer = dealt.write.format("lightrail").options(**options)
+    writer.option("id", run.producer).option("batchMessages", run.batch_messages).option(
+        "messagesPerSecond", rate / run.tasks
+    ).option("replayedAt", run.began_ms).mode("append").save()

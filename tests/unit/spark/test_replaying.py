@@ -1,0 +1,88 @@
+"""A replay without Spark: what its file says, who may go on with it, how messages are marked."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lightrail.amqp.decoder import read_value
+from lightrail.amqp.sections import decode_annotations, scan
+from lightrail.amqp.types import Timestamp, ULong
+from lightrail.spark.command import Failed, Usage
+from lightrail.spark.encoding import BadRow
+from lightrail.spark.marking import marked, marked_rows
+from lightrail.spark.replaying import load, new_run, save, state_file
+from tests.support.batches import message
+
+ASKED: dict[str, Any] = {"where": "priority > 4", "to": "again"}
+
+
+def test_a_run_is_found_again_as_it_was_with_its_producer(tmp_path: Path) -> None:
+    path = state_file(str(tmp_path), "friday")
+    run = new_run("friday", ASKED, {"endingOffsets": '{"d": 7}'}, tasks=2, rate=500, began_ms=1_000)
+    assert load(path, ASKED) is None
+    save(path, run)
+    again = load(path, ASKED)
+    assert again == run
+    assert again is not None
+    assert again.producer == run.producer
+    assert new_run("friday", ASKED, {}, 2, 500, 1_000).producer != run.producer
+
+
+@pytest.mark.parametrize(("rate", "tasks", "expected"), [(1_000, 2, 500), (1, 1, 1), (100_000, 4, 1_000)])
+def test_a_batch_is_a_second_s_worth_at_most(rate: float, tasks: int, expected: int) -> None:
+    assert new_run("a", {}, {}, tasks, rate, 0).batch_messages == expected
+
+
+def test_a_run_goes_on_only_with_what_it_began_with(tmp_path: Path) -> None:
+    path = state_file(str(tmp_path), "friday")
+    save(path, new_run("friday", ASKED, {}, 2, 500, 1_000))
+    with pytest.raises(Usage, match="began with where 'priority > 4', now it is None"):
+        load(path, {**ASKED, "where": None})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 9}'])
+def test_a_file_that_can_not_be_read_is_named(tmp_path: Path, text: str) -> None:
+    path = state_file(str(tmp_path), "friday")
+    path.write_text(text)
+    with pytest.raises(Failed, match=r"friday\.replay\.json"):
+        load(path, ASKED)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = state_file(str(tmp_path / "none"), "friday")
+    with pytest.raises(Failed, match="name a folder that lasts by --state"):
+        save(path, new_run("friday", ASKED, {}, 2, 500, 1_000))
+
+
+@pytest.mark.parametrize("id", ["", "../x", "a b", ".hidden", "x" * 101, "é"])
+def test_an_id_makes_a_file_name(id: str) -> None:
+    with pytest.raises(Usage, match="--id"):
+        state_file(".", id)
+
+
+def test_a_marked_message_says_where_it_was_and_is_else_the_same() -> None:
+    sent = message("hello", priority=9, ttl_ms=1_000)
+    batch = pa.record_batch({"queue": ["q"], "sequence": [7], "message": pa.array([sent], pa.binary())})
+    ((queue, found),) = marked_rows(batch, 1_790_000_000_000)
+    annotations = decode_annotations(found)
+    assert (queue, annotations) == (
+        "q",
+        {
+            "x-opt-lightrail-replayed": 1_790_000_000_000,
+            "x-opt-lightrail-replayed-queue": "q",
+            "x-opt-lightrail-replayed-sequence": 7,
+        },
+    )
+    assert type(annotations["x-opt-lightrail-replayed"]) is Timestamp
+    assert type(annotations["x-opt-lightrail-replayed-sequence"]) is ULong
+    area, before = scan(found).body, scan(sent).body
+    assert area is not None
+    assert before is not None
+    assert read_value(found, *area, 0)[0] == read_value(sent, *before, 0)[0]
+
+
+def test_a_message_that_is_none_says_how_to_leave_it_out() -> None:
+    with pytest.raises(BadRow, match=r"--where \"not \(queue = 'q' and sequence = 7\)\""):
+        marked(b"\x01\x02", "q", 7, 0)

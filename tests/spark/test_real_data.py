@@ -1,8 +1,11 @@
 """A known data set goes the whole way: sent into queues, received, captured, analysed; equal to itself."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +20,10 @@ from tests.spark.observed import nearest_rank
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 COUNT = 12_000
+READY_S = 200.0
 CONSUMED = ("flights/EWR", "flights/JFK")
 """What lands at LaGuardia stays in its queue."""
 TABLES = ("minutes", "dead_letters", "shards", "queues")
@@ -39,10 +43,10 @@ class Whole:
 def whole(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     folder = tmp_path_factory.mktemp("flights")
     sent = flights(COUNT)
-    with Broker(folder / "data", "--shards", "2") as broker:
+    with running(folder) as broker:
         through(broker, sent)
     # It ended in order: all that happened is on disk, and committed when it is there again.
-    with Broker(folder / "data", "--shards", "2") as broker:
+    with running(folder) as broker:
         lake = folder / "lake"
         words = [
             "--gateway",
@@ -58,6 +62,16 @@ def whole(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     assert main(["analyse", str(lake), "--to", str(folder / "to"), "--report", str(page)]) == 0
     tables = {name: pq.read_table(folder / "to" / name).to_pylist() for name in TABLES}
     return Whole(sent, pa.table(DeltaTable(lake).to_pyarrow_table()), tables, page.read_text())
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Broker]:
+    """Two shards; with patience, since Spark is beside it."""
+    broker = Broker(folder / "data", "--shards", "2")
+    try:
+        yield broker.until_ready(READY_S)
+    finally:
+        broker.stop()
 
 
 def through(broker: Broker, sent: list[Flight]) -> None:

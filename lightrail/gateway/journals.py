@@ -315,7 +315,9 @@ async def _write(response: web.StreamResponse, piece: memoryview) -> None:
         async with asyncio.timeout(limits.JOURNAL_WRITE_MS / 1000):
             await response.write(piece)
     except TimeoutError:
-        raise ConnectionError(f"the client has not taken {len(piece)} bytes within {limits.JOURNAL_WRITE_MS} ms") from None
+        raise ConnectionError(
+            f"the client has not taken a piece within {limits.JOURNAL_WRITE_MS} ms"
+        ) from None
 
 
 def _checked(piece: memoryview, expected: int) -> memoryview:

@@ -189,13 +189,13 @@ class NumberedProducer(Producer):
             self._answer.set_result(Stored(self._new))
             return
         refusal, messages = self._refusal, len(self._batch.messages)
-        problem = refused(refusal.condition, refusal.description)
-        problem.detail += (
-            f"; the first {self._settled} of {messages} messages are stored in {self._home.queue}: send the "
-            "batch again, under the same number, and the rest will be"
+        why = refused(refusal.condition, refusal.description)
+        detail = (
+            f"{why.detail}; the first {self._settled} of {messages} messages are stored in "
+            f"{self._home.queue}: send the batch again, under the same number, and the rest will be"
         )
-        problem.members |= {"stored": self._settled, "messages": messages}
-        self._fail(problem)
+        members = why.members | {"stored": self._settled, "messages": messages}
+        self._fail(Problem(why.status, detail, headers=why.headers, **members))
 
     def _late(self) -> None:
         self._fail(

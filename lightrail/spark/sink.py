@@ -63,7 +63,7 @@ class SinkOptions:
     rate: float
     """Messages per second of one task; 0: as fast as it goes."""
     replayed_ms: int
-    """Rows are of a journal, and marked as replayed at this time, milliseconds since 1970; 0: they are not."""
+    """Rows are of a journal, and marked as replayed at this time, milliseconds since 1970; 0: not."""
     retry_ms: int
 
     @classmethod

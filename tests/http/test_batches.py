@@ -5,6 +5,7 @@ import signal
 import struct
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -278,3 +279,28 @@ def test_nothing_is_lost_or_stored_twice_whatever_dies_or_moves(tmp_path: Path, 
         with Http(address) as http:
             assert texts(http, "q") == expected
             assert texts(http, "q2") == expected
+
+
+def test_of_two_requests_of_one_producer_the_earlier_one_gives_way(broker: Broker, http: Http) -> None:
+    queue(http, "busy", max_length=1, overflow="flow_control")
+    assert post(http, "busy", "other", 0, many("first")).status == 200
+    answers: SimpleQueue[Any] = SimpleQueue()
+
+    def say() -> None:
+        with Http(broker.http, deadline_s=60) as mine:
+            answers.put(post(mine, "busy", "p", 0, many("a")))
+
+    threads = [threading.Thread(target=say) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    # Both wait for room, and only one of them may.
+    early = answers.get(timeout=30)
+    assert (early.status, early.json()["condition"]) == (503, "amqp:link:stolen")
+    assert "send the batch again, under the same number" in early.json()["detail"]
+    assert http("DELETE", "/busy/!head").body == b"first"
+    late = answers.get(timeout=30)
+    assert (late.status, late.json()) == (200, {"stored": 1, "duplicate": False})
+    for thread in threads:
+        thread.join()
+    assert post(http, "busy", "p", 0, many("a")).json()["duplicate"]
+    assert texts(http, "busy") == ["a"]

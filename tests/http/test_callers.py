@@ -14,6 +14,7 @@ from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.namespace.records import Permission, Right
 from tests.support import wait
+from tests.support.batches import message, post, texts
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.http_client import Http
@@ -98,6 +99,18 @@ def test_rights_are_by_prefix(guarded: Broker, root: Http) -> None:
     assert listed == [{"user": "root", "prefix": "", "rights": ["listen", "manage", "send"]}]
     assert root("PUT", "/!permissions/ghost", {"rights": ["send"]}).status == 404
     assert root("PUT", "/!permissions/alice", {"rights": ["fly"]}).status == 422
+
+
+def test_batches_are_numbered_by_user_and_need_the_right_to_send(guarded: Broker, root: Http) -> None:
+    assert root("POST", "/lots/orders", {"role": "queue"}).status == 201
+    root("PUT", "/!permissions/bob?prefix=lots", {"rights": ["send"]})
+    assert post(root, "lots/orders", "loader", 7, [message("a")]).json()["stored"] == 1
+    with Http(guarded.http, "bob", "bob pass:word") as bob:
+        assert post(bob, "lots/orders", "loader", 7, [message("b")]).json()["stored"] == 1
+        assert post(bob, "lots/orders", "loader", 7, [message("b")]).json()["duplicate"]
+        root("PUT", "/!permissions/bob?prefix=lots", {"rights": ["listen"]})
+        assert post(bob, "lots/orders", "loader", 8, [message("c")]).status == 403
+    assert texts(root, "lots/orders") == ["a", "b"]
 
 
 def test_a_token_says_less_than_its_user(guarded: Broker, root: Http) -> None:

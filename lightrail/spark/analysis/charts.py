@@ -134,7 +134,7 @@ def bars(id: str, title: str, unit: str, values: Sequence[tuple[str, float]]) ->
 
 def scale(most: float) -> list[float]:
     """Round numbers from 0 to one that is not below `most`, four to six of them."""
-    if most <= 0:
+    if most < 1e-12:
         return [0.0, 1.0]
     rough = most / 5
     power = 10.0 ** floor(log10(rough))
@@ -142,7 +142,7 @@ def scale(most: float) -> list[float]:
     count = 1
     while count * unit < most * 0.999:
         count += 1
-    return [round(index * unit, 10) for index in range(count + 1)]
+    return [float(f"{index * unit:.12g}") for index in range(count + 1)]
 
 
 def number(value: float | None) -> str:

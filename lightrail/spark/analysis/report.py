@@ -111,7 +111,7 @@ def reasons_of(shown: Figures) -> Bars | None:
         return None
     values = [(shortened(each["reason"]) or "none given", each["messages"]) for each in shown.reasons]
     if shown.other_reasons is not None:
-        values.append((f"{shown.other_reasons['reasons']} other reasons", shown.other_reasons["messages"]))
+        values.append(("other reasons", shown.other_reasons["messages"]))
     return bars("reasons", "Dead letters by reason", "messages", values)
 
 

@@ -35,6 +35,7 @@ def test_effective_says_every_field() -> None:
         ({"role": ["queue"]}, "role", "one of none"),
         ({"role": "queue", "max_lenght": 3}, "max_lenght", "no such field for role queue"),
         ({"role": "router", "max_length": 3}, "max_length", "no such field for role router"),
+        ({"role": "router", "capture": True}, "capture", "subscribe a queue with capture to it"),
         ({"role": "queue", "max_age": -1}, "max_age", "seconds as a number from 0.001"),
         ({"role": "queue", "max_age": float("nan")}, "max_age", "seconds"),
         ({"role": "queue", "max_age": "3"}, "max_age", "seconds"),

@@ -180,3 +180,26 @@ def test_what_can_not_be_read_stays_out_and_stops_nothing() -> None:
         assert [record.name for record in scene.directory.below("")] == ["good"]
 
     run(check)
+
+
+def test_a_router_that_was_given_capture_before_it_had_a_meaning_is_read_without_it() -> None:
+    async def run() -> None:
+        scene = Scene()
+        value = '{"policy":{"role":"router","capture":true,"distribution":"one"}}'
+        await scene.coordinator.write([Write(NAMES + "r", value)])
+        scene.directory.refresh()
+        assert scene.directory.get("r").policy.to_json() == {"role": "router", "distribution": "one"}
+
+    asyncio.run(run())
+
+
+def test_dead_letters_are_captured_with_their_queue() -> None:
+    async def run() -> None:
+        scene = Scene()
+        for capture in (True, False):
+            await scene.give("q", capture=capture, max_length=3)
+            scene.directory.refresh()
+            assert scene.directory.get("q/$dlq").policy["capture"] is capture
+            assert scene.directory.get("q/$dlq").policy["max_length"] is None
+
+    asyncio.run(run())

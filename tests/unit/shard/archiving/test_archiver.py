@@ -102,6 +102,28 @@ def test_what_is_wanted_stays_in_the_journal_until_it_is_archived() -> None:
     assert sorted(archived(files, journal.incarnation.folder))[0] == 1
 
 
+def test_what_was_captured_before_a_start_is_archived_after_it() -> None:
+    files = FakeFiles()
+    journal = opened(files)
+    filled(journal, 9)
+    journal.append(Queue(QueueEvent.DELETED, 1, "q"), 1_000)
+    journal.flush()
+    filled_segments = [segment.number for segment in journal.segments()]
+    image = files.after_crash(0, "none")
+    again = Journal(image, "c", 7, segment_bytes=1_000)
+    again.recover(1 << 30, 2_000)
+    assert not again.is_capturing
+    scene = ArchiveScene(image, again)
+    assert again.oldest_to_clean() is None, "all of it is gone from the queue"
+    scene.tick()
+    assert scene.numbers == filled_segments
+    assert again.oldest_to_clean() == 1
+    again.seal(2_000)
+    again.flush()
+    scene.tick()
+    assert scene.numbers == filled_segments, "nothing is captured any more"
+
+
 def test_a_reader_that_comes_later_gets_what_the_journal_still_has() -> None:
     files = FakeFiles()
     journal = opened(files, NOT_CAPTURED)

@@ -427,6 +427,14 @@ MOVE_CHUNK_RUNS: Final = 2_000
 """Runs of messages in the same that share nothing: each is a record of its own at the destination."""
 
 # --- Spark ------------------------------------------------------------------------------------------------
+SPARK_WINDOW_BYTES: Final = 8 * 1024 * 1024
+"""Of a segment, read at once; a larger record is read on its own."""
+SPARK_BATCH_ROWS: Final = 65_536
+"""Of a record batch that a reader gives."""
+SPARK_BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Of the messages in it; one that is larger is a batch of its own."""
+SPARK_MAP_PAIRS: Final = 64
+"""Maps in messages with more are read one by one, not in all messages of a batch at once."""
 SPARK_RETRY_MS: Final = 300_000
 """How long a task says a request again that failed for now: a shard that recovers takes a while."""
 SPARK_RETRY_PAUSE_MS: Final = 100

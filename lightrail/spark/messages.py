@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from lightrail.model import limits
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.sections import OF_PROPERTIES, PROPERTY_NAMES, read_columns
 from lightrail.spark.values import KNOWN, NULL, Blob, Values, slices, step, texts
@@ -24,8 +25,6 @@ _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE = range(0x72, 
 _SECTIONS: Final = 9
 _PLACE: Final = np.array([0, 1, 2, 3, 4, 5, 5, 5, 6])
 """Of the sections 0x70 to 0x78 in a message; here none may come twice (messaging 3.2)."""
-_PAIRS_MAX: Final = 64
-"""Maps with more pairs are read one by one: a step for all is of no use for a few."""
 
 
 def _codes(*codes: int) -> Numbers:
@@ -245,7 +244,7 @@ class _Reading:
     def _map(self, section: int, name: str) -> dict[str, pa.Array]:
         """A section that is a map; none when there are odd messages."""
         which, counts, at, ends = self._open(section)
-        usual = (counts & 1 == 0) & (counts <= 2 * _PAIRS_MAX)
+        usual = (counts & 1 == 0) & (counts <= 2 * limits.SPARK_MAP_PAIRS)
         if not usual.all():
             self.odd[which[~usual]] = True
             which, counts, at, ends = which[usual], counts[usual], at[usual], ends[usual]

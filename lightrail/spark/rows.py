@@ -4,17 +4,14 @@ What a record says is worked out for all records of a window at once (windows.py
 record there is one look at its length and one checksum. What is in the rows: docs/formats/columns.md.
 """
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from lightrail.journal.archive import ArchiveError, Incarnation, segment_name
-from lightrail.journal.index import SegmentIndex
+from lightrail.journal.archive import ArchiveError, segment_name
 from lightrail.journal.layout import (
     DELIVERED,
     FORMAT_VERSION,
@@ -33,65 +30,19 @@ from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
 from lightrail.spark import messages
 from lightrail.spark.arrays import BadEnds, Extents, Facts, Rows, column, foreign, message_column
-from lightrail.spark.columns import DECODED, SCHEMA, Decode
 from lightrail.spark.damage import Damage, Lost
 from lightrail.spark.runs import Bad, Runs, carries_messages, runs_of
-from lightrail.spark.tables import UNKNOWN, Entry, Tables
+from lightrail.spark.tables import UNKNOWN, Tables
+from lightrail.spark.wanted import Part, Wanted
 from lightrail.spark.windows import Walk, Window
 
-BATCH_ROWS: Final = 65_536
-BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Of the messages in a batch; one that is larger is a batch of its own."""
+__all__ = ["Part", "Wanted", "record_batches"]
+
 _WORTH: Final = 4
 """A batch that is at least this share of the largest goes out as it is; smaller ones are put together."""
 
 _PIECE_BYTES: Final = 65_536
 """Read at once where Queue records are."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Records `first_lsn` to before `next_lsn` of one segment."""
-
-    incarnation: Incarnation
-    segment: int
-    first_lsn: int
-    next_lsn: int
-    index: SegmentIndex
-    """Of the segment: where to begin, where queues are declared, how far it is committed."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which rows and columns."""
-
-    queues: frozenset[str] | None = None
-    pattern: str | None = None
-    """A regular expression that the whole name of a queue matches."""
-    columns: tuple[str, ...] = tuple(SCHEMA.names)
-    """In the order of FIELDS."""
-    decode: Decode = Decode.NONE
-    include_body: bool = True
-    """Without, `body` and `message` are null."""
-    captured_only: bool = True
-    first_ms: int | None = None
-    """Records from this time on."""
-    before_ms: int | None = None
-    """Records before this time."""
-    batch_rows: int = BATCH_ROWS
-    batch_bytes: int = BATCH_BYTES
-
-    def schema(self) -> pa.Schema:
-        """Of every batch."""
-        return pa.schema([SCHEMA.field(name) for name in self.columns])
-
-    def chooses(self, entry: Entry) -> bool:
-        """Whether rows of a queue are wanted."""
-        if self.captured_only and not entry.captured:
-            return False
-        if self.queues is not None and entry.name not in self.queues:
-            return False
-        return self.pattern is None or re.fullmatch(self.pattern, entry.name) is not None
 
 
 def record_batches(
@@ -112,14 +63,6 @@ def record_batches(
         ArchiveError: a segment of a newer format, or the file of another one.
     """
     return _together(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
-
-
-def decoded_columns(wanted: Wanted) -> tuple[str, ...]:
-    """The wanted columns for which messages are looked into."""
-    decoded = frozenset() if wanted.decode == Decode.NONE else DECODED
-    if wanted.decode == Decode.ALL and wanted.include_body:
-        decoded = decoded | {"body"}
-    return tuple(name for name in wanted.columns if name in decoded)
 
 
 def _together(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -185,7 +128,7 @@ class _Reader:
         self._facts = Facts(part.incarnation.shard, part.incarnation.disk, self._tables.entries)
         self._schema = wanted.schema()
         self._bytes = wanted.include_body and "message" in wanted.columns
-        self._decoded = decoded_columns(wanted)
+        self._decoded = wanted.decoded()
         self._undecodable = undecodable
         self._salt = 0
         self._closed_to = 0

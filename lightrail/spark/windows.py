@@ -5,7 +5,7 @@ loop can do, from one length to the next and the checksum, and fields of all rec
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -13,9 +13,7 @@ import numpy.typing as npt
 
 from lightrail.journal.layout import FRONT, FRONT_SIZE, GAP, HEADER_SIZE, RECORD_SIZE_MIN, U64
 from lightrail.journal.scan import Readable, Scan
-
-WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Read at once; a larger record is read on its own."""
+from lightrail.model import limits
 
 Numbers = npt.NDArray[Any]
 
@@ -86,7 +84,7 @@ class Walk:
         offset, count = self.offset, self._stop - self.lsn
         if offset >= self._end or count <= 0:
             return None
-        data: bytes | memoryview = self._file.read(offset, min(WINDOW_BYTES, self._end - offset))
+        data: bytes | memoryview = self._file.read(offset, min(limits.SPARK_WINDOW_BYTES, self._end - offset))
         starts = _whole(memoryview(data), self._salt, count)
         if not starts:
             # One that is larger than a window, or none: the scan says which.

@@ -132,6 +132,22 @@ def declared(number: int, capture: bool = True, epoch: int | None = None) -> Que
     return Queue(QueueEvent.DECLARED, number, f"q{number}", json.dumps(policy))
 
 
+def append(bodies: list[bytes], *targets: tuple[int, int], flags: int = 0, **more: Any) -> Append:
+    batch = batch_of(bodies, **{"enqueued_at_ms": 900, **more})
+    return Append(list(targets), 3 << 32 | 5, 1, batch, 0, len(bodies), 0, flags)
+
+
+def written(*records: Any, now_ms: int = 1_000) -> Stored:
+    """A segment with these records."""
+
+    def write(journal: Journal) -> None:
+        for record in records:
+            journal.append(record, now_ms)
+
+    (segment,) = journal_of(write)
+    return segment
+
+
 def some_records(seed: int, count: int) -> Callable[[Journal], None]:
     """Records of every kind by chance, always the same ones for a seed."""
 

@@ -175,7 +175,7 @@ class Journals:
                 try:
                     if op == PIECE:
                         return await self._shards.bulk.request(shard, op, dict(fields))
-                    return await peer.request(op, dict(fields))
+                    return await peer.request(op, dict(fields), wait_ms=limits.JOURNAL_ASK_MS)
                 except ShardRefused as error:
                     if error.condition != conditions.RESOURCE_LIMIT_EXCEEDED:
                         raise

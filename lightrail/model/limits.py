@@ -201,6 +201,8 @@ BULK_GREETING_MS: Final = 5_000
 """How long who asks for much waits until the shard has greeted the way that large answers take."""
 BULK_IDLE_MS: Final = 60_000
 """How long such a way is kept that nobody uses."""
+JOURNAL_ASK_MS: Final = 10_000
+"""How long a gateway waits for what a shard says of its journals; one that is stopped counts as away then."""
 JOURNAL_AGAIN_MS: Final = 100
 """Before a gateway asks a shard again whose JOURNAL_READS_MAX others have used up."""
 JOURNAL_AGAIN_MAX: Final = 20

@@ -74,6 +74,21 @@ class Journals:
                 listed.append((incarnation, self._filed(disk, segments)))
         return listed
 
+    def segment(self, disk: str, number: int) -> SegmentIndex:
+        """One of them, without looking at the others of the archive.
+
+        Raises:
+            NotThere: there is no such segment (any more).
+        """
+        if disk == self._journal.incarnation.disk:
+            for each in self._live():
+                if each.segment == number:
+                    return each
+        kept = self._contents.kept.get(disk, {}).get(number)
+        if kept is None:
+            raise _gone(disk, number)
+        return self._filed(disk, [kept])[0]
+
     def _live(self) -> list[SegmentIndex]:
         committed = self._journal.committed
         found = []

@@ -35,6 +35,9 @@ class JournalSource(Protocol):
     def journals(self) -> list[tuple[Incarnation, list[SegmentIndex]]]:
         """All of them, with the committed and synced part of their segments."""
 
+    def segment(self, disk: str, number: int) -> SegmentIndex:
+        """One of them. Raises NotThere."""
+
     def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
         """Bytes of a segment. Raises NotThere, BeyondCommitted, OSError."""
 
@@ -125,14 +128,9 @@ class JournalRequests:
                 return {"columns": PLAIN, "journals": rows, "next": [disk, page[-1].segment if page else -1]}
         return {"columns": PLAIN, "journals": rows, "next": None}
 
-    def _whole(self, disk: str, segment: int) -> tuple[Fields, bytes]:
-        for incarnation, segments in self._journals.journals():
-            if incarnation.disk == disk:
-                for each in segments:
-                    if each.segment == segment:
-                        row = {name: getattr(each, name) for name in PLAIN}
-                        return row, each.encode().encode()
-        raise NotThere(f"journal {disk} has no segment {segment} here")
+    def _whole(self, disk: str, number: int) -> tuple[Fields, bytes]:
+        found = self._journals.segment(disk, number)
+        return {name: getattr(found, name) for name in PLAIN}, found.encode().encode()
 
     # --- answers ---------------------------------------------------------------------------------------
 

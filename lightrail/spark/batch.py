@@ -32,7 +32,8 @@ class BatchReader(DataSourceReader):
             PlaceError: a place does not answer.
         """
         options = self._options
-        journals = Places(options.paths, options.access).journals()
+        needed = {} if isinstance(options.ending, str) else options.ending
+        journals = Places(options.paths, options.access).journals_with(needed)
         start, end = resolve(options, journals)
         found: list[Piece] = []
         for disk, next_lsn in end.items():

@@ -6,7 +6,6 @@ from lightrail.spark.losses import Loss, Losses
 from lightrail.spark.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
 from lightrail.spark.options import Options
 from lightrail.spark.places.journals import Journal
-from lightrail.spark.places.sources import PlaceError
 from lightrail.spark.planning import first_since
 
 NOWHERE = "no place knows this journal any more"
@@ -42,23 +41,12 @@ def resolve(options: Options, journals: Mapping[str, Journal]) -> tuple[Offsets,
         first = start.setdefault(disk, next_lsn if disk not in journals else journals[disk].earliest or 0)
         if disk not in journals and first < next_lsn:
             losses.say(Loss(disk, -1, first, next_lsn, NOWHERE))
-        if disk in journals and journals[disk].away and next_lsn > (journals[disk].latest or 0):
-            raise PlaceError(away(journals[disk]))
     return start, end
 
 
 def there(journals: Mapping[str, Journal]) -> dict[str, Journal]:
     """Journals that have records to read."""
     return {disk: journal for disk, journal in journals.items() if journal.earliest is not None}
-
-
-def away(journal: Journal) -> str:
-    """What is said of a journal whose shard is needed and does not answer."""
-    where = journal.incarnation
-    return (
-        f"shard {where.shard}, which has journal {where.disk}, does not answer its gateway, and the archives "
-        "that were named do not have its records: wait for the shard, or name its archive by path"
-    )
 
 
 def _resolved(wish: Wish, journals: Mapping[str, Journal], others: int | None) -> Offsets:

@@ -59,8 +59,7 @@ class Reading:
         where = part.incarnation
 
         def lost(damage: Damage) -> None:
-            next_lsn = max(damage.lsn + 1, getattr(damage, "next_lsn", 0))
-            losses.say(Loss(where.disk, where.shard, damage.lsn, next_lsn, damage.what))
+            losses.say(Loss(where.disk, where.shard, damage.lsn, damage.next_lsn, damage.what))
 
         try:
             file = first_answer(list(piece.sources), lambda source: source.open())

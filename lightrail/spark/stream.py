@@ -28,7 +28,7 @@ from lightrail.spark.places.journals import Journal
 from lightrail.spark.places.listing import Places
 from lightrail.spark.places.sources import PlaceError
 from lightrail.spark.planning import pieces, tasks
-from lightrail.spark.ranges import NOWHERE, away, starting, there
+from lightrail.spark.ranges import NOWHERE, starting, there
 from lightrail.spark.reading import Task, reading_of
 
 _LOG = logging.getLogger("lightrail.spark")
@@ -139,15 +139,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if not ranges:
             return []
-        journals = self._listed()
+        journals = self._places.journals_with({disk: next_lsn for disk, (_, next_lsn) in ranges.items()})
         found = []
         for disk, (first_lsn, next_lsn) in ranges.items():
             journal = journals.get(disk)
             if journal is None:
                 self._losses.say(Loss(disk, -1, first_lsn, next_lsn, NOWHERE))
                 continue
-            if journal.away and next_lsn > (journal.latest or 0):
-                raise PlaceError(away(journal))
             found.append(pieces(journal, first_lsn, next_lsn, self._losses.say))
         return [Task(each) for each in tasks(chain.from_iterable(found), self._options.partitions_min)]
 

@@ -90,6 +90,10 @@ class BulkPeers:
         self._ways: dict[int, Way] = {}
         self._flush_scheduled = False
 
+    def __len__(self) -> int:
+        """Ways that are open."""
+        return len(self._ways)
+
     async def request(self, shard: int, op: str, fields: dict[str, Any]) -> Answer:
         """As ShardPeer.request. Raises ShardAway, ShardRefused."""
         address = self._address(shard)

@@ -102,8 +102,9 @@ def test_a_run_that_failed_goes_on_under_its_id_and_stores_nothing_twice(
     assert 0 < len(before) < 34
     for name in ("orders", "bills"):
         assert http("PUT", f"/{name}/!policy", {"role": "queue"}).status == 200
-    assert replay(broker, archive, "--to", "other", *words[1:]) == 2
-    assert "--id friday began with to-origin True, now it is False" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        replay(broker, archive, "--to", "other", *words[1:])
+    assert "--id friday began with to None, now it is 'other'" in capsys.readouterr().err
     assert replay(broker, archive, *words, "--rate", "100000") == 0
     for name in ("orders", "bills"):
         assert bodies(http, name) == [f"{name}-{number:02}"[:9] for number in range(60)]

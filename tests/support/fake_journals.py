@@ -43,14 +43,18 @@ class FakeJournals:
             for disk, each in self.incarnations.items()
         ]
 
+    def segment(self, disk: str, number: int) -> SegmentIndex:
+        for index in self.indexes.get(disk, ()):
+            if index.segment == number:
+                return replace(index)
+        raise NotThere(f"journal {disk} has no segment {number} here")
+
     def read(self, disk: str, segment: int, start: int, end: int) -> bytes:
         assert self.gate.wait(20)
         self.reads.append((disk, segment, start, end))
         if self.error is not None:
             raise self.error
-        for index in self.indexes.get(disk, ()):
-            if index.segment == segment:
-                if end > index.end:
-                    raise BeyondCommitted(f"bytes up to {index.end} are committed, {end} was asked for")
-                return self.bytes[disk, segment][start:end]
-        raise NotThere(f"journal {disk} has no segment {segment} here")
+        index = self.segment(disk, segment)
+        if end > index.end:
+            raise BeyondCommitted(f"bytes up to {index.end} are committed, {end} was asked for")
+        return self.bytes[disk, segment][start:end]

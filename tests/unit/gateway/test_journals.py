@@ -292,6 +292,20 @@ def test_so_many_read_at_a_time_and_others_wait_for_their_turn(
     with_journals(check, tmp_path)
 
 
+def test_the_way_that_large_answers_take_is_there_while_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BULK_IDLE_MS", 1)
+
+    async def check(scene: JournalScene) -> None:
+        scene.journals[0].add("d0", 1, os.urandom(MIB))
+        for _ in range(2):
+            assert (await scene.get("/!journals/d0/1")).body == scene.journals[0].bytes["d0", 1]
+            await eventually(lambda: len(scene.shards.bulk) == 0)
+
+    with_journals(check, tmp_path)
+
+
 def test_a_shard_that_is_busy_with_readers_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,10 @@ def test_what_only_the_archive_has_is_read_there(scene: Scene) -> None:
             assert decode_index(index.encode()) == decode_index(before[index.segment][0])
             assert scene.read(index) == before[index.segment][1]
     disk = scene.journal.incarnation.disk
+    assert [scene.journals.segment(disk, index.segment) for index in after] == after
+    for other in ((disk, 1 << 20), ("ab", after[0].segment)):
+        with pytest.raises(NotThere):
+            scene.journals.segment(*other)
     with pytest.raises(BeyondCommitted):
         scene.journals.read(disk, min(gone), 0, 1 << 20)
     first = after[0]

@@ -1,5 +1,6 @@
 """A replay without Spark: what its file says, who may go on with it, how messages are marked."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ from lightrail.amqp.types import Timestamp, ULong
 from lightrail.spark.command import Failed, Usage
 from lightrail.spark.encoding import BadRow
 from lightrail.spark.marking import marked, marked_rows
-from lightrail.spark.replaying import load, new_run, save, state_file
+from lightrail.spark.options import read_options
+from lightrail.spark.places.listing import Places
+from lightrail.spark.ranges import resolve
+from lightrail.spark.replaying import load, new_run, pinned_options, save, state_file
+from lightrail.spark.sink import SinkOptions, place_number, send
+from tests.support.archives import JournalOf
 from tests.support.batches import message
+from tests.support.fake_gateway import FakeGateway
 
 ASKED: dict[str, Any] = {"where": "priority > 4", "to": "again"}
 
@@ -86,3 +93,39 @@ def test_a_marked_message_says_where_it_was_and_is_else_the_same() -> None:
 def test_a_message_that_is_none_says_how_to_leave_it_out() -> None:
     with pytest.raises(BadRow, match=r"--where \"not \(queue = 'q' and sequence = 7\)\""):
         marked(b"\x01\x02", "q", 7, 0)
+
+
+def test_what_is_read_is_pinned_when_a_run_begins(tmp_path: Path) -> None:
+    journal = JournalOf(tmp_path / "journal")
+    journal.declare("q")
+    journal.send("q", [message("a")])
+    journal.archive(tmp_path / "archive")
+    options = {"path": str(tmp_path / "archive"), "queues": "q", "startingTimestamp": "2026-09-21"}
+    pinned = pinned_options(options)
+    assert pinned.keys() == {"path", "queues", "startingOffsets", "endingOffsets"}
+    (end,) = json.loads(pinned["endingOffsets"]).values()
+    journal.send("q", [message("b")])
+    journal.archive(tmp_path / "archive")
+    (later,) = json.loads(pinned_options(options)["endingOffsets"]).values()
+    assert later > end
+    assert resolve(read_options(pinned), Places((options["path"],), None).journals())[1] == json.loads(
+        pinned["endingOffsets"]
+    )
+
+
+def test_the_sink_marks_what_it_is_told_to() -> None:
+    rows = pa.record_batch(
+        {
+            "queue": ["a", "b"],
+            "epoch": [1, 1],
+            "sequence": [3, 4],
+            "message": pa.array([message("x"), message("y")], pa.binary()),
+        }
+    )
+    with FakeGateway() as gateway:
+        for name in ("a", "b"):
+            gateway.answers["POST", f"/{name}/!batch"] = (200, {}, {"stored": 1, "duplicate": False})
+        options = SinkOptions.of({"gateway": gateway.url, "replayedAt": "1790000000000"})
+        assert send(options, [rows], "p", place_number).messages == 2
+        assert [path for _, path, _, _ in gateway.asked] == ["/a/!batch", "/b/!batch"]
+        assert decode_annotations(gateway.asked[1][2][8:])["x-opt-lightrail-replayed-sequence"] == 4

@@ -1,6 +1,7 @@
 """Rows out of segments: every event, groups, torn ends, damage, parts; as the plain way reads them."""
 
 import pickle
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 from lightrail.spark import windows
+from lightrail.spark.columns import Decode
 from lightrail.spark.damage import Damage
 from lightrail.spark.rows import Part, Wanted, record_batches
 from tests.support.journal_rows import (
@@ -293,6 +295,30 @@ def test_a_message_larger_than_a_batch_and_a_window_is_a_batch_of_its_own() -> N
         *(1, 20 << 20, 1, 20 << 20)
     ]
     assert max(batch.nbytes for batch in batches) < 21 << 20
+
+
+def test_memory_is_that_of_a_window_and_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "WINDOW_BYTES", 1 << 20)
+    count, size = 40, 400_000
+    message = b"\x00\x53\x75\xa0\xc3" + bytes(195)
+
+    def write(journal: Journal) -> None:
+        journal.append(declared(1), 1)
+        for number in range(count):
+            journal.append(append([message] * (size // 200), (1, number * (size // 200))), 1)
+
+    (segment,) = journal_of(write, 32 << 20)
+    wanted = Wanted(decode=Decode.ALL, batch_bytes=1 << 20)
+    rows = 0
+    tracemalloc.start()
+    try:
+        for batch in record_batches(segment.part(), segment.file, wanted):
+            rows += batch.num_rows
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert rows * 200 == count * size
+    assert peak < 12 << 20
 
 
 # --- groups ---------------------------------------------------------------------------------------------

@@ -315,6 +315,19 @@ def test_repair_leaves_what_is_in_the_archive_as_it_is() -> None:
     assert again.recover(1 << 30, 0).lost
 
 
+def test_recovery_cuts_no_file_that_has_another_name() -> None:
+    files = FakeFiles()
+    journal = opened(files)
+    filled(journal, 1)
+    image = files.after_crash(0, "none")
+    image.link(name_of(1), FakeFolders(image).open("shard-7-ab"))
+    before = bytes(image.inodes["shard-7-ab/" + name_of(1)].live)
+    again = Journal(image, "c", 7, segment_bytes=1_000)
+    again.recover(1 << 30, 2_000)
+    assert bytes(image.inodes["shard-7-ab/" + name_of(1)].live) == before
+    assert len(image.inodes[name_of(1)].live) < len(before)
+
+
 def test_a_segment_with_anything_captured_is_sealed_after_a_while() -> None:
     files = FakeFiles()
     journal = opened(files)

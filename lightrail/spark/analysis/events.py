@@ -1,14 +1,18 @@
 """Where events come from that are analysed: a table of `capture`, or journals by the data source."""
 
 import argparse
+import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from lightrail.model.limits import SPARK_LAST_HOURS_MAX
 from lightrail.spark.command import Usage, add_source, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_DAY: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
+"""Days are folders of a captured table."""
 
 
 def add_events(parser: argparse.ArgumentParser) -> None:
@@ -85,13 +89,8 @@ def _of_table(spark: "SparkSession", args: argparse.Namespace, columns: tuple[st
     from lightrail.spark.lake.table import open_table
 
     table = open_table(args.table)
-    days: list[tuple[str, str, Any]] = []
-    if args.since:
-        days.append(("date", ">=", args.since.astimezone(UTC).date().isoformat()))
-    if args.until:
-        days.append(("date", "<=", args.until.astimezone(UTC).date().isoformat()))
     # Spark reads S3 by the name s3a.
-    files = [uri.replace("s3://", "s3a://", 1) for uri in table.file_uris(partition_filters=days or None)]
+    files = [uri.replace("s3://", "s3a://", 1) for uri in table.file_uris() if _on_days(uri, args)]
     schema = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in columns]))
     if not files:
         return spark.createDataFrame([], schema)
@@ -102,6 +101,15 @@ def _of_table(spark: "SparkSession", args: argparse.Namespace, columns: tuple[st
     if args.queue_pattern:
         found = found.where(F.regexp_like("queue", F.lit(f"^(?:{args.queue_pattern})$")))
     return found
+
+
+def _on_days(uri: str, args: argparse.Namespace) -> bool:
+    """Whether the day in a file's path is one that is wanted; files of other days need not be opened."""
+    found = _DAY.search(uri)
+    if found is None:
+        return True
+    first, last = (each and each.astimezone(UTC).date().isoformat() for each in (args.since, args.until))
+    return (first is None or found[1] >= first) and (last is None or found[1] <= last)
 
 
 def _time(text: str) -> datetime:

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lightrail.spark.batch import BatchReader, PushingBatchReader
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.options import OptionError, check_columns, read_options
-from lightrail.spark.sink import batch_writer, stream_writer
-from lightrail.spark.stream import StreamReader
+from lightrail.spark.reading.batch import BatchReader, PushingBatchReader
+from lightrail.spark.reading.options import OptionError, check_columns, read_options
+from lightrail.spark.reading.stream import StreamReader
+from lightrail.spark.writing.sink import batch_writer, stream_writer
 
 _PUSHES: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 """The worker that asks readers for pushFilters, which Spark runs where the setting

@@ -25,7 +25,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
-from lightrail.spark.rows import Part, Wanted, record_batches
+from lightrail.spark.decoding.rows import Part, Wanted, record_batches
 
 RUNS = 3
 GROUPS = (1, 10, 200)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightrail.spark.lake.reading import Work, Written
-from lightrail.spark.planning import Piece
+from lightrail.spark.reading.planning import Piece
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from lightrail.spark.columns import Decode
+from lightrail.spark.decoding.rows import Wanted
 from lightrail.spark.lake.layout import Bounds, Covered, File, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work
@@ -14,8 +15,7 @@ from lightrail.spark.lake.table import commit_batch, open_or_make, position
 from lightrail.spark.lake.verifying import Verdict, verify
 from lightrail.spark.places.journals import Journal
 from lightrail.spark.places.listing import Places
-from lightrail.spark.planning import pieces, tasks
-from lightrail.spark.rows import Wanted
+from lightrail.spark.reading.planning import pieces, tasks
 from tests.support.archives import JournalOf
 
 BODY = b"\x00Su\xa0\x05"

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from lightrail.spark.lake.stream import Capture
     from lightrail.spark.lake.table import open_or_make
-    from lightrail.spark.options import OptionError, read_options
+    from lightrail.spark.reading.options import OptionError, read_options
 
     options = source_options(args)
     options |= {

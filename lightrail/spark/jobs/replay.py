@@ -23,7 +23,7 @@ from lightrail.spark.output import table as show_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from lightrail.spark.replaying import Run
+    from lightrail.spark.writing.replaying import Run
 
 RATE: Final = 1_000.0
 RATE_MAX: Final = 1_000_000.0
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         Unreachable: a place does not answer.
         Usage: the options do not go together.
     """
-    from lightrail.spark import replaying
+    from lightrail.spark.writing import replaying
 
     sink = _sink_options(args)
     asked = _asked(args)
@@ -128,7 +128,7 @@ def _sink_options(args: argparse.Namespace) -> dict[str, str]:
         return {}
     if not args.to and not args.to_origin:
         raise Usage("expected --to NAME, or --to-origin; or --dry-run")
-    from lightrail.spark.sink import SinkError, SinkOptions
+    from lightrail.spark.writing.sink import SinkError, SinkOptions
 
     given = {
         "gateway": args.to_gateway or args.gateway,
@@ -164,8 +164,8 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
 
 def _pin(args: argparse.Namespace) -> dict[str, Any]:
     from lightrail.spark.lake.table import open_table
-    from lightrail.spark.options import OptionError
-    from lightrail.spark.replaying import pinned_options
+    from lightrail.spark.reading.options import OptionError
+    from lightrail.spark.writing.replaying import pinned_options
 
     if args.table:
         return {"version": open_table(args.table).version()}
@@ -179,7 +179,7 @@ def _pin(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rows(spark: "SparkSession", args: argparse.Namespace, found: "Run") -> "DataFrame":
-    from lightrail.spark import replaying
+    from lightrail.spark.writing import replaying
 
     # A table is read by file; queues of journals are picked by the data source.
     queues, pattern = None, None

@@ -54,9 +54,9 @@ def run(args: argparse.Namespace) -> int:
     """
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify
-    from lightrail.spark.options import OptionError, read_options
     from lightrail.spark.places.listing import Places
     from lightrail.spark.places.sources import PlaceError
+    from lightrail.spark.reading.options import OptionError, read_options
 
     journals = None
     # The places first: what comes while the table is opened would look as if it were missing.

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lightrail.spark.damage import Damage
+from lightrail.spark.decoding.damage import Damage
+from lightrail.spark.decoding.rows import Wanted, record_batches
 from lightrail.spark.lake.files import FileWriter, Folder
 from lightrail.spark.lake.layout import File, Range
 from lightrail.spark.lake.sums import marks, signed
-from lightrail.spark.losses import DataLoss, Loss
 from lightrail.spark.places.journals import first_answer
 from lightrail.spark.places.sources import Gone
-from lightrail.spark.planning import Piece
-from lightrail.spark.rows import Wanted, record_batches
+from lightrail.spark.reading.losses import DataLoss, Loss
+from lightrail.spark.reading.planning import Piece
 
 
 @dataclass(frozen=True, slots=True)

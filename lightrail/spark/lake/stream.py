@@ -20,12 +20,12 @@ from lightrail.spark.lake.layout import Bounds, Covered, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work, Written
 from lightrail.spark.lake.table import Behind, commit_batch, committed, follows
-from lightrail.spark.losses import Loss, Losses
-from lightrail.spark.options import read_options
-from lightrail.spark.planning import Piece
-from lightrail.spark.reading import Task, reading_of
+from lightrail.spark.reading.losses import Loss, Losses
+from lightrail.spark.reading.options import read_options
+from lightrail.spark.reading.planning import Piece
+from lightrail.spark.reading.stream import StreamReader
+from lightrail.spark.reading.tasks import Task, reading_of
 from lightrail.spark.source import LightRailSource
-from lightrail.spark.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.types import Float, Int, Long, Symbol, Timestamp
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.encoding import BadColumns, BadRow, Encoder, check
+from lightrail.spark.writing.encoding import BadColumns, BadRow, Encoder, check
 
 
 def table(**columns: pa.Array) -> pa.RecordBatch:

@@ -18,8 +18,8 @@ from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.stream import Outline
 from lightrail.spark.lake.table import Behind, active_files, commit_batch, committed, open_or_make, open_table
 from lightrail.spark.lake.verifying import verify
-from lightrail.spark.losses import Loss
 from lightrail.spark.main import main
+from lightrail.spark.reading.losses import Loss
 from tests.support.lakes import DAY_MS, SELECTION, Lake, covered
 
 SEGMENTS = 3

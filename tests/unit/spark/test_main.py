@@ -109,7 +109,7 @@ def test_queues_are_the_same_choice_in_whatever_order() -> None:
     ("text", "kind", "said"),
     [
         (
-            "Traceback\n  x\nlightrail.spark.losses.DataLoss: journal a: gone\n\tat org",
+            "Traceback\n  x\nlightrail.spark.reading.losses.DataLoss: journal a: gone\n\tat org",
             Failed,
             "journal a: gone",
         ),

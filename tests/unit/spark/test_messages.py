@@ -13,10 +13,10 @@ from lightrail.amqp.composite import write_composite
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties
 from lightrail.amqp.types import Described, Symbol, Timestamp, ULong
-from lightrail.spark import messages
 from lightrail.spark.columns import DECODED, SCHEMA
-from lightrail.spark.sections import read_columns
-from lightrail.spark.values import PADDING, Blob
+from lightrail.spark.decoding import messages
+from lightrail.spark.decoding.sections import read_columns
+from lightrail.spark.decoding.values import PADDING, Blob
 from tests.support import amqp_strategies as amqp
 from tests.support import proton_messages
 

@@ -9,9 +9,9 @@ import pytest
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.lake.layout import Covered, Range
 from lightrail.spark.lake.stream import Outline, PartsReader
-from lightrail.spark.losses import DataLoss
-from lightrail.spark.options import read_options
-from lightrail.spark.planning import Piece
+from lightrail.spark.reading.losses import DataLoss
+from lightrail.spark.reading.options import read_options
+from lightrail.spark.reading.planning import Piece
 from tests.support.lakes import Lake
 
 

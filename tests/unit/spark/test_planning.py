@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.spark.admission import admitted
-from lightrail.spark.losses import Loss
 from lightrail.spark.places.journals import Journal
 from lightrail.spark.places.listing import Places
-from lightrail.spark.planning import Piece, first_since, pieces, tasks
+from lightrail.spark.reading.admission import admitted
+from lightrail.spark.reading.losses import Loss
+from lightrail.spark.reading.planning import Piece, first_since, pieces, tasks
 from tests.support.archives import MORNING_MS, JournalOf
 
 MESSAGE = b"\x00Su\xa0\x60" + bytes(96)

@@ -11,13 +11,13 @@ from lightrail.amqp.decoder import read_value
 from lightrail.amqp.sections import decode_annotations, scan
 from lightrail.amqp.types import Timestamp, ULong
 from lightrail.spark.command import Failed, Usage
-from lightrail.spark.encoding import BadRow
-from lightrail.spark.marking import marked, marked_rows
-from lightrail.spark.options import read_options
 from lightrail.spark.places.listing import Places
-from lightrail.spark.ranges import resolve
-from lightrail.spark.replaying import load, new_run, pinned_options, save, state_file
-from lightrail.spark.sink import SinkOptions, place_number, send
+from lightrail.spark.reading.options import read_options
+from lightrail.spark.reading.ranges import resolve
+from lightrail.spark.writing.encoding import BadRow
+from lightrail.spark.writing.marking import marked, marked_rows
+from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
+from lightrail.spark.writing.sink import SinkOptions, place_number, send
 from tests.support.archives import JournalOf
 from tests.support.batches import message
 from tests.support.fake_gateway import FakeGateway

@@ -26,7 +26,7 @@ from lightrail.journal.record import (
 from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
-from lightrail.spark.rows import Wanted, record_batches
+from lightrail.spark.decoding.rows import Wanted, record_batches
 from tests.support.journal_rows import (
     PLAIN,
     Bytes,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.model import limits
-from lightrail.spark.chunks import Chunk, Chunks
 from lightrail.spark.http import Access, GatewayClient
-from lightrail.spark.sink import (
+from lightrail.spark.writing.chunks import Chunk, Chunks
+from lightrail.spark.writing.sink import (
     Sent,
     SinkError,
     SinkOptions,

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from lightrail.spark.losses import Losses
-from lightrail.spark.options import Options
 from lightrail.spark.places.journals import Journal
 from lightrail.spark.places.listing import Places
-from lightrail.spark.planning import Piece, pieces, tasks
-from lightrail.spark.pushing import Bounds, bounds_of
-from lightrail.spark.ranges import resolve
-from lightrail.spark.reading import Task, reading_of
+from lightrail.spark.reading.losses import Losses
+from lightrail.spark.reading.options import Options
+from lightrail.spark.reading.planning import Piece, pieces, tasks
+from lightrail.spark.reading.pushing import Bounds, bounds_of
+from lightrail.spark.reading.ranges import resolve
+from lightrail.spark.reading.tasks import Task, reading_of
 
 
 class BatchReader(DataSourceReader):

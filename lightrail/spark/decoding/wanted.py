@@ -9,7 +9,7 @@ from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import limits
 from lightrail.spark.columns import DECODED, SCHEMA, Decode
-from lightrail.spark.tables import Entry
+from lightrail.spark.decoding.tables import Entry
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
-from lightrail.spark import messages
-from lightrail.spark.arrays import BadEnds, Extents, Facts, Rows, column, foreign, message_column
-from lightrail.spark.damage import Damage, Lost
-from lightrail.spark.runs import Bad, Runs, carries_messages, runs_of
-from lightrail.spark.tables import UNKNOWN, Tables
-from lightrail.spark.wanted import Part, Wanted
-from lightrail.spark.windows import Walk, Window
+from lightrail.spark.decoding import messages
+from lightrail.spark.decoding.arrays import BadEnds, Extents, Facts, Rows, column, foreign, message_column
+from lightrail.spark.decoding.damage import Damage, Lost
+from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
+from lightrail.spark.decoding.tables import UNKNOWN, Tables
+from lightrail.spark.decoding.wanted import Part, Wanted
+from lightrail.spark.decoding.windows import Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]
 

@@ -4,9 +4,9 @@ from lightrail.journal.index import SegmentIndex
 from lightrail.journal.layout import QUEUE, SEGMENT_HEADER_SIZE, SNAPSHOT, decode_segment_header, decode_small
 from lightrail.journal.record import Queue, QueueEvent, Snapshot
 from lightrail.journal.scan import Found, Scan
+from lightrail.spark.decoding.tables import read_policy
 from lightrail.spark.places.journals import Held, Journal, first_answer
 from lightrail.spark.places.sources import File, Gone
-from lightrail.spark.tables import read_policy
 
 
 def unwatched(journal: Journal, first_lsn: int, next_lsn: int) -> bool:

@@ -19,10 +19,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lightrail.model import limits
-from lightrail.spark.chunks import Chunk, Chunks
-from lightrail.spark.encoding import BadRow, Encoder, check
 from lightrail.spark.http import Access, GatewayClient, GatewayError, path_of
-from lightrail.spark.marking import marked_rows
+from lightrail.spark.writing.chunks import Chunk, Chunks
+from lightrail.spark.writing.encoding import BadRow, Encoder, check
+from lightrail.spark.writing.marking import marked_rows
 
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"

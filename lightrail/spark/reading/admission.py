@@ -3,9 +3,9 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
-from lightrail.spark.offsets import Offsets
 from lightrail.spark.places.journals import Journal
-from lightrail.spark.planning import Cut, cuts, present
+from lightrail.spark.reading.offsets import Offsets
+from lightrail.spark.reading.planning import Cut, cuts, present
 
 
 def admitted(

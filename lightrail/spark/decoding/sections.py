@@ -12,7 +12,7 @@ from lightrail.amqp.messages import read_body
 from lightrail.amqp.sections import Properties, Sections
 from lightrail.amqp.values import DecodeError
 from lightrail.filters.message import MALFORMED
-from lightrail.spark.texts import text_of, time_text
+from lightrail.spark.decoding.texts import text_of, time_text
 
 PROPERTY_NAMES: Final = (
     *("message-id", "user-id", "to", "subject", "reply-to", "correlation-id", "content-type"),

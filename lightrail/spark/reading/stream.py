@@ -19,17 +19,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from lightrail.spark.admission import admitted
-from lightrail.spark.losses import Loss, Losses
-from lightrail.spark.offsets import Offsets, ordered
-from lightrail.spark.options import Options
 from lightrail.spark.places import gateways
 from lightrail.spark.places.journals import Journal
 from lightrail.spark.places.listing import Places
 from lightrail.spark.places.sources import PlaceError
-from lightrail.spark.planning import pieces, tasks
-from lightrail.spark.ranges import NOWHERE, starting, there
-from lightrail.spark.reading import Task, reading_of
+from lightrail.spark.reading.admission import admitted
+from lightrail.spark.reading.losses import Loss, Losses
+from lightrail.spark.reading.offsets import Offsets, ordered
+from lightrail.spark.reading.options import Options
+from lightrail.spark.reading.planning import pieces, tasks
+from lightrail.spark.reading.ranges import NOWHERE, starting, there
+from lightrail.spark.reading.tasks import Task, reading_of
 
 _LOG = logging.getLogger("lightrail.spark")
 

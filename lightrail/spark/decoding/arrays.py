@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from lightrail.journal.layout import APPEND_BODY
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
-from lightrail.spark.tables import Entry
-from lightrail.spark.values import PADDING, slices
-from lightrail.spark.windows import Numbers, Window
+from lightrail.spark.decoding.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
+from lightrail.spark.decoding.tables import Entry
+from lightrail.spark.decoding.values import PADDING, slices
+from lightrail.spark.decoding.windows import Numbers, Window
 
 _EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())
 _TIME: Final = SCHEMA.field("event_time").type

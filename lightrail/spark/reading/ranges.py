@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from lightrail.spark.losses import Loss, Losses
-from lightrail.spark.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
-from lightrail.spark.options import Options
 from lightrail.spark.places.journals import Journal
-from lightrail.spark.planning import first_since
+from lightrail.spark.reading.losses import Loss, Losses
+from lightrail.spark.reading.offsets import EARLIEST, LATEST, Offsets, Wish, ordered
+from lightrail.spark.reading.options import Options
+from lightrail.spark.reading.planning import first_since
 
 NOWHERE = "no place knows this journal any more"
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.types import DecodeError, Symbol, Timestamp, ULong
-from lightrail.spark.encoding import BadRow
+from lightrail.spark.writing.encoding import BadRow
 
 REPLAYED: Final = Symbol("x-opt-lightrail-replayed")
 """When the replay began; a timestamp."""

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from lightrail.amqp.decoder import NAMES, READERS
 from lightrail.filters.message import MALFORMED, WIDTHS
-from lightrail.spark.texts import TIME_MAX_MS, TIME_MIN_MS, text_of
-from lightrail.spark.windows import Numbers
+from lightrail.spark.decoding.texts import TIME_MAX_MS, TIME_MIN_MS, text_of
+from lightrail.spark.decoding.windows import Numbers
 
 PADDING: Final = bytes(32)
 """Behind the last message of a blob, so that numbers may be read at any place before."""

@@ -17,7 +17,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import MOVED, MOVED_REASON, REWRITTEN, Outcome
 from lightrail.spark.columns import Event
-from lightrail.spark.windows import Numbers, Window
+from lightrail.spark.decoding.windows import Numbers, Window
 
 EVENTS: Final = tuple(Event)
 _ENQUEUED: Final = EVENTS.index(Event.ENQUEUED)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from lightrail.spark.damage import Damage
-from lightrail.spark.losses import Loss, Losses
-from lightrail.spark.options import Options
+from lightrail.spark.decoding.damage import Damage
+from lightrail.spark.decoding.rows import Wanted, record_batches
 from lightrail.spark.places.journals import first_answer
 from lightrail.spark.places.sources import Gone
-from lightrail.spark.planning import Piece
-from lightrail.spark.rows import Wanted, record_batches
+from lightrail.spark.reading.losses import Loss, Losses
+from lightrail.spark.reading.options import Options
+from lightrail.spark.reading.planning import Piece
 
 
 class Task(InputPartition):

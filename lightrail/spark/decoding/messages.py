@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from lightrail.model import limits
 from lightrail.spark.columns import SCHEMA
-from lightrail.spark.sections import OF_PROPERTIES, PROPERTY_NAMES, read_columns
-from lightrail.spark.values import KNOWN, NULL, Blob, Values, slices, step, texts
-from lightrail.spark.windows import Numbers
+from lightrail.spark.decoding.sections import OF_PROPERTIES, PROPERTY_NAMES, read_columns
+from lightrail.spark.decoding.values import KNOWN, NULL, Blob, Values, slices, step, texts
+from lightrail.spark.decoding.windows import Numbers
 
 _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE = range(0x72, 0x78)
 _SECTIONS: Final = 9

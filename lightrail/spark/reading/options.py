@@ -10,7 +10,7 @@ from typing import Final
 
 from lightrail.spark.columns import DECODED, FIELDS, Decode
 from lightrail.spark.http import Access
-from lightrail.spark.offsets import BadOffsets, Wish, parse
+from lightrail.spark.reading.offsets import BadOffsets, Wish, parse
 
 KNOWN: Final = (
     *("path", "gateway", "user", "passwordFile", "tokenFile", "caFile", "queues", "queuePattern"),

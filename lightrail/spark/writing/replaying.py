@@ -114,9 +114,9 @@ def pinned_options(options: Mapping[str, str]) -> dict[str, str]:
 
     Raises PlaceError, DataLoss.
     """
-    from lightrail.spark.options import read_options
     from lightrail.spark.places.listing import Places
-    from lightrail.spark.ranges import resolve
+    from lightrail.spark.reading.options import read_options
+    from lightrail.spark.reading.ranges import resolve
 
     read = read_options(options)
     start, end = resolve(read, Places(read.paths, read.access).journals())

@@ -1,0 +1,1 @@
+"""A journal's bytes as Arrow record batches: no Spark in here."""

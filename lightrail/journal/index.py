@@ -49,6 +49,7 @@ class SegmentIndex:
     """Where it would be: bytes up to here are committed."""
     messages: int = 0
     last_ms: int = 0
+    """The latest time of a record."""
     sealed: bool = False
     """Nothing will be added any more."""
     blocks: list[Block] = field(default_factory=list)
@@ -99,7 +100,8 @@ def index_of(header: SegmentHeader, found: Iterable[Found]) -> SegmentIndex:
             index.messages += decode_append_head(each.view, each.start, each.length)[0].messages
         elif each.code == QUEUE:
             index.queues.append(each.offset)
-        index.next_lsn, index.end, index.last_ms = each.lsn + 1, each.offset + each.length, each.timestamp
+        index.next_lsn, index.end = each.lsn + 1, each.offset + each.length
+        index.last_ms = max(index.last_ms, each.timestamp)
     return index
 
 

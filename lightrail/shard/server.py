@@ -244,5 +244,5 @@ class Server:
         if self._archiver is not None and self._archive_thread is not None:
             self._archiver.close()
             self._archive_thread.close()
-        self._store.close()
+        self._store.close(self.now_ms())
         self._context.term()

@@ -374,7 +374,7 @@ class Journal:
             old.end = old.segment.capacity = old.segment.end
             old.sealed = True
             if old.entries:
-                self._last_ms = last_of(old.entries)[1]
+                self._last_ms = max(self._last_ms, last_of(old.entries)[1])
             old.segment.seal(old.end, lsn, self._messages, self._last_ms)
             self._parts.append(old)
         self._segment = self._segments[segment.number] = segment
@@ -418,7 +418,8 @@ class Journal:
         part = self._part
         part.end = part.segment.end
         if part.entries:
-            flags, self._last_ms = last_of(part.entries)
+            flags, last_ms = last_of(part.entries)
+            self._last_ms = max(self._last_ms, last_ms)
             self._whole = not flags & CONTINUED
         # A group without anything to sync may be followed by a drop: then what it wrote is synced first.
         parts = [*self._parts, part] if part.segment.capacity else self._parts

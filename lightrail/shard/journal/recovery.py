@@ -184,7 +184,7 @@ class _Replayer:
             except LayoutError as error:
                 raise JournalDamaged(name_of(segment.number), found.offset, str(error)) from error
             replay.lsn = found.lsn
-            last_ms = found.timestamp
+            last_ms = max(last_ms, found.timestamp)
         segment.end = segment.written = scan.offset
         reached = scan.lsn
         assert reached is not None

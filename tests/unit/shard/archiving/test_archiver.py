@@ -124,6 +124,19 @@ def test_what_was_captured_before_a_start_is_archived_after_it() -> None:
     assert scene.numbers == filled_segments, "nothing is captured any more"
 
 
+def test_a_last_record_without_a_time_makes_its_segment_no_older() -> None:
+    """The one that closes the journal may have none; older than the archive's hours goes without being kept."""
+    files = FakeFiles()
+    journal = opened(files)
+    filled(journal, 9)
+    ages = [segment.index.last_ms for segment in journal.segments()]
+    journal.close(0)
+    again = Journal(files, "c", 7, segment_bytes=1_000)
+    again.recover(1 << 30, 2_000)
+    assert [segment.index.last_ms for segment in again.segments()][: len(ages) - 1] == ages[:-1]
+    assert all(segment.index.last_ms for segment in again.segments()[:-1])
+
+
 def test_a_reader_that_comes_later_gets_what_the_journal_still_has() -> None:
     files = FakeFiles()
     journal = opened(files, NOT_CAPTURED)

@@ -475,8 +475,9 @@ SPARK_SINK_MESSAGES: Final = 1_000
 """Messages of one request of the sink."""
 SPARK_SINK_CHUNK_BYTES: Final = 1024 * 1024
 """Bytes of the same."""
-SPARK_SINK_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of messages for several targets that a task gathers before all of them leave."""
+SPARK_SINK_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of messages for several targets that a task gathers before all of them leave; at its end they are the
+driver's to send."""
 SPARK_SINK_TARGETS: Final = 10_000
 """Targets that a task gathers messages for before all of them leave."""
 SPARK_SINK_ID_BYTES: Final = 200

@@ -169,7 +169,9 @@ def test_two_attempts_of_each_task_at_a_time_store_every_row_once(spark: Any, br
         thread.start()
     for thread in threads:
         thread.join()
-    assert problems == []
+    assert not problems, [
+        str(each.java_exception)[:3000] if hasattr(each, "java_exception") else each for each in problems
+    ]
     with Http(broker.http) as http:
         found = numbers(http, "twice")
     assert sorted(found) == list(range(ROWS))

@@ -29,13 +29,15 @@ def environment(folder: Path) -> Path:
     run = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     wheels = folder / "wheels"
     build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(wheels), str(tree))
-    subprocess.run([*run, *build], check=True, timeout=120)
+    # A path of this tree would make pip find the project there, and install nothing.
+    environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    subprocess.run([*run, *build], check=True, timeout=120, env=environ)
     (wheel,) = wheels.glob("*.whl")
     home = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
     python = home / "bin" / "python"
     install = ("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
-    subprocess.run([*run, *install], check=True, timeout=120)
+    subprocess.run([*run, *install], check=True, timeout=120, env=environ)
     (site,) = (home / "lib").glob("python*/site-packages")
     # A plain entry of the path: installed packages only, not this tree, which is installed there for editing.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -9,7 +9,7 @@ twice at a time, stores nothing twice, as long as its rows come in the same orde
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import pyarrow as pa
@@ -91,9 +91,22 @@ class SinkOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The last messages of a task for one target, which are no whole chunk."""
+
+    producer: str
+    number: int
+    chunk: Chunk
+
+
 @dataclass
 class Sent(WriterCommitMessage):
-    """What one task has sent; all of it is stored."""
+    """What one task has sent, all of which is stored, and what is left for the commit.
+
+    A Python worker whose JVM dies takes the end of its input for the end of its rows. Whole chunks are the
+    same for it; what is behind them may not be all. So the driver sends that, once every task has ended.
+    """
 
     messages: int = 0
     stored: int = 0
@@ -101,6 +114,7 @@ class Sent(WriterCommitMessage):
     batches: int = 0
     duplicates: int = 0
     """Batches of which everything was stored before."""
+    rests: list[Rest] = field(default_factory=list)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -112,12 +126,13 @@ class BatchWriter(DataSourceArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task: sends its rows, and comes back when they are stored."""
+        """One task: sends its rows, and comes back when all whole chunks are stored."""
         context = _context()
         return send(self._options, iterator, producer_name(self._id, context.partitionId()), place_number)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Everything is stored already."""
+        """Every task has had all of its rows: sends what is left of each."""
+        send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """What is stored stays; the same write tried again would store the rest."""
@@ -131,7 +146,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _check(options, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """One task of a micro-batch: sends its rows, and comes back when they are stored."""
+        """One task of a micro-batch: sends its rows, and comes back when all whole chunks are stored."""
         context = _context()
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
@@ -144,7 +159,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return send(self._options, iterator, name, lambda place: stream_number(first, place))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Everything is stored already."""
+        """Every task has had all of its rows: sends what is left of each."""
+        send_rests(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What is stored stays: it may be that of a batch that was committed."""
@@ -180,7 +196,7 @@ def send(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Sent:
-    """Sends the rows of a task, chunk after chunk, each when the one before it is stored.
+    """Sends the whole chunks of a task, each when the one before it is stored; the rest is in what it gives.
 
     Args:
         number: of a chunk, by its place among those of its target.
@@ -191,18 +207,34 @@ def send(
     sent = Sent()
     began = monotonic()
     asked = client or GatewayClient(options.access, retry_ms=options.retry_ms)
+    chunks = Chunks(options.batch_messages, options.batch_bytes)
     with asked:
-        for chunk in _chunks(options, batches):
+        for chunk in _whole(chunks, options, batches):
             _post(asked, chunk, producer, number(chunk.place), sent)
             if options.rate:
                 ahead_s = sent.messages / options.rate - (monotonic() - began)
                 if ahead_s > 0:
                     sleep(ahead_s)
+    sent.rests = [Rest(producer, number(chunk.place), chunk) for chunk in chunks.rest()]
     return sent
 
 
-def _chunks(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
-    chunks = Chunks(options.batch_messages, options.batch_bytes)
+def send_rests(
+    options: SinkOptions, sent: Iterable[WriterCommitMessage | None], *, client: GatewayClient | None = None
+) -> None:
+    """Sends what tasks have left, which have all ended.
+
+    Raises:
+        SinkError: the broker would not take it; what was stored before stays.
+    """
+    rests = [rest for each in sent if isinstance(each, Sent) for rest in each.rests]
+    if rests:
+        with client or GatewayClient(options.access, retry_ms=options.retry_ms) as asked:
+            for rest in rests:
+                _post(asked, rest.chunk, rest.producer, rest.number, Sent())
+
+
+def _whole(chunks: Chunks, options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
     encoder = None
     target = options.target
     row = 0
@@ -218,7 +250,6 @@ def _chunks(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> Iterator
                 row += 1
     except BadRow as error:
         raise SinkError(f"row {row} of this partition is no message: {error}") from None
-    yield from chunks.rest()
 
 
 def _post(client: GatewayClient, chunk: Chunk, producer: str, number: int, sent: Sent) -> None:

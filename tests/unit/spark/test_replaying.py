@@ -17,7 +17,7 @@ from lightrail.spark.reading.ranges import resolve
 from lightrail.spark.writing.encoding import BadRow
 from lightrail.spark.writing.marking import marked, marked_rows
 from lightrail.spark.writing.replaying import load, new_run, pinned_options, save, state_file
-from lightrail.spark.writing.sink import SinkOptions, place_number, send
+from lightrail.spark.writing.sink import SinkOptions, place_number, send, send_rests
 from tests.support.archives import JournalOf
 from tests.support.batches import message
 from tests.support.fake_gateway import FakeGateway
@@ -126,6 +126,6 @@ def test_the_sink_marks_what_it_is_told_to() -> None:
         for name in ("a", "b"):
             gateway.answers["POST", f"/{name}/!batch"] = (200, {}, {"stored": 1, "duplicate": False})
         options = SinkOptions.of({"gateway": gateway.url, "replayedAt": "1790000000000"})
-        assert send(options, [rows], "p", place_number).messages == 2
+        send_rests(options, [send(options, [rows], "p", place_number)])
         assert [path for _, path, _, _ in gateway.asked] == ["/a/!batch", "/b/!batch"]
         assert decode_annotations(gateway.asked[1][2][8:])["x-opt-lightrail-replayed-sequence"] == 4

@@ -125,7 +125,7 @@ def test_what_was_captured_before_a_start_is_archived_after_it() -> None:
 
 
 def test_a_last_record_without_a_time_makes_its_segment_no_older() -> None:
-    """The one that closes the journal may have none; older than the archive's hours goes without being kept."""
+    """The one that closes a journal may have none; what is older than the archive's hours is not kept."""
     files = FakeFiles()
     journal = opened(files)
     filled(journal, 9)

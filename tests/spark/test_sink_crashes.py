@@ -156,6 +156,8 @@ def test_two_attempts_of_each_task_at_a_time_store_every_row_once(spark: Any, br
 
     def write() -> None:
         try:
+            # In a thread of ours Spark finds no source in Python before it has a session there.
+            spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
             writer = table.write.format("lightrail").option("gateway", f"http://{broker.http}")
             # Attempts of a task have the same name and the same numbers; so have two writes with one id.
             writer.option("target", "twice").option("id", "same").option("batchMessages", 40).mode(

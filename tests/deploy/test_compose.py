@@ -149,6 +149,28 @@ def test_the_load_generator_logs_in_and_loses_nothing(stack: Compose) -> None:
     assert result["received"] == 1000, result
 
 
+@pytest.mark.soak
+def test_what_happens_to_messages_of_a_captured_queue_gets_into_the_lake(stack: Compose) -> None:
+    """With the image of Spark, whose packages take minutes to fetch."""
+    stack("--profile", "analytics", "build", time_s=1_500)
+    stack("run", "--rm", "admin", "names", "set", "kept", "role=queue", "capture=true")
+    with connected(stack.amqp, **LOGIN) as connection:
+        for number in range(5):
+            _send(connection, "kept", f"message {number}")
+        assert len(received(connection.create_receiver("kept"), 3)) == 3
+    stack("--profile", "analytics", "up", "--detach", "capture")
+
+    def complete() -> bool:
+        said = stack(
+            *("--profile", "analytics", "run", "--rm", "spark"),
+            *("verify", "/lake/messages", "--gateway", "http://gateway:8080", "--json"),
+            check=False,
+        )
+        return '"complete": true' in said
+
+    wait.until(complete, "all of it is in the table", 240)
+
+
 def _send(connection: BlockingConnection, queue: str, body: str) -> None:
     sender = connection.create_sender(queue)
     sender.send(Message(body=body, durable=True))

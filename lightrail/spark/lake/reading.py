@@ -52,7 +52,7 @@ class Work:
         losses: list[Loss] = []
 
         def lost(damage: Damage) -> None:
-            next_lsn = max(damage.lsn + 1, getattr(damage, "next_lsn", 0))
+            next_lsn = max(damage.lsn + 1, damage.next_lsn)
             losses.append(Loss(where.disk, where.shard, damage.lsn, next_lsn, damage.what))
 
         rows = total = 0

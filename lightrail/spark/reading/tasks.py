@@ -1,5 +1,6 @@
 """Reads what was planned for a task, in an executor: segments from their places to Arrow record batches."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from lightrail.spark.places.sources import Gone
 from lightrail.spark.reading.losses import Loss, Losses
 from lightrail.spark.reading.options import Options
 from lightrail.spark.reading.planning import Piece
+
+log = logging.getLogger("lightrail.spark.reading")
 
 
 class Task(InputPartition):
@@ -61,12 +64,28 @@ class Reading:
         def lost(damage: Damage) -> None:
             losses.say(Loss(where.disk, where.shard, damage.lsn, damage.next_lsn, damage.what))
 
+        odd = 0
+
+        def undecodable(count: int) -> None:
+            nonlocal odd
+            odd += count
+
         try:
             file = first_answer(list(piece.sources), lambda source: source.open())
             try:
-                yield from record_batches(part, file, self.wanted, None if self.fail_on_loss else lost)
+                yield from record_batches(
+                    part, file, self.wanted, None if self.fail_on_loss else lost, undecodable
+                )
             finally:
                 file.close()
+            if odd:
+                log.warning(
+                    "segment %d of journal %s has %d messages that could not be decoded, or not all of them: "
+                    "such columns are null, `message` has their bytes",
+                    part.segment,
+                    where.disk,
+                    odd,
+                )
         except Gone as error:
             losses.say(Loss(where.disk, where.shard, part.first_lsn, part.next_lsn, f"{error}"))
 

@@ -137,7 +137,7 @@ class Socket:
         for host in connection.hosts:
             host.connections[connection] = None
 
-    def send_multipart(self, parts: Sequence[bytes], flags: int = 0) -> None:
+    def send_multipart(self, parts: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
         if self._kind == zmq.DEALER:
             if self.connection is None:
                 raise zmq.Again

@@ -87,7 +87,7 @@ SEALING = Step("sealing", "source", "wire", (rb'"op":"seal"',))
 SEALED = Step("sealed", "source", "wire", (rb'"states":\[',), said=True)
 """The queue stands still; the destination has not got the last of it."""
 SWITCH = Step("switch", "destination", "etcd", (rb'"phase":"frozen"', _PLACEMENT))
-"""The destination has everything, and etcd has not got the transaction. It has frozen the move before; a shard
+"""The destination has everything, and etcd has not got the transaction. It froze the move before; a shard
 that was cut off may still ask for the queue of the move before."""
 SWITCHED = Step("switched", "destination", "etcd", (_PLACEMENT,), said=True)
 """The queue is the destination's, which does not know it."""

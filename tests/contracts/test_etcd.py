@@ -71,6 +71,10 @@ def test_a_server_that_was_killed_is_followed_again_without_threads_or_haste(one
     async def check() -> None:
         coordinator = await opened(*one.endpoints)
         revision = await coordinator.write([Write("names/a", "1")])
+        # One that keeps the lease, or asks for a sign of life, begins with the first third of a lease.
+        await eventually(
+            lambda: any(each.name.startswith("etcd-lease") for each in threading.enumerate()), "it asks"
+        )
         threads, cpu = threading.active_count(), time.process_time()
         one.servers[0].kill()
         began = time.monotonic()

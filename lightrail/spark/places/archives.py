@@ -31,7 +31,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.scan import Found as Record
 from lightrail.journal.scan import Scan, next_whole
-from lightrail.spark.places.sources import Gone, PlaceError
+from lightrail.spark.places.sources import Gone, NoArchive, PlaceError
 
 _SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "wasbs": "abfss"}
 """Schemes of Hadoop that pyarrow calls otherwise."""
@@ -161,7 +161,7 @@ def find(path: str) -> Iterator[Found]:
     prefix = path[: len(path.rstrip("/")) - len(root)] if path.rstrip("/").endswith(root) else ""
     roots = _expanded(system, root) if _GLOB.search(root) else [root]
     if not roots:
-        raise PlaceError(f"expected an archive at path {path!r}, found nothing that is called so")
+        raise NoArchive(f"expected an archive at path {path!r}, found nothing that is called so")
     for each in roots:
         yield from _journals(system, prefix, each)
 
@@ -169,7 +169,7 @@ def find(path: str) -> Iterator[Found]:
 def _journals(system: Any, prefix: str, root: str) -> Iterator[Found]:
     entries = _entries(system, root)
     if entries is None:
-        raise PlaceError(
+        raise NoArchive(
             f"expected an archive at path {prefix + root!r}, found no such folder: "
             "name the folder that `--archive` of the shards names"
         )

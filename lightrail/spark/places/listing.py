@@ -1,5 +1,6 @@
 """One listing of all places that an option names: each journal with all of its segments."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -8,7 +9,9 @@ from lightrail.model import limits
 from lightrail.spark.http import Access
 from lightrail.spark.places import archives, gateways
 from lightrail.spark.places.journals import Held, IndexKey, Journal
-from lightrail.spark.places.sources import PlaceError
+from lightrail.spark.places.sources import NoArchive, PlaceError
+
+log = logging.getLogger("lightrail.spark.places")
 
 
 class Places:
@@ -45,7 +48,7 @@ class Places:
             }
             found[incarnation.disk] = Journal(incarnation, [], self._indexes, away), live
         for path in self._paths:
-            for incarnation, archived in archives.find(path):
+            for incarnation, archived in self._archived(path):
                 journal, held = found.setdefault(
                     incarnation.disk, (Journal(incarnation, [], self._indexes), {})
                 )
@@ -55,6 +58,16 @@ class Places:
             journal.segments = [held[number] for number in sorted(held)]
         self._forget({(disk, number) for disk, (_, held) in found.items() for number in held})
         return {disk: journal for disk, (journal, _) in sorted(found.items())}
+
+    def _archived(self, path: str) -> list[archives.Found]:
+        try:
+            return list(archives.find(path))
+        except NoArchive as error:
+            if not self._access:
+                raise
+            # The gateway has all of it; a shard that has archived nothing has made no folder.
+            log.warning("%s; all is read from the gateway", error)
+            return []
 
     def journals_with(self, needed: Mapping[str, int]) -> dict[str, Journal]:
         """The same, when it has records up to before `needed` of each journal that a shard may have.

@@ -13,6 +13,10 @@ class PlaceError(Exception):
     """A place does not answer as it should: what was expected, what came, what to do."""
 
 
+class NoArchive(PlaceError):
+    """There is no such folder, or none yet: a shard makes it with the first segment."""
+
+
 class File(Protocol):
     """The bytes of one segment."""
 

@@ -100,7 +100,7 @@ ARCHIVE_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     counter("lightrail_archive_failures", "Times that the archive's disk refused something.", "failures"),
     counter(
         "lightrail_archive_segments_given_up",
-        "Segments that should have been archived and were not, as the disk was full.",
+        "Segments that were wanted in the archive and are not: the disk was full, or they were too old.",
         "given_up",
     ),
     Family(

@@ -28,7 +28,17 @@ Readers = Callable[[], Mapping[str, Holder]]
 class Round:
     """What the thread does at once."""
 
-    __slots__ = ("_archiver", "_judging", "_now_ms", "_readers", "error", "kept", "segments", "verdict")
+    __slots__ = (
+        "_archiver",
+        "_judging",
+        "_now_ms",
+        "_readers",
+        "error",
+        "kept",
+        "segments",
+        "too_old",
+        "verdict",
+    )
 
     def __init__(
         self,
@@ -46,6 +56,8 @@ class Round:
         """Pinned."""
         self.kept: list[int] = []
         """Of those, the ones that are in the archive now, or are too old for it."""
+        self.too_old: list[int] = []
+        """Of those, the latter."""
         self.verdict: Verdict | None = None
         self.error: OSError | None = None
         """What kept the archive from taking more."""
@@ -57,7 +69,9 @@ class Round:
             if not contents.loaded:
                 contents.load()
             for segment in self.segments:
-                if not self._is_over(segment):
+                if self._is_over(segment):
+                    self.too_old.append(segment.number)
+                else:
                     self._keep(segment)
                 self.kept.append(segment.number)
         except OSError as error:
@@ -186,6 +200,15 @@ class Archiver:
             segment.unpin()
         self._done.update(round.kept)
         counts, contents = self.counts, self.contents
+        if round.too_old and self.rule.hours:
+            # With 0 hours nobody is promised more than what readers hold.
+            counts.given_up += len(round.too_old)
+            log.warning(
+                "segments %s were not archived, as they are older than the %d hours that the archive keeps "
+                "(--archive-hours)",
+                ", ".join(map(str, round.too_old)),
+                self.rule.hours,
+            )
         if round.error is None:
             if self._errno is not None:
                 log.info("the archive takes segments again")

@@ -207,6 +207,29 @@ def test_on_another_file_system_segments_are_copied_and_the_journal_keeps_them_m
     assert files.inodes[name_of(1)].live == files.inodes[folder.prefix + segment_name(1)].live
 
 
+def test_what_is_too_old_for_the_archive_is_told_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    files = FakeFiles()
+    journal = opened(files)
+    filled(journal, 9)
+    scene = ArchiveScene(files, journal, rule=Rule(hours=2))
+    scene.now_ms += 3 * HOUR_MS
+    scene.tick()
+    sealed = [segment.number for segment in journal.segments()][:-1]
+    assert (scene.numbers, scene.counts.given_up) == ([], len(sealed))
+    assert f"segments {', '.join(map(str, sealed))} were not archived" in caplog.text
+    assert "older than the 2 hours" in caplog.text
+
+
+def test_without_hours_nothing_is_missed_that_no_reader_holds(caplog: pytest.LogCaptureFixture) -> None:
+    files = FakeFiles()
+    journal = opened(files)
+    filled(journal, 9)
+    scene = ArchiveScene(files, journal, rule=Rule(hours=0))
+    scene.now_ms += HOUR_MS
+    scene.tick()
+    assert (scene.numbers, scene.counts.given_up, caplog.text) == ([], 0, "")
+
+
 def test_a_copy_is_given_up_when_the_process_ends() -> None:
     files = FakeFiles()
     files.fail_links = errno.EXDEV

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.spark import java
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -25,6 +27,10 @@ class Failed(Exception):
 
 class Usage(Exception):
     """The command's words don't go together; the message says how they would. Exit 2."""
+
+
+class Missing(Exception):
+    """Something has to be installed first; the message says what and how. Exit 2."""
 
 
 class Unreachable(Exception):
@@ -58,7 +64,8 @@ def add_command(
 
 
 STATUSES: Final = (
-    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, 3 nobody answers."
+    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, or something is\n"
+    "not installed, 3 nobody answers."
 )
 
 
@@ -145,9 +152,15 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         name: of the application, as Spark's pages show it.
 
     Raises:
+        Missing: there is no Java that Spark could run on.
         Usage: a --conf is not KEY=VALUE.
     """
     from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        problem = java.missing()
+        if problem is not None:
+            raise Missing(problem)
 
     # Executors of a local master run the Python of this process, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

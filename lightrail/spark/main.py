@@ -10,6 +10,7 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Final
 
 from lightrail.spark import jobs
@@ -20,10 +21,14 @@ from lightrail.spark.command import (
     STATUSES,
     WRONG_USE,
     Failed,
+    Missing,
     Unreachable,
     Usage,
 )
 from lightrail.spark.output import say
+
+EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake")
+"""What the broker does without: the extra `spark` of the package."""
 
 EXAMPLES: Final = f"""examples:
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
@@ -38,12 +43,18 @@ EXAMPLES: Final = f"""examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        # Before a job finds out by itself, when it may be at work already.
+        modules = "module" if len(missing) == 1 else "modules"
+        say(f"lightrail-spark: missing {modules} {', '.join(missing)}: pip install 'lightrail[spark]'")
+        return WRONG_USE
     parser = _parser()
     args = parser.parse_args(argv)
     try:
         status: int = args.run(args)
         return status
-    except Usage as error:
+    except (Usage, Missing) as error:
         parser.exit(WRONG_USE, f"lightrail-spark {args.command}: {error}\n")
     except Failed as error:
         say(f"lightrail-spark {args.command}: {error}")

@@ -4,7 +4,11 @@ import argparse
 import io
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,24 @@ from lightrail.spark.command import Failed, Unreachable, Usage, source_options
 from lightrail.spark.jobs import capture
 from lightrail.spark.main import main
 from lightrail.spark.output import Progress, show_json, table
+from tests.support.spark import ROOT
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+without = sys.argv[1].split(",")
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in without else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+from lightrail.spark.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""lightrail-spark where modules, the first argument, are not installed."""
 
 
 def words(*given: str) -> argparse.Namespace:
@@ -81,6 +103,69 @@ def test_errors_have_exit_statuses(
 def test_nobody_answers_with_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert status("verify", "x", "--from", str(tmp_path / "nowhere")) == 3
     assert "nowhere" in capsys.readouterr().err
+
+
+def run(*given: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python of its own; what `environment` does not name is as in this one."""
+    return subprocess.run(
+        [sys.executable, *given], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        *((name, f"missing module {name}") for name in frame.EXTRA),
+        ("deltalake,pyspark,numpy", "missing modules pyspark, numpy, deltalake"),
+    ],
+)
+@pytest.mark.parametrize("words", [("--help",), ("verify", "x", "--from", "nowhere")])
+def test_without_the_extra_one_line_says_what_is_missing_and_how_to_install_it(
+    modules: str, said: str, words: tuple[str, ...]
+) -> None:
+    done = run("-c", WITHOUT, modules, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"lightrail-spark: {said}: pip install 'lightrail[spark]'\n"
+
+
+def test_a_module_that_is_missing_by_mistake_is_not_taken_for_one_of_the_extra() -> None:
+    done = run("-c", WITHOUT, "lightrail.spark.lake.layout", "--help")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'lightrail.spark.lake.layout'\n")
+
+
+def test_what_may_be_missing_is_what_the_extra_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["optional-dependencies"]["spark"]
+    assert {re.split(r"\W", each)[0] for each in needed} == set(frame.EXTRA)
+
+
+@pytest.mark.parametrize(
+    ("java", "home", "said"),
+    [
+        (None, False, "found no Java on PATH, and JAVA_HOME is not set. "),
+        (None, True, "found no Java in JAVA_HOME, {folder}: it has no bin/java. "),
+        ('openjdk version "11.0.22" 2024-01-16', False, "found Java 11, {folder}/bin/java. "),
+        ('java version "1.8.0_402"', True, "found Java 8, {folder}/bin/java. "),
+    ],
+)
+def test_without_a_java_that_is_new_enough_one_line_says_what_to_do(
+    java: str | None, home: bool, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "archive").mkdir()
+    if java is not None:
+        program = tmp_path / "bin" / "java"
+        program.write_text(f"#!/bin/sh\necho '{java}' >&2\n")
+        program.chmod(0o755)
+    words = ("-m", "lightrail.spark.main", "analyse", "--from", str(tmp_path / "archive"))
+    done = run(*words, PATH=str(tmp_path / "bin"), JAVA_HOME=str(tmp_path) if home else "")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"lightrail-spark analyse: {said.format(folder=tmp_path)}Spark needs Java 17 or newer. On Debian: "
+        "apt-get install openjdk-17-jre-headless; or set JAVA_HOME to the folder of one\n"
+    )
 
 
 def test_archives_and_gateways_are_options_of_the_source(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from lightrail.spark.places.journals import Journal
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -143,6 +145,31 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         "queuePattern": args.queue_pattern,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Journal]":
+    """The journals that there are, by disk.
+
+    Asked before Spark starts: that takes seconds, and what is wrong would be in the middle of a traceback.
+
+    Args:
+        options: of the data source.
+
+    Raises:
+        Unreachable: a place does not answer.
+        Usage: an option is not as it should be.
+    """
+    from lightrail.spark.places.listing import Places
+    from lightrail.spark.places.sources import PlaceError
+    from lightrail.spark.reading.options import OptionError, read_options
+
+    try:
+        read = read_options(options, streaming)
+        return Places(read.paths, read.access).journals()
+    except OptionError as error:
+        raise Usage(str(error)) from error
+    except PlaceError as error:
+        raise Unreachable(str(error)) from error
 
 
 def session(args: argparse.Namespace, name: str) -> "SparkSession":

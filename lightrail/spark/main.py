@@ -20,11 +20,11 @@ from lightrail.spark.command import (
     NOBODY_ANSWERS,
     STATUSES,
     WRONG_USE,
-    Failed,
     Missing,
     Unreachable,
     Usage,
 )
+from lightrail.spark.failures import told
 from lightrail.spark.output import say
 
 EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake")
@@ -56,12 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except (Usage, Missing) as error:
         parser.exit(WRONG_USE, f"lightrail-spark {args.command}: {error}\n")
-    except Failed as error:
-        say(f"lightrail-spark {args.command}: {error}")
-        return FAILED
-    except Unreachable as error:
-        say(f"lightrail-spark {args.command}: {error}")
-        return NOBODY_ANSWERS
     except KeyboardInterrupt:
         say(f"lightrail-spark {args.command}: interrupted")
         return INTERRUPTED
@@ -69,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone; what Python still has buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except Exception as error:
+        found = told(error)
+        if found is None:
+            raise
+        say(f"lightrail-spark {args.command}: {found}")
+        return NOBODY_ANSWERS if isinstance(found, Unreachable) else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

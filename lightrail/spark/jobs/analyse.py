@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model.limits import SPARK_REPORT_TOP_MAX
-from lightrail.spark.analysis.events import add_events, check_events, events
+from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import DONE, Failed, Subparsers, Usage, add_command, add_spark, session
 from lightrail.spark.output import printable, say, show_json
 from lightrail.spark.output import table as show_table
@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: what is there can't be read, or the report can't be written.
+        Unreachable: a place does not answer.
         Usage: the options do not go together.
     """
     from pyspark import StorageLevel
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.analysis.tables import tables
 
     _check(args)
+    check_places(args)
     spark = session(args, "analyse")
     # Each of these is read several times; on Spark's disks, since it may be larger than memory.
     rows = history(events(spark, args, READ)).persist(StorageLevel.DISK_ONLY)

@@ -15,9 +15,12 @@ import pytest
 
 from lightrail.spark import main as frame
 from lightrail.spark.command import Failed, Unreachable, Usage, source_options
+from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
 from lightrail.spark.main import main
 from lightrail.spark.output import Progress, show_json, table
+from lightrail.spark.places.sources import NoArchive, PlaceError
+from lightrail.spark.reading.losses import DataLoss
 from tests.support.spark import ROOT
 
 WITHOUT = """
@@ -100,9 +103,21 @@ def test_errors_have_exit_statuses(
     assert capsys.readouterr().err.startswith("lightrail-spark verify: i")
 
 
-def test_nobody_answers_with_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("verify", "x", "--from", str(tmp_path / "nowhere")) == 3
-    assert "nowhere" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "given", [("verify", "x"), ("capture", "--to", "x"), ("analyse",), ("replay", "--dry-run")]
+)
+def test_a_place_that_does_not_answer_ends_with_status_3_before_spark_starts(
+    given: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status(*given, "--from", "nowhere") == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"lightrail-spark {given[0]}: expected an archive at path 'nowhere'")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def run(*given: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -199,14 +214,34 @@ def test_queues_are_the_same_choice_in_whatever_order() -> None:
             "journal a: gone",
         ),
         ("...\nlightrail.spark.places.sources.PlaceError: nobody at h\n", Unreachable, "nobody at h"),
+        ("...\nlightrail.spark.places.sources.NoArchive: none at h\n SQLSTATE", Unreachable, "none at h"),
         ("[STREAM_FAILED] Query terminated\nmore", Failed, "[STREAM_FAILED] Query terminated"),
         ("", Failed, "Exception"),
     ],
 )
 def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type, said: str) -> None:
-    named = capture._named(Exception(text))
-    assert type(named) is kind
-    assert str(named) == said
+    found = named(Exception(text))
+    assert type(found) is kind
+    assert str(found) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(PlaceError("it"), Unreachable), (NoArchive("it"), Unreachable), (DataLoss("it"), Failed)],
+)
+def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:
+    found = told(error)
+    assert type(found) is kind
+    assert str(found) == str(error)
+
+
+def test_an_error_that_is_not_meant_for_people_is_a_bug_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(args: argparse.Namespace) -> int:
+        raise KeyError("it")
+
+    monkeypatch.setattr("lightrail.spark.jobs.verify.run", run)
+    with pytest.raises(KeyError):
+        main(["verify", "x"])
 
 
 def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

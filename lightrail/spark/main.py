@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
+from lightrail.console.progress import say
 from lightrail.spark import jobs
 from lightrail.spark.command import (
     FAILED,
@@ -25,7 +26,6 @@ from lightrail.spark.command import (
     Usage,
 )
 from lightrail.spark.failures import told
-from lightrail.spark.output import say
 
 EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake")
 """What the broker does without: the extra `spark` of the package."""

@@ -4,11 +4,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Final
 
+from lightrail.console.progress import say
+from lightrail.console.results import show_json
+from lightrail.console.results import table as show_table
 from lightrail.model.limits import SPARK_REPORT_TOP_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import DONE, Failed, Subparsers, Usage, add_command, add_spark, session
-from lightrail.spark.output import printable, say, show_json
-from lightrail.spark.output import table as show_table
 
 if TYPE_CHECKING:
     from lightrail.spark.analysis.figures import Figures
@@ -128,8 +129,6 @@ def _say(shown: "Figures", args: argparse.Namespace) -> None:
         say("nothing was read: no event of a captured queue is there")
         return
     rows = [{name: row[name] for name in _COLUMNS} for row in shown.queues]
-    for row in rows:
-        row["queue"] = printable(row["queue"])
     show_table(rows, _COLUMNS)
     if shown.other_queues is not None:
         say(f"and {shown.other_queues['queues']:,} other queues")

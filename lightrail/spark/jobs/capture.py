@@ -6,6 +6,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.console.progress import Progress, say
+from lightrail.console.results import show_json
 from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
 from lightrail.spark.command import (
     DONE,
@@ -20,7 +22,6 @@ from lightrail.spark.command import (
 )
 from lightrail.spark.failures import named
 from lightrail.spark.lake.layout import CHECKPOINT
-from lightrail.spark.output import Progress, say, show_json
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any, Final
 
+from lightrail.console.progress import say
 from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import (
@@ -19,7 +20,6 @@ from lightrail.spark.command import (
     add_spark,
     session,
 )
-from lightrail.spark.output import say
 
 _EXAMPLES: Final = """
   lightrail-spark plan /lake/messages --last 24 --gateway http://127.0.0.1:8080 --out plan.json

@@ -4,6 +4,9 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.console.progress import say
+from lightrail.console.results import show_json
+from lightrail.console.results import table as show_table
 from lightrail.spark.analysis.events import add_events, check_events, check_places
 from lightrail.spark.command import (
     DONE,
@@ -15,8 +18,6 @@ from lightrail.spark.command import (
     source_options,
 )
 from lightrail.spark.failures import named
-from lightrail.spark.output import printable, say, show_json
-from lightrail.spark.output import table as show_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -196,7 +197,5 @@ def _report(args: argparse.Namespace, counts: list[dict[str, Any]], total: int) 
     if args.json:
         show_json({"dry_run": args.dry_run, "messages": total, "queues": counts})
         return
-    for row in counts:
-        row["queue"] = printable(row["queue"])
     show_table(counts, ("queue", "messages", "bytes", "first", "last"))
     say(f"{total:,} messages {'would be sent' if args.dry_run else 'are stored'}")

@@ -4,6 +4,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from lightrail.console.results import show_json, table
 from lightrail.spark.command import (
     DONE,
     FAILED,
@@ -13,7 +14,6 @@ from lightrail.spark.command import (
     listed,
     source_options,
 )
-from lightrail.spark.output import show_json, table
 
 if TYPE_CHECKING:
     from lightrail.spark.lake.verifying import Verdict

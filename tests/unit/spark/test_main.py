@@ -1,8 +1,6 @@
 """lightrail-spark: its words, its exit statuses, what it says."""
 
 import argparse
-import io
-import json
 import os
 import re
 import signal
@@ -18,7 +16,6 @@ from lightrail.spark.command import Failed, Unreachable, Usage, source_options
 from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
 from lightrail.spark.main import main
-from lightrail.spark.output import Progress, show_json, table
 from lightrail.spark.places.sources import NoArchive, PlaceError
 from lightrail.spark.reading.losses import DataLoss
 from tests.support.spark import ROOT
@@ -242,25 +239,6 @@ def test_an_error_that_is_not_meant_for_people_is_a_bug_and_shows(monkeypatch: p
     monkeypatch.setattr("lightrail.spark.jobs.verify.run", run)
     with pytest.raises(KeyError):
         main(["verify", "x"])
-
-
-def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("lightrail.spark.output.time.monotonic", lambda: now[0])
-    out = io.StringIO()
-    progress = Progress(out)
-    for second in range(6):
-        now[0] = second
-        progress.update(f"second {second}\x1b[2J")
-    progress.finish()
-    assert out.getvalue() == "second 2�[2J\nsecond 4�[2J\n"
-
-
-def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    table([{"queue": "a", "rows": 1200}, {"queue": None, "rows": 3}], ("queue", "rows"))
-    assert capsys.readouterr().out == "QUEUE   ROWS\na      1,200\n-          3\n"
-    show_json({"rows": 1})
-    assert json.loads(capsys.readouterr().out) == {"rows": 1}
 
 
 class Query:

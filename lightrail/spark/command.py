@@ -3,11 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.spark import java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from lightrail.spark.places.journals import Journal
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -25,6 +29,10 @@ class Failed(Exception):
 
 class Usage(Exception):
     """The command's words don't go together; the message says how they would. Exit 2."""
+
+
+class Missing(Exception):
+    """Something has to be installed first; the message says what and how. Exit 2."""
 
 
 class Unreachable(Exception):
@@ -58,7 +66,8 @@ def add_command(
 
 
 STATUSES: Final = (
-    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, 3 nobody answers."
+    "Exit status: 0 done, 1 failed, or what was checked is not so, 2 wrong use, or something is\n"
+    "not installed, 3 nobody answers."
 )
 
 
@@ -138,6 +147,31 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def listed(options: Mapping[str, str], streaming: bool = False) -> "dict[str, Journal]":
+    """The journals that there are, by disk.
+
+    Asked before Spark starts: that takes seconds, and what is wrong would be in the middle of a traceback.
+
+    Args:
+        options: of the data source.
+
+    Raises:
+        Unreachable: a place does not answer.
+        Usage: an option is not as it should be.
+    """
+    from lightrail.spark.places.listing import Places
+    from lightrail.spark.places.sources import PlaceError
+    from lightrail.spark.reading.options import OptionError, read_options
+
+    try:
+        read = read_options(options, streaming)
+        return Places(read.paths, read.access).journals()
+    except OptionError as error:
+        raise Usage(str(error)) from error
+    except PlaceError as error:
+        raise Unreachable(str(error)) from error
+
+
 def session(args: argparse.Namespace, name: str) -> "SparkSession":
     """The session of Spark, started if there is none; times are in UTC.
 
@@ -145,9 +179,15 @@ def session(args: argparse.Namespace, name: str) -> "SparkSession":
         name: of the application, as Spark's pages show it.
 
     Raises:
+        Missing: there is no Java that Spark could run on.
         Usage: a --conf is not KEY=VALUE.
     """
     from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        problem = java.missing()
+        if problem is not None:
+            raise Missing(problem)
 
     # Executors of a local master run the Python of this process, not the first one on PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

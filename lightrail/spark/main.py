@@ -10,8 +10,10 @@ import os
 import pkgutil
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Final
 
+from lightrail.console.progress import say
 from lightrail.spark import jobs
 from lightrail.spark.command import (
     FAILED,
@@ -19,11 +21,14 @@ from lightrail.spark.command import (
     NOBODY_ANSWERS,
     STATUSES,
     WRONG_USE,
-    Failed,
+    Missing,
     Unreachable,
     Usage,
 )
-from lightrail.spark.output import say
+from lightrail.spark.failures import told
+
+EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake")
+"""What the broker does without: the extra `spark` of the package."""
 
 EXAMPLES: Final = f"""examples:
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
@@ -38,19 +43,19 @@ EXAMPLES: Final = f"""examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    missing = [name for name in EXTRA if find_spec(name) is None]
+    if missing:
+        # Before a job finds out by itself, when it may be at work already.
+        modules = "module" if len(missing) == 1 else "modules"
+        say(f"lightrail-spark: missing {modules} {', '.join(missing)}: pip install 'lightrail[spark]'")
+        return WRONG_USE
     parser = _parser()
     args = parser.parse_args(argv)
     try:
         status: int = args.run(args)
         return status
-    except Usage as error:
+    except (Usage, Missing) as error:
         parser.exit(WRONG_USE, f"lightrail-spark {args.command}: {error}\n")
-    except Failed as error:
-        say(f"lightrail-spark {args.command}: {error}")
-        return FAILED
-    except Unreachable as error:
-        say(f"lightrail-spark {args.command}: {error}")
-        return NOBODY_ANSWERS
     except KeyboardInterrupt:
         say(f"lightrail-spark {args.command}: interrupted")
         return INTERRUPTED
@@ -58,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone; what Python still has buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except Exception as error:
+        found = told(error)
+        if found is None:
+            raise
+        say(f"lightrail-spark {args.command}: {found}")
+        return NOBODY_ANSWERS if isinstance(found, Unreachable) else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -187,7 +187,7 @@ def test_what_was_never_archived_as_nothing_was_captured_is_no_loss(spark: Any, 
 
 
 DRIVER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from lightrail.spark.lake import stream
 from lightrail.spark.main import main
@@ -198,7 +198,7 @@ def commit_batch(*args):
     done = real(*args) if when == "committed" or len(calls) < 2 else None
     if len(calls) == 2:
         Path(ready).touch()
-        time.sleep(600)
+        signal.pause()
     return done
 stream.commit_batch = commit_batch
 words = ["capture", "--from", archive, "--to", table, "--available-now", "--batch-bytes", "10k"]

@@ -167,7 +167,7 @@ def test_segments_that_went_before_they_were_read_are_an_error_or_are_passed_ove
 
 
 DRIVER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 archive, checkpoint, out, hang, settings = sys.argv[1:]
@@ -181,7 +181,7 @@ def take(table, batch):
     table.write.mode("overwrite").parquet(f"{out}/{batch}/{attempt}.parquet")
     if hang == "hang" and batch == 1:
         Path(out, "ready").touch()
-        time.sleep(600)
+        signal.pause()
 reader = spark.readStream.format("lightrail").option("path", archive).option("startingOffsets", "earliest")
 reader = reader.option("decode", "none").option("columns", "journal,lsn,sequence,message")
 query = (

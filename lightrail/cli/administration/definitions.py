@@ -8,7 +8,7 @@ import sys
 from lightrail.cli.administration.client import Client
 from lightrail.cli.administration.commands import Refused, Subparsers, add
 from lightrail.cli.administration.names import read_json
-from lightrail.cli.administration.output import show_json
+from lightrail.console.results import show_json
 
 
 def register(things: Subparsers) -> None:

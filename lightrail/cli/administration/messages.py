@@ -10,7 +10,8 @@ from typing import Any, Final
 from lightrail.cli.administration.client import Client, Failed, Response, path_of
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
 from lightrail.cli.administration.names import json_argument, pages
-from lightrail.cli.administration.output import Progress, show_json, table
+from lightrail.console.progress import Progress
+from lightrail.console.results import show_json, table
 from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
 
 NOTHING: Final = 4
@@ -98,13 +99,13 @@ def _send(client: Client, parsed: argparse.Namespace) -> int:
         if not equals or not key:
             raise Usage(f"--property {text!a}: expected NAME=VALUE")
         headers["LightRail-Property-" + key] = json.dumps(_value(value))
-    progress = Progress("sent")
+    progress = Progress()
     sent = []
     try:
         for number in range(parsed.count):
             response = client.request("POST", path_of(parsed.name), body=body, headers=headers)
             sent.append(response.headers.get("location"))
-            progress.update(number + 1, parsed.count)
+            progress.update(*_so_far("sent", number + 1, parsed.count))
     finally:
         progress.finish()
     if parsed.json:
@@ -255,10 +256,11 @@ def transfer(
     started = client.request("POST", "/!transfers", json_body=body)
     state = started.json()
     path = started.headers.get("location", f"/!transfers/{state['id']}")
-    progress = Progress("moved" if body["mode"] != "copy" else "copied")
+    what = "moved" if body["mode"] != "copy" else "copied"
+    progress = Progress()
     try:
         while state["state"] == "running":
-            progress.update(state["moved"], state.get("total"))
+            progress.update(*_so_far(what, state["moved"], state.get("total")))
             pause(POLL_S)
             state = client.get(path)
     except KeyboardInterrupt:
@@ -274,3 +276,10 @@ def transfer(
     if state["state"] == "failed":
         raise Failed(500, str(state.get("error") or "the transfer failed"))
     return 0 if state["state"] == "done" else 1
+
+
+def _so_far(what: str, done: int, total: int | None) -> tuple[str, float]:
+    """What progress shows, and which part of the whole that is."""
+    if not total:
+        return f"{what}: {done:,}", 0.0
+    return f"{what}: {done:,} of {total:,}", min(done / total, 1.0)

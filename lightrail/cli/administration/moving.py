@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
-from lightrail.cli.administration.output import printable
+from lightrail.console.progress import PLAIN_EVERY_S, bar
+from lightrail.console.text import printable
 
 BARS_MAX: Final = 12
 """Moves that are drawn at a time; the others are counted."""
 BAR: Final = 20
 ERROR_SHOWN: Final = 60
-PLAIN_EVERY_S: Final = 2.0
 
 
 class Watching:
@@ -98,11 +98,10 @@ def _bar(move: Mapping[str, Any]) -> str:
     part = min(int(move.get("messages") or 0) / total, 1.0) if total else 0.0
     if move["phase"] in ("freeze", "switch"):
         part = 1.0
-    bar = "█" * round(part * BAR)
     copied = megabytes(int(move.get("bytes") or 0))
     error = f" ({move['error']})"[:ERROR_SHOWN] if move.get("error") else ""
     return printable(
-        f"{bar:░<{BAR}} {part:4.0%} {move['phase']:<8} {move['queue'][:40]} "
+        f"{bar(part, BAR)} {move['phase']:<8} {move['queue'][:40]} "
         f"{move['from']} → {move['to']} {copied}{error}"
     )
 

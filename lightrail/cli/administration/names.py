@@ -8,7 +8,7 @@ from typing import Any
 
 from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
-from lightrail.cli.administration.output import pairs, show_json, table
+from lightrail.console.results import pairs, show_json, table
 from lightrail.model.policy import BY_NAME
 
 QUEUE_COLUMNS = ("name", "ready", "delayed", "in_flight", "bytes", "consumers", "shard")

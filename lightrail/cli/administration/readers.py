@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import Subparsers, Usage, add, group
-from lightrail.cli.administration.output import counted, pairs, printable, show_json, table
+from lightrail.console.results import pairs, show_json, table
+from lightrail.console.text import counted, printable
 from lightrail.model import limits, units
 
 JOURNAL_COLUMNS: Final = (

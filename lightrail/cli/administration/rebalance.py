@@ -11,7 +11,8 @@ from typing import Any, Final
 from lightrail.cli.administration.client import Client, Failed, Unreachable, path_of
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
 from lightrail.cli.administration.moving import Watching, megabytes
-from lightrail.cli.administration.output import counted, pairs, printable, show_json, table
+from lightrail.console.results import pairs, show_json, table
+from lightrail.console.text import counted, printable
 from lightrail.model import limits, units
 
 POLL_S: Final = 0.2

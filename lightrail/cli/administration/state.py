@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import Subparsers, add, group
 from lightrail.cli.administration.names import pages
-from lightrail.cli.administration.output import pairs, show_json, table
+from lightrail.console.results import pairs, show_json, table
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000

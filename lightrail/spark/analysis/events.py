@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from lightrail.model.limits import SPARK_LAST_HOURS_MAX
-from lightrail.spark.command import Usage, add_source, source_options
+from lightrail.spark.command import Usage, add_source, listed, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +56,17 @@ def check_events(args: argparse.Namespace, *, gateway_is_asked: bool = False) ->
         args.since = datetime.now(UTC) - timedelta(hours=args.last)
     if args.since and args.until and args.since >= args.until:
         raise Usage("--since is not before --until: nothing would be read")
+
+
+def check_places(args: argparse.Namespace) -> None:
+    """Whether the journals that the options of `add_events` name are there; done before Spark starts.
+
+    Raises:
+        Unreachable: a place does not answer.
+        Usage: an option is not as it should be.
+    """
+    if args.table is None:
+        listed(source_options(args))
 
 
 def events(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, ...]) -> "DataFrame":

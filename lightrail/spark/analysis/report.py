@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lightrail.console.text import printable
 from lightrail.model.limits import SPARK_REPORT_TEXT_MAX
 from lightrail.spark.analysis.charts import NONE, Bars, Chart, bars, chart, number
 from lightrail.spark.analysis.figures import Figures, until
@@ -150,7 +151,7 @@ def duration(value_ms: float | None) -> str:
 
 def shortened(text: str, length: int = SPARK_REPORT_TEXT_MAX) -> str:
     """The end of a long name says more than its beginning. What can't be printed is shown as such."""
-    text = "".join(each if each.isprintable() else "�" for each in text[-length - 1 :])
+    text = printable(text[-length - 1 :])
     return text if len(text) <= length else "…" + text[-length + 1 :]
 
 

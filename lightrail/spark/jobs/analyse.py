@@ -4,11 +4,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Final
 
+from lightrail.console.progress import say
+from lightrail.console.results import show_json
+from lightrail.console.results import table as show_table
 from lightrail.model.limits import SPARK_REPORT_TOP_MAX
-from lightrail.spark.analysis.events import add_events, check_events, events
+from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import DONE, Failed, Subparsers, Usage, add_command, add_spark, session
-from lightrail.spark.output import printable, say, show_json
-from lightrail.spark.output import table as show_table
 
 if TYPE_CHECKING:
     from lightrail.spark.analysis.figures import Figures
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: what is there can't be read, or the report can't be written.
+        Unreachable: a place does not answer.
         Usage: the options do not go together.
     """
     from pyspark import StorageLevel
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.analysis.tables import tables
 
     _check(args)
+    check_places(args)
     spark = session(args, "analyse")
     # Each of these is read several times; on Spark's disks, since it may be larger than memory.
     rows = history(events(spark, args, READ)).persist(StorageLevel.DISK_ONLY)
@@ -126,8 +129,6 @@ def _say(shown: "Figures", args: argparse.Namespace) -> None:
         say("nothing was read: no event of a captured queue is there")
         return
     rows = [{name: row[name] for name in _COLUMNS} for row in shown.queues]
-    for row in rows:
-        row["queue"] = printable(row["queue"])
     show_table(rows, _COLUMNS)
     if shown.other_queues is not None:
         say(f"and {shown.other_queues['queues']:,} other queues")

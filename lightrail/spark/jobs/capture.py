@@ -6,21 +6,22 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.console.progress import Progress, say
+from lightrail.console.results import show_json
 from lightrail.model.limits import SPARK_LAKE_BATCH_BYTES
 from lightrail.spark.command import (
     DONE,
-    Failed,
     Subparsers,
-    Unreachable,
     Usage,
     add_command,
     add_source,
     add_spark,
+    listed,
     session,
     source_options,
 )
+from lightrail.spark.failures import named
 from lightrail.spark.lake.layout import CHECKPOINT
-from lightrail.spark.output import Progress, say, show_json
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -100,7 +101,6 @@ def run(args: argparse.Namespace) -> int:
     """
     from lightrail.spark.lake.stream import Capture
     from lightrail.spark.lake.table import open_or_make
-    from lightrail.spark.reading.options import OptionError, read_options
 
     options = source_options(args)
     options |= {
@@ -112,10 +112,7 @@ def run(args: argparse.Namespace) -> int:
         options["reader"] = args.reader
     if args.every <= 0:
         raise Usage(f"--every {args.every:g}: expected seconds above 0")
-    try:
-        read_options(options, streaming=True)
-    except OptionError as error:
-        raise Usage(str(error)) from error
+    listed(options, streaming=True)
     table = open_or_make(args.to, selection(args.queues, args.queue_pattern))
     spark = session(args, "capture")
     progress = Progress()
@@ -150,23 +147,10 @@ def _wait(query: "StreamingQuery", capture: "Capture") -> None:
                 return
         query.stop()
     except Exception as error:
-        raise _named(capture.problem or error) from error
+        raise named(capture.problem or error) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _named(error: Exception) -> Exception:
-    """What Spark says of an exception in a worker, as the exception's own words and kind."""
-    if isinstance(error, Failed):
-        return error
-    text = str(error)
-    for name, kind in (("PlaceError", Unreachable), ("DataLoss", Failed), ("Damage", Failed)):
-        for line in reversed(text.splitlines()):
-            head, found, said = line.partition(f"{name}: ")
-            if found and head.rpartition(".")[2].strip() == "" and said:
-                return kind(said.strip())
-    return Failed(text.strip().splitlines()[0][:2000] if text.strip() else type(error).__name__)
 
 
 class _Report:

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from lightrail.console.results import show_json
 from lightrail.model.limits import SPARK_LAKE_FILE_BYTES, SPARK_LAKE_VACUUM_HOURS_MIN
 from lightrail.spark.command import DONE, Subparsers, Usage, add_command
-from lightrail.spark.output import show_json
 
 if TYPE_CHECKING:
     from lightrail.spark.lake.compaction import Done

@@ -7,8 +7,9 @@ import sys
 import time
 from typing import Any, Final
 
+from lightrail.console.progress import say
 from lightrail.model.limits import PLAN_MOVES_MAX, SPARK_PLAN_QUEUES_MAX
-from lightrail.spark.analysis.events import add_events, check_events, events
+from lightrail.spark.analysis.events import add_events, check_events, check_places, events
 from lightrail.spark.command import (
     DONE,
     Failed,
@@ -19,7 +20,6 @@ from lightrail.spark.command import (
     add_spark,
     session,
 )
-from lightrail.spark.output import say
 
 _EXAMPLES: Final = """
   lightrail-spark plan /lake/messages --last 24 --gateway http://127.0.0.1:8080 --out plan.json
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         Failed: what is there can't be read, or no plan can be made of it.
-        Unreachable: no gateway answers.
+        Unreachable: a place, or the gateway, does not answer.
         Usage: the options do not go together.
     """
     from lightrail.spark.http import Access, GatewayAway, GatewayClient, GatewayError
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from lightrail.spark.placement import Unsettled, ask, document, propose
 
     _check(args)
+    check_places(args)
     spark = session(args, "plan")
     found = loads(events(spark, args, READ), SPARK_PLAN_QUEUES_MAX)
     if found is None:

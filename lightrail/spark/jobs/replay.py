@@ -1,24 +1,23 @@
 """The job `replay`: messages out of the archive, or out of a captured table, back into a queue or router."""
 
 import argparse
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.spark.analysis.events import add_events, check_events
+from lightrail.console.progress import say
+from lightrail.console.results import show_json
+from lightrail.console.results import table as show_table
+from lightrail.spark.analysis.events import add_events, check_events, check_places
 from lightrail.spark.command import (
     DONE,
-    Failed,
     Subparsers,
-    Unreachable,
     Usage,
     add_command,
     add_spark,
     session,
     source_options,
 )
-from lightrail.spark.output import printable, say, show_json
-from lightrail.spark.output import table as show_table
+from lightrail.spark.failures import named
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 RATE: Final = 1_000.0
 RATE_MAX: Final = 1_000_000.0
-_SAID: Final = re.compile(r"(SinkError|PlaceError|DataLoss|Damage): (.*)")
 _EXAMPLES: Final = """
   lightrail-spark replay --from /var/lib/lightrail/archive --queues myapp/orders --dry-run \\
       --since 2026-11-21T08:00Z --until 2026-11-21T09:00Z
@@ -93,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if found is not None and found.done and not args.dry_run:
         say(f"--id {found.id} is done already: everything of it is stored")
         return DONE
+    check_places(args)
     spark = session(args, "replay")
     try:
         if found is None:
@@ -111,10 +110,10 @@ def run(args: argparse.Namespace) -> int:
         if not args.dry_run and path is not None:
             found.done = True
             replaying.save(path, found)
-    except (Usage, Failed, Unreachable):
+    except Usage:
         raise
     except Exception as error:
-        raise _named(error) from error
+        raise named(error) from error
     _report(args, counts, total)
     return DONE
 
@@ -198,18 +197,5 @@ def _report(args: argparse.Namespace, counts: list[dict[str, Any]], total: int) 
     if args.json:
         show_json({"dry_run": args.dry_run, "messages": total, "queues": counts})
         return
-    for row in counts:
-        row["queue"] = printable(row["queue"])
     show_table(counts, ("queue", "messages", "bytes", "first", "last"))
     say(f"{total:,} messages {'would be sent' if args.dry_run else 'are stored'}")
-
-
-def _named(error: Exception) -> Exception:
-    """What Spark says of an exception in a task, as the exception's own words."""
-    lines = str(error).splitlines()
-    for line in reversed(lines):
-        said = _SAID.search(line)
-        if said:
-            kind = Unreachable if said[1] == "PlaceError" else Failed
-            return kind(said[2].strip())
-    return Failed(lines[0][:2000] if lines else type(error).__name__)

@@ -4,17 +4,16 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from lightrail.console.results import show_json, table
 from lightrail.spark.command import (
     DONE,
     FAILED,
     Subparsers,
-    Unreachable,
-    Usage,
     add_command,
     add_source,
+    listed,
     source_options,
 )
-from lightrail.spark.output import show_json, table
 
 if TYPE_CHECKING:
     from lightrail.spark.lake.verifying import Verdict
@@ -54,21 +53,10 @@ def run(args: argparse.Namespace) -> int:
     """
     from lightrail.spark.lake.table import open_table
     from lightrail.spark.lake.verifying import verify
-    from lightrail.spark.places.listing import Places
-    from lightrail.spark.places.sources import PlaceError
-    from lightrail.spark.reading.options import OptionError, read_options
 
-    journals = None
     # The places first: what comes while the table is opened would look as if it were missing.
-    try:
-        if args.archive or args.gateway:
-            options = read_options(source_options(args))
-            journals = Places(options.paths, options.access).journals()
-        verdict = verify(open_table(args.table), args.table, journals)
-    except OptionError as error:
-        raise Usage(str(error)) from error
-    except PlaceError as error:
-        raise Unreachable(str(error)) from error
+    journals = listed(source_options(args)) if args.archive or args.gateway else None
+    verdict = verify(open_table(args.table), args.table, journals)
     if args.json:
         show_json(asdict(verdict) | {"complete": not verdict.findings})
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from deltalake import DeltaTable
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lightrail.spark.columns import SCHEMA
@@ -25,7 +25,6 @@ from lightrail.spark.reading.options import read_options
 from lightrail.spark.reading.planning import Piece
 from lightrail.spark.reading.stream import StreamReader
 from lightrail.spark.reading.tasks import Task, reading_of
-from lightrail.spark.source import LightRailSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +35,7 @@ _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 """What Spark calls the id of the query in the thread of its micro-batches; it is kept with the checkpoint."""
 
 
-class PartsSource(LightRailSource):
+class PartsSource(DataSource):
     """What tasks should read, instead of what they read: one row for each task."""
 
     @classmethod
@@ -47,10 +46,6 @@ class PartsSource(LightRailSource):
     def schema(self) -> StructType:
         """The pickled pieces of a task."""
         return StructType([StructField(_COLUMN, BinaryType())])
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """There is none: capture is a stream."""
-        raise NotImplementedError("lightrail-parts is a stream")
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # as Spark names it
         """Plans what comes."""

@@ -1,19 +1,41 @@
 """lightrail-spark: its words, its exit statuses, what it says."""
 
 import argparse
-import io
-import json
 import os
+import re
 import signal
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from lightrail.spark import main as frame
 from lightrail.spark.command import Failed, Unreachable, Usage, source_options
+from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
 from lightrail.spark.main import main
-from lightrail.spark.output import Progress, show_json, table
+from lightrail.spark.places.sources import NoArchive, PlaceError
+from lightrail.spark.reading.losses import DataLoss
+from tests.support.spark import ROOT
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+without = sys.argv[1].split(",")
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name in without else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+from lightrail.spark.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""lightrail-spark where modules, the first argument, are not installed."""
 
 
 def words(*given: str) -> argparse.Namespace:
@@ -78,9 +100,84 @@ def test_errors_have_exit_statuses(
     assert capsys.readouterr().err.startswith("lightrail-spark verify: i")
 
 
-def test_nobody_answers_with_status_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert status("verify", "x", "--from", str(tmp_path / "nowhere")) == 3
-    assert "nowhere" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "given", [("verify", "x"), ("capture", "--to", "x"), ("analyse",), ("replay", "--dry-run")]
+)
+def test_a_place_that_does_not_answer_ends_with_status_3_before_spark_starts(
+    given: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert status(*given, "--from", "nowhere") == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"lightrail-spark {given[0]}: expected an archive at path 'nowhere'")
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def run(*given: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A Python of its own; what `environment` does not name is as in this one."""
+    return subprocess.run(
+        [sys.executable, *given], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("modules", "said"),
+    [
+        *((name, f"missing module {name}") for name in frame.EXTRA),
+        ("deltalake,pyspark,numpy", "missing modules pyspark, numpy, deltalake"),
+    ],
+)
+@pytest.mark.parametrize("words", [("--help",), ("verify", "x", "--from", "nowhere")])
+def test_without_the_extra_one_line_says_what_is_missing_and_how_to_install_it(
+    modules: str, said: str, words: tuple[str, ...]
+) -> None:
+    done = run("-c", WITHOUT, modules, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"lightrail-spark: {said}: pip install 'lightrail[spark]'\n"
+
+
+def test_a_module_that_is_missing_by_mistake_is_not_taken_for_one_of_the_extra() -> None:
+    done = run("-c", WITHOUT, "lightrail.spark.lake.layout", "--help")
+    assert done.returncode == 1
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'lightrail.spark.lake.layout'\n")
+
+
+def test_what_may_be_missing_is_what_the_extra_installs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = project["optional-dependencies"]["spark"]
+    assert {re.split(r"\W", each)[0] for each in needed} == set(frame.EXTRA)
+
+
+@pytest.mark.parametrize(
+    ("java", "home", "said"),
+    [
+        (None, False, "found no Java on PATH, and JAVA_HOME is not set. "),
+        (None, True, "found no Java in JAVA_HOME, {folder}: it has no bin/java. "),
+        ('openjdk version "11.0.22" 2024-01-16', False, "found Java 11, {folder}/bin/java. "),
+        ('java version "1.8.0_402"', True, "found Java 8, {folder}/bin/java. "),
+    ],
+)
+def test_without_a_java_that_is_new_enough_one_line_says_what_to_do(
+    java: str | None, home: bool, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "archive").mkdir()
+    if java is not None:
+        program = tmp_path / "bin" / "java"
+        program.write_text(f"#!/bin/sh\necho '{java}' >&2\n")
+        program.chmod(0o755)
+    words = ("-m", "lightrail.spark.main", "analyse", "--from", str(tmp_path / "archive"))
+    done = run(*words, PATH=str(tmp_path / "bin"), JAVA_HOME=str(tmp_path) if home else "")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"lightrail-spark analyse: {said.format(folder=tmp_path)}Spark needs Java 17 or newer. On Debian: "
+        "apt-get install openjdk-17-jre-headless; or set JAVA_HOME to the folder of one\n"
+    )
 
 
 def test_archives_and_gateways_are_options_of_the_source(tmp_path: Path) -> None:
@@ -114,33 +211,34 @@ def test_queues_are_the_same_choice_in_whatever_order() -> None:
             "journal a: gone",
         ),
         ("...\nlightrail.spark.places.sources.PlaceError: nobody at h\n", Unreachable, "nobody at h"),
+        ("...\nlightrail.spark.places.sources.NoArchive: none at h\n SQLSTATE", Unreachable, "none at h"),
         ("[STREAM_FAILED] Query terminated\nmore", Failed, "[STREAM_FAILED] Query terminated"),
         ("", Failed, "Exception"),
     ],
 )
 def test_what_spark_says_of_an_error_becomes_its_own_words(text: str, kind: type, said: str) -> None:
-    named = capture._named(Exception(text))
-    assert type(named) is kind
-    assert str(named) == said
+    found = named(Exception(text))
+    assert type(found) is kind
+    assert str(found) == said
 
 
-def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("lightrail.spark.output.time.monotonic", lambda: now[0])
-    out = io.StringIO()
-    progress = Progress(out)
-    for second in range(6):
-        now[0] = second
-        progress.update(f"second {second}\x1b[2J")
-    progress.finish()
-    assert out.getvalue() == "second 2�[2J\nsecond 4�[2J\n"
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(PlaceError("it"), Unreachable), (NoArchive("it"), Unreachable), (DataLoss("it"), Failed)],
+)
+def test_an_error_that_never_was_in_spark_is_of_the_same_kind(error: Exception, kind: type) -> None:
+    found = told(error)
+    assert type(found) is kind
+    assert str(found) == str(error)
 
 
-def test_tables_and_json(capsys: pytest.CaptureFixture[str]) -> None:
-    table([{"queue": "a", "rows": 1200}, {"queue": None, "rows": 3}], ("queue", "rows"))
-    assert capsys.readouterr().out == "QUEUE   ROWS\na      1,200\n-          3\n"
-    show_json({"rows": 1})
-    assert json.loads(capsys.readouterr().out) == {"rows": 1}
+def test_an_error_that_is_not_meant_for_people_is_a_bug_and_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(args: argparse.Namespace) -> int:
+        raise KeyError("it")
+
+    monkeypatch.setattr("lightrail.spark.jobs.verify.run", run)
+    with pytest.raises(KeyError):
+        main(["verify", "x"])
 
 
 class Query:

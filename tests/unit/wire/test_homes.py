@@ -15,7 +15,7 @@ from lightrail.wire.frames import DRAIN, Kind
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import ShardAway, ShardRefused
 from tests.support.frontend_fakes import FakeLink
-from tests.support.home_scene import HomeReceiver, HomeScene
+from tests.support.home_scene import HomeReceiver, HomeScene, HomeSender
 from tests.support.model_shard import ModelQueue
 
 Play = Callable[[Callable[[HomeScene], Awaitable[None]]], None]
@@ -52,6 +52,17 @@ def take(receiver: HomeReceiver, limit: int, drain: bool = False) -> None:
 
 def settle(receiver: HomeReceiver, first: int, last: int, state: Any = ACCEPTED) -> None:
     receiver.consumer.outcome(Outcome(receiver.link, first, last, state, True))  # type: ignore[arg-type]
+
+
+async def holding(scene: HomeScene, count: int) -> tuple[ModelQueue, HomeSender, HomeReceiver]:
+    """A queue, who has sent it so many messages, and who holds all of them."""
+    queue = scene.queue("q")
+    sender, receiver = scene.sender(), scene.receiver()
+    await scene.settle()
+    sender.send(count)
+    take(receiver, count)
+    await scene.settle()
+    return queue, sender, receiver
 
 
 # --- following -----------------------------------------------------------------------------------------
@@ -123,12 +134,7 @@ def test_a_link_that_no_shard_had_taken_is_attached_once_and_by_the_new_one(play
 
 def test_what_a_consumer_holds_stays_its_own(play: Play) -> None:
     async def check(scene: HomeScene) -> None:
-        queue = scene.queue("q")
-        sender, receiver = scene.sender(), scene.receiver()
-        await scene.settle()
-        sender.send(4)
-        take(receiver, 4)
-        await scene.settle()
+        queue, _, receiver = await holding(scene, 4)
         assert len(receiver.link.sent) == 4
         move(scene, queue, 1)
         await scene.settle()
@@ -147,12 +153,7 @@ def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with
     """A settlement that was on its way to it or back would be waited for at the new one for ever."""
 
     async def check(scene: HomeScene) -> None:
-        queue = scene.queue("q")
-        sender, receiver = scene.sender(), scene.receiver()
-        await scene.settle()
-        sender.send(2)
-        take(receiver, 2)
-        await scene.settle()
+        queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
         scene.down(0)
         assert receiver.consumer._unsettled == 2
@@ -167,12 +168,7 @@ def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with
 
 def test_a_former_shard_that_has_answered_what_was_said_last_takes_nothing_with_it(play: Play) -> None:
     async def check(scene: HomeScene) -> None:
-        queue = scene.queue("q")
-        sender, receiver = scene.sender(), scene.receiver()
-        await scene.settle()
-        sender.send(2)
-        take(receiver, 2)
-        await scene.settle()
+        queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
         await scene.settle()
         before = scene.peers[1].greetings
@@ -218,12 +214,7 @@ def test_settlements_and_closes_that_no_shard_is_there_for_are_said_behind_the_l
 
 def test_what_comes_back_of_a_link_that_is_closed_goes_on_to_the_new_shard(play: Play) -> None:
     async def check(scene: HomeScene) -> None:
-        queue = scene.queue("q")
-        sender, receiver = scene.sender(), scene.receiver()
-        await scene.settle()
-        sender.send(2)
-        take(receiver, 2)
-        await scene.settle()
+        queue, sender, receiver = await holding(scene, 2)
         sender.producer.close()
         await scene.settle()
         move(scene, queue, 1)

@@ -1,0 +1,11 @@
+"""Text for a terminal: names that are other people's, and numbers with what they count."""
+
+
+def printable(text: str) -> str:
+    """Without what would move a terminal: names are other people's."""
+    return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def counted(count: int, what: str) -> str:
+    """``1 queue``, ``1,200 queues``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

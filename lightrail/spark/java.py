@@ -1,0 +1,55 @@
+"""The Java that Spark runs on: whether there is one, and whether it is new enough."""
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+OLDEST: Final = 17
+"""Spark 4 is compiled for it."""
+
+_ADVICE: Final = (
+    f"Spark needs Java {OLDEST} or newer. On Debian: apt-get install openjdk-17-jre-headless; "
+    "or set JAVA_HOME to the folder of one"
+)
+
+
+def missing() -> str | None:
+    """What is wrong and what to do about it, before Spark says it with a traceback; None if nothing is."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or _spark_env().exists():
+        # spark-submit has started the JVM already; spark-env.sh may say by itself where Java is.
+        return None
+    home = os.environ.get("JAVA_HOME")
+    program = shutil.which(f"{home}/bin/java" if home else "java")
+    if program is None:
+        where = f"in JAVA_HOME, {home}: it has no bin/java" if home else "on PATH, and JAVA_HOME is not set"
+        return f"found no Java {where}. {_ADVICE}"
+    version = _version(program)
+    if version is not None and version < OLDEST:
+        return f"found Java {version}, {program}. {_ADVICE}"
+    return None
+
+
+def _spark_env() -> Path:
+    """What Spark's own scripts read first, if it is there."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder:
+        return Path(folder, "spark-env.sh")
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        found = find_spec("pyspark")
+        home = os.path.dirname(found.origin) if found and found.origin else ""
+    return Path(home, "conf", "spark-env.sh")
+
+
+def _version(program: str) -> int | None:
+    """17 of `17.0.15`, 8 of `1.8.0_402`; None where it does not say: then Spark tries it."""
+    try:
+        said = subprocess.run([program, "-version"], capture_output=True, text=True, errors="replace").stderr
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None

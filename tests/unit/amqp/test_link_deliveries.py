@@ -5,13 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.performatives import (
-    Accepted,
-    Disposition,
-    End,
-    TransactionalState,
-    Transfer,
-)
+from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
 
 from .peer import Peer, amqp, conditions_of, data, opened, transfer
 

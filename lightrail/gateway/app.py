@@ -23,7 +23,6 @@ from lightrail.gateway import (
     messages,
     moves,
     names,
-    openapi,
     permissions,
     readers,
     shard_sets,
@@ -42,6 +41,7 @@ from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
+from lightrail.gateway.openapi import document
 from lightrail.gateway.pages.pages import CALLER, Pages
 from lightrail.gateway.place import BELOW, NAME, place
 from lightrail.gateway.receiving import Receivers
@@ -83,7 +83,7 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
 ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (BELOW, 0): {"GET": names.below},
     ("!tokens", 0): {"POST": tokens.make},
-    ("!openapi.json", 0): {"GET": openapi.read},
+    ("!openapi.json", 0): {"GET": document.read},
     ("!status", 0): {"GET": status.read},
     ("!queues", 0): {"GET": status.queues},
     ("!routers", 0): {"GET": status.routers},

@@ -16,6 +16,7 @@ from proton import Message
 
 from lightrail.cli import admin
 from scripts import dashboards, metrics_page
+from scripts.grafana.panels import COLUMNS
 from tests.support import wait
 from tests.support.broker import ROOT, Broker
 from tests.support.certificates import Authority
@@ -194,7 +195,7 @@ def test_dashboards_are_current_and_can_be_told_apart() -> None:
         titles = [(panel["type"], panel["title"]) for panel in each["panels"]]
         assert len(set(titles)) == len(titles)
         areas = [panel["gridPos"] for panel in each["panels"]]
-        assert all(area["x"] + area["w"] <= dashboards.COLUMNS for area in areas)
+        assert all(area["x"] + area["w"] <= COLUMNS for area in areas)
         names = {variable["name"] for variable in each["templating"]["list"]}
         used = set(re.findall(r"\$(?!__)\{?(\w+)", json.dumps(each)))
         assert used == names, each["uid"]

@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from lightrail.gateway.openapi import PATHS, description
+from lightrail.gateway.openapi.document import PATHS, description
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 

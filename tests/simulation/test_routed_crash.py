@@ -14,6 +14,7 @@ from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.runs import Place
 from lightrail.wire.frames import Kind
 from tests.support.captured import broken_laws, read
@@ -205,13 +206,13 @@ def come_back(life: Life, files: FakeFiles, mark: int, what: object) -> None:
 
 def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[Append] = []
-    real = Journal._append
+    real = Tail.append
 
-    def append(journal: Journal, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Place:
         appended.append(record)
-        return real(journal, record, now_ms)
+        return real(tail, record, now_ms)
 
-    monkeypatch.setattr(Journal, "_append", append)
+    monkeypatch.setattr(Tail, "append", append)
     files, life = crashed(1, 300, None, 500)
     assert life.scene.store.usage().segments_dropped > 3
     assert life.scene.counts.evictions > 3

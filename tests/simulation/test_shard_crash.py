@@ -9,8 +9,8 @@ import random
 import pytest
 
 from lightrail.journal.record import REWRITTEN
-from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.runs import Place
 from tests.support.fake_files import Crash, FakeFiles
 from tests.support.shard_life import Life
@@ -53,13 +53,13 @@ def _tuple(what: object) -> tuple[object, ...]:
 def test_the_script_does_something(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments roll and go, batches are answered, messages are taken, rejected, evicted and fetched."""
     appended: list[Append] = []
-    real = Journal._append
+    real = Tail.append
 
-    def append(journal: Journal, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Place:
         appended.append(record)
-        return real(journal, record, now_ms)
+        return real(tail, record, now_ms)
 
-    monkeypatch.setattr(Journal, "_append", append)
+    monkeypatch.setattr(Tail, "append", append)
     files, life = crashed(1, 300, None, 600)
     usage = life.scene.store.usage()
     assert usage.segments_dropped > 3

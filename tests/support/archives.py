@@ -83,7 +83,7 @@ class JournalOf:
 
     def roll(self) -> None:
         """The segment is sealed, and the next is begun."""
-        self.journal._roll(0, self.now_ms)
+        self.journal.seal(self.now_ms)
         self.journal.flush()
 
     def archive(self, archive: Path, keep_from: int = 0, index: bool = True) -> Path:

@@ -478,7 +478,7 @@ class Twins:
         """The journals of the two shards that had the queue say together what that of the one says."""
         self.source.settle_down()
         home, source, target = (
-            captured.read(scene.store._files).events  # type: ignore[attr-defined]
+            captured.read(scene.store.files).events  # type: ignore[attr-defined]
             for scene in (self.home.scene, self.source, self.away.scene)
         )
         for each in (home, source, target):

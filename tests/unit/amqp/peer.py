@@ -18,6 +18,8 @@ from lightrail.amqp.performatives import (
 )
 
 WINDOW = 2**31 - 1
+WRAP = 2**32
+"""Where the numbers of deliveries begin anew."""
 
 
 def amqp(body: Any, payload: bytes = b"", channel: int = 0) -> bytes:
@@ -203,3 +205,9 @@ def conditions_of(heard: list[Any]) -> list[tuple[str, str]]:
         for body in heard
         if getattr(body, "error", None) is not None
     ]
+
+
+def attach_sender(name: str = "in", handle: int = 0, **fields: Any) -> Attach:
+    """Of a link that sends to us."""
+    fields.setdefault("initial_delivery_count", 0)
+    return Attach(name=name, handle=handle, role=False, source=Source(), target=Target(address="q"), **fields)

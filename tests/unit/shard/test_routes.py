@@ -10,6 +10,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Place
@@ -302,13 +303,13 @@ def test_after_recovery_the_live_bytes_are_those_from_before() -> None:
 @pytest.mark.parametrize("mark", [1 << 30, 8_000])
 def test_the_cleaner_writes_what_several_queues_hold_once(mark: int, monkeypatch: pytest.MonkeyPatch) -> None:
     appended: list[Append] = []
-    real = Journal._append
+    real = Tail.append
 
-    def append(journal: Journal, record: Append, now_ms: int) -> Place:
+    def append(tail: Tail, record: Append, now_ms: int) -> Place:
         appended.append(record)
-        return real(journal, record, now_ms)
+        return real(tail, record, now_ms)
 
-    monkeypatch.setattr(Journal, "_append", append)
+    monkeypatch.setattr(Tail, "append", append)
     scene, peer = opened(journalled(FakeFiles(), mark))
     peer.produce(2, "busy")
     peer.consume(3, "busy", 1 << 20)

@@ -77,7 +77,7 @@ def written() -> bytes:
     journal.append(Queue(QueueEvent.DELETED, 2, ""), 1_008)
     journal.append(Seal(5), 1_009)
     journal.close(1_010)
-    return bytes(files.inodes[name_of(1)].live[: journal._segment.end])
+    return bytes(files.inodes[name_of(1)].live[: journal.current.end])
 
 
 def test_the_golden_file_is_written_byte_for_byte() -> None:

@@ -289,7 +289,7 @@ def test_lost_settlements_bring_messages_back() -> None:
     journal.append(Queue(QueueEvent.DECLARED, 1, "orders"))
     journal.append(Append([(1, 0)], 0, 0, batch_of([b"000", b"001"], durable=True), 0, 2))
     journal.flush()
-    at = journal._segment.end
+    at = journal.current.end
     journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "accepted"))
     journal.flush()
     journal.close()

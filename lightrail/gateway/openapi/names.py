@@ -1,0 +1,137 @@
+"""Names and their policies, as the description has them."""
+
+from typing import Final
+
+from lightrail.gateway.asked import AMQP, ATOM, BATCH, JSON, POLICY
+from lightrail.gateway.openapi.operation import (
+    AFTER,
+    ANY,
+    FLAG,
+    IF_MATCH,
+    LIMIT,
+    TEXT,
+    Object,
+    Operation,
+    Paths,
+    content,
+    header,
+    list_of,
+    object_of,
+    query,
+    ref,
+)
+from lightrail.gateway.outgoing import BROKER_PROPERTIES
+from lightrail.model.policy import Field, Role, fields_of
+
+
+def _schema_name(role: Role) -> str:
+    return "".join(word.capitalize() for word in role.value.split("-")) + "Policy"
+
+
+def _policy(role: Role) -> Object:
+    fields = {field.name: _field(field) for field in fields_of(role)}
+    required = ["role", "reference"] if role is Role.METADATA else ["role"]
+    return {
+        "type": "object",
+        "properties": {"role": {"const": str(role)}, **fields},
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _field(field: Field) -> Object:
+    made: Object
+    match field.kind:
+        case "seconds":
+            made = {"type": "number", "minimum": field.low, "maximum": field.high}
+        case "bytes" | "count":
+            made = {"type": "integer", "minimum": int(field.low), "maximum": int(field.high)}
+        case "boolean":
+            made = {"type": "boolean"}
+        case "choice":
+            made = {"type": "string", "enum": list(field.choices)}
+        case "time":
+            made = {"type": "string", "format": "date-time"}
+        case "object":
+            made = {"type": "object"}
+        case _:
+            made = {"type": "string"}
+            if field.kind == "text":
+                made["maxLength"] = int(field.high)
+    if field.default is None:
+        made["type"] = [made["type"], "null"]
+    return made | {"description": field.doc, "default": field.default}
+
+
+_ROLES: Final = [role for role in Role if role is not Role.NONE]
+_BODY_KINDS: Final = query("body", {"enum": ["data", "text"]}, "text: the body becomes an amqp-value string")
+_BROKER: Final = header(
+    "BrokerProperties", "JSON object with " + ", ".join(BROKER_PROPERTIES) + "; times in seconds or RFC 3339"
+)
+
+PATHS: Final[Paths] = {
+    "/{name}": {
+        "get": Operation(
+            "getName",
+            "what a name is, with links to its parts",
+            {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
+        ),
+        "post": Operation(
+            "post",
+            "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
+            "other type, or with BrokerProperties)",
+            {
+                201: (
+                    "done; Location is the policy's, or the message's",
+                    content(ANY) | content(TEXT, ATOM),
+                ),
+                207: ("a batch of which not every message was stored", content(ANY)),
+                303: ("a metadata name: see Location", None),
+            },
+            (_BROKER, _BODY_KINDS),
+            content(ref("Policy"), JSON, POLICY)
+            | {ATOM: {"schema": TEXT}}
+            | {BATCH: {"schema": {"type": "array", "items": ref("BatchMessage"), "maxItems": 1000}}}
+            | {
+                "text/plain": {"schema": TEXT},
+                AMQP: {"schema": TEXT},
+                "application/octet-stream": {"schema": TEXT},
+            },
+        ),
+    },
+    "/{name}/": {
+        "get": Operation(
+            "listNames",
+            "names below",
+            {200: ("a page", content(list_of("names", ANY, paged=True)) | {ATOM: {"schema": TEXT}})},
+            (AFTER, LIMIT, query("deep", FLAG, "true: not only the next segment")),
+        )
+    },
+    "/{name}/!policy": {
+        "get": Operation(
+            "getPolicy",
+            "a name's policy",
+            {200: ("the policy as it was given", content(ref("Policy"))), 304: ("as you know it", None)},
+            (query("effective", FLAG, "true: with every default"),),
+        ),
+        "put": Operation(
+            "changePolicy",
+            "change or renew it; the role stays",
+            {200: ("the policy", content(ref("Policy")))},
+            (IF_MATCH,),
+            content(ref("Policy")),
+        ),
+        "delete": Operation(
+            "dropPolicy", "take the role away, with what is in it", {204: ("gone", None)}, (IF_MATCH,)
+        ),
+    },
+}
+
+SCHEMAS: Final[Object] = {
+    "Policy": {"oneOf": [ref(_schema_name(role)) for role in Role]},
+    **{_schema_name(role): _policy(role) for role in (*_ROLES, Role.NONE)},
+    "Name": object_of(
+        {"name": TEXT, "role": {"enum": [str(role) for role in Role]}, "policy": ANY, "links": ANY},
+        "name",
+    ),
+}

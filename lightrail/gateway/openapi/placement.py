@@ -1,0 +1,170 @@
+"""Shards and the moves of queues between them, as the description has them."""
+
+from typing import Final
+
+from lightrail.gateway.openapi.operation import (
+    ANY,
+    FLAG,
+    TEXT,
+    WHOLE,
+    Object,
+    Operation,
+    Paths,
+    content,
+    list_of,
+    object_of,
+    query,
+    ref,
+)
+from lightrail.model import limits
+
+_MOVES: Final[Object] = {"type": "array", "items": ref("Move")}
+
+PATHS: Final[Paths] = {
+    "/!shards": {
+        "get": Operation(
+            "listShards",
+            "every shard that is known, alive or not",
+            {200: ("them", content(list_of("shards", ref("Shard"))))},
+        ),
+    },
+    "/!shards/{shard}": {
+        "get": Operation(
+            "readShard", "one of them, with the names of its queues", {200: ("it", content(ref("Shard")))}
+        ),
+        "put": Operation(
+            "changeShard",
+            "let a shard drain, or take queues again; with an empty disk: give up the one that it had",
+            {200: ("it", content(ref("Shard")))},
+            (),
+            content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
+        ),
+        "delete": Operation(
+            "removeShard",
+            "forget a shard that has no queues and was stopped",
+            {204: ("done", None)},
+            (query("lose_queues", FLAG, "true: give its queues up, with their messages"),),
+        ),
+    },
+    "/!plan": {
+        "get": Operation(
+            "plan",
+            "moves that would even out the load of the shards",
+            {200: ("the plan", content(ref("Plan")))},
+            (
+                query(
+                    "sample",
+                    {"type": "number", "minimum": 0, "maximum": limits.PLAN_SAMPLE_S_MAX},
+                    "seconds over which messages are counted; 1 by default",
+                ),
+                query(
+                    "max_moves",
+                    {"type": "integer", "minimum": 0, "maximum": limits.PLAN_MOVES_MAX},
+                    "most in this plan",
+                ),
+            ),
+        ),
+    },
+    "/!moves": {
+        "get": Operation(
+            "listMoves",
+            "moves under way, and those that ended in the last minutes",
+            {200: ("them", content(object_of({"moves": _MOVES, "ended": _MOVES}, "moves", "ended")))},
+        ),
+        "post": Operation(
+            "move",
+            "carry out a plan; shards do it by themselves from here on",
+            {202: ("what began", content(ANY))},
+            (
+                query(
+                    "throttle",
+                    {"type": "integer", "minimum": 0, "maximum": limits.MOVE_THROTTLE_MAX},
+                    "bytes per second of each copy; 0 for as fast as it goes",
+                ),
+                query("skip", FLAG, "true: leave out queues that are gone or elsewhere by now"),
+            ),
+            content(ref("Plan")),
+        ),
+        "delete": Operation(
+            "cancelMoves",
+            "call off moves that have not frozen their queue",
+            {200: ("which", content(ANY))},
+            (query("queue", TEXT, "only this one"),),
+        ),
+    },
+    "/!verify": {
+        "get": Operation(
+            "verify",
+            "whether every queue is where the placement says, once",
+            {200: ("what was found", content(ANY))},
+        ),
+    },
+}
+
+SCHEMAS: Final[Object] = {
+    "Shard": object_of(
+        {
+            "id": WHOLE,
+            "state": {"enum": ["active", "draining"]},
+            "registered": FLAG,
+            "serving": FLAG,
+            "queues": WHOLE,
+            "queue_names": {"type": "array", "items": TEXT},
+            "moving_in": WHOLE,
+            "moving_out": WHOLE,
+            "disk": TEXT,
+            "address": TEXT,
+            "host": TEXT,
+            "zone": TEXT,
+            "version": TEXT,
+            "started_ms": {"type": ["integer", "null"]},
+        },
+        "id",
+        "state",
+        "serving",
+        "queues",
+    ),
+    "Move": object_of(
+        {
+            "queue": TEXT,
+            "from": WHOLE,
+            "to": WHOLE,
+            "phase": TEXT,
+            "messages": WHOLE,
+            "messages_total": {"type": ["integer", "null"]},
+            "bytes": WHOLE,
+            "pause_ms": {"type": ["number", "null"]},
+            "error": {"type": ["string", "null"]},
+        },
+        "queue",
+        "from",
+        "to",
+    ),
+    "Plan": object_of(
+        {
+            "format": {"const": 1},
+            "kind": {"const": "lightrail-plan"},
+            "cluster": TEXT,
+            "placement_revision": {"type": ["integer", "null"]},
+            "made_at_ms": WHOLE,
+            "moves": {
+                "type": "array",
+                "maxItems": limits.PLAN_MOVES_MAX,
+                "items": object_of(
+                    {
+                        "queue": TEXT,
+                        "from": WHOLE,
+                        "to": WHOLE,
+                        "load": {"type": "number"},
+                        "bytes": WHOLE,
+                    },
+                    "queue",
+                    "to",
+                ),
+            },
+            "shards": {"type": "array", "items": ANY},
+            "silent": {"type": "array", "items": WHOLE},
+        },
+        "moves",
+    ),
+}

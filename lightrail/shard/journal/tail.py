@@ -1,0 +1,347 @@
+"""The tail of a journal: records get their number and their place here, and gather until a commit takes them.
+
+Only references to their bytes are kept; checksums, writes and syncs are those of the commit (commit.py). The
+loop's thread is the only one here, but for `waiting`.
+"""
+
+from typing import Final
+
+from lightrail.journal.layout import (
+    APPEND,
+    APPEND_BODY,
+    APPEND_ONE,
+    FRONT_SIZE,
+    MARK,
+    RECORD_SIZE_MAX,
+    SEGMENT_HEADER_SIZE,
+    UNSYNCED_MAX,
+    encode_segment_header,
+    encode_small,
+)
+from lightrail.journal.record import (
+    CONTINUED,
+    REWRITTEN,
+    SPILLED,
+    Close,
+    Delivered,
+    Epoch,
+    Ids,
+    Numbers,
+    Queue,
+    Seal,
+    Settle,
+    Taken,
+)
+from lightrail.shard.journal.batches import columns
+from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, last_of
+from lightrail.shard.journal.record import Append, encode_append_head
+from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.space import Space
+from lightrail.shard.journal.store import Commit
+from lightrail.shard.journal.tables import Tables
+from lightrail.shard.queue.runs import Place
+
+_COPY_BYTES: Final = 1_024
+"""Messages up to this size are copied into their record: cheaper than two more pieces of a gathered write."""
+
+
+class Tail:
+    """Where a journal grows: the segment that is written now, and the records that no commit has ended."""
+
+    __slots__ = (
+        "_in_flight",
+        "_last_ms",
+        "_lsn_begun",
+        "_messages",
+        "_messages_begun",
+        "_part",
+        "_parts",
+        "_salt",
+        "_segment_bytes",
+        "_segments",
+        "_space",
+        "_tables",
+        "_whole",
+        "drops",
+        "lsn",
+        "segment",
+        "sync_wanted",
+        "synced_lsn",
+    )
+
+    def __init__(
+        self,
+        segments: dict[int, Segment],
+        tables: Tables,
+        space: Space,
+        *,
+        lsn: int,
+        salt: int,
+        segment_bytes: int,
+    ) -> None:
+        """`segments` are those of the journal, in order, whose last record is `lsn`; new ones are added."""
+        self._segments: Final = segments
+        self._tables: Final = tables
+        self._space: Final = space
+        self._salt: Final = salt
+        self._segment_bytes: Final = segment_bytes
+        # A segment of no size at the end of what is there: the first roll leaves it for a real one.
+        self.segment = Segment(max(segments, default=0), _NoFile(), 0)
+        """The one that is written now."""
+        self.segment.end = 0
+        self.lsn = lsn
+        """Of the last record."""
+        self.synced_lsn = lsn
+        """Of the last one that is known to be on disk."""
+        self.sync_wanted = False
+        self.drops: list[Segment] = []
+        """Whose files go with the next commit."""
+        self._part = Part(self.segment, 0)
+        self._parts: list[Part] = []
+        self._in_flight: JournalCommit | None = None
+        self._lsn_begun = lsn
+        """Of the last record in commits."""
+        self._messages = 0
+        """Since the process began."""
+        self._messages_begun = 0
+        """Of those, in commits."""
+        self._last_ms = 0
+        self._whole = True
+        """No group of records was open when the last commit began."""
+
+    # --- appending -------------------------------------------------------------------------------------
+
+    def append(self, record: Append, now_ms: int) -> Place:
+        """Messages of queues that the tables know.
+
+        Raises:
+            StoreFull: there is no room for them; nothing has changed.
+            ValueError: the record is too large, or of a queue that was not declared.
+        """
+        batch = record.batch
+        first, last = record.first, record.last
+        size, ends, blob = columns(batch, first, last)
+        count = last - first
+        targets = record.targets
+        length = APPEND_BODY + 16 * len(targets) + 4 * count + size
+        if length > RECORD_SIZE_MAX:
+            raise ValueError(f"a record has at most {RECORD_SIZE_MAX} bytes, this one would have {length}")
+        queues = self._tables.queues
+        for queue, _ in targets:
+            if queue not in queues:
+                raise ValueError(f"queue {queue} was not declared: append its Queue record first")
+
+        space = self._space
+        if space.full and (not record.flags & REWRITTEN or record.spills):
+            space.ensure(now_ms)
+        segment = self.segment
+        offset = segment.end
+        if offset + length > segment.capacity:
+            self.roll(length, now_ms)
+            segment = self.segment
+            offset = segment.end
+        elif space.spare is None and (offset + length) * 4 > segment.capacity * 3 and not space.full:
+            space.ensure(now_ms)  # What is left is for settlements until the next segment is sure.
+
+        lsn = self.lsn + 1
+        if offset >= segment.mark:
+            segment.note(lsn, offset, self._messages, now_ms)
+        unsynced = self._unsynced(lsn)
+        if len(targets) == 1:
+            queue, sequence = targets[0]
+            rest = APPEND_ONE.pack(
+                *(APPEND, record.flags, MARK, unsynced, lsn, now_ms, record.producer, record.number),
+                *(batch.enqueued_at_ms, batch.expires_at_ms or 0, batch.message_format, count, size),
+                *(record.attempts, 1, batch.priority, batch.durable, queue, sequence),
+            )
+        else:
+            rest = encode_append_head(record, lsn, unsynced, now_ms, size)
+        entry: Entry
+        if size <= _COPY_BYTES:
+            entry = (length, b"".join((rest, ends, blob)), None, None)
+        else:
+            entry = (length, rest, ends, blob)
+        self._part.entries.append(entry)
+        self.lsn = lsn
+        segment.end = offset + length
+        self._messages += count
+        if not record.flags & SPILLED:
+            self.sync_wanted = True
+        for queue, sequence in targets:
+            table = queues[queue]
+            if sequence + count > table.next_sequence:
+                table.next_sequence = sequence + count
+        if record.producer and not record.flags & SPILLED:
+            # A number that is remembered stands for messages that a restart brings back.
+            self._tables.produced(record.producer, record.number)
+        segment.append_bytes += length
+        share = size * len(targets)
+        segment.appended += share
+        segment.live += share
+        return Place(segment.number, offset, length)
+
+    def small(
+        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch | Close, now_ms: int
+    ) -> int:
+        """Any record but Append; it may use the last of the space. Returns its offset."""
+        lsn = self.lsn + 1
+        rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
+        length = FRONT_SIZE + len(rest)
+        segment = self.segment
+        if segment.end + length > segment.capacity:
+            self.roll(length, now_ms)
+            segment = self.segment
+            lsn = self.lsn + 1
+            rest = encode_small(record, lsn, self._unsynced(lsn), now_ms)
+        self._part.entries.append((length, rest, None, None))
+        self.lsn = lsn
+        offset = segment.end
+        if offset >= segment.mark:
+            segment.note(lsn, offset, self._messages, now_ms)
+        segment.end = offset + length
+        if type(record) is not Delivered:
+            self.sync_wanted = True
+        return offset
+
+    def roll(self, length: int, now_ms: int) -> None:
+        """Leaves this segment and begins the next, with room for a record of `length`.
+
+        Raises:
+            StoreFull: there is no space; nothing has changed.
+        """
+        lsn = self.lsn + 1
+        snapshot = encode_small(self._tables.snapshot(), lsn, self._unsynced(lsn), now_ms)
+        head = SEGMENT_HEADER_SIZE + FRONT_SIZE + len(snapshot)
+        needed = head + length
+        if needed * 4 > self._segment_bytes:
+            needed += self._segment_bytes // 4  # Settlements need room beside a very large record.
+        segment = self._space.take(needed)
+        old = self._part
+        if old.segment.capacity:
+            old.end = old.segment.capacity = old.segment.end
+            old.sealed = True
+            if old.entries:
+                self._last_ms = max(self._last_ms, last_of(old.entries)[1])
+            old.segment.seal(old.end, lsn, self._messages, self._last_ms)
+            self._parts.append(old)
+        self.segment = self._segments[segment.number] = segment
+        segment.index.first_lsn = lsn
+        segment.messages_before = self._messages
+        segment.begun_ms = now_ms
+        tables = self._tables
+        if tables.captured:
+            segment.captured = True
+            segment.captured_from = {queue: tables.queues[queue].next_sequence for queue in tables.captured}
+        header = encode_segment_header(segment.number, lsn, self._salt)
+        self._part = Part(
+            segment, 0, [(0, header, None, None), (FRONT_SIZE + len(snapshot), snapshot, None, None)]
+        )
+        segment.note(lsn, SEGMENT_HEADER_SIZE, self._messages, now_ms)
+        segment.end = head
+        self.lsn = lsn
+        self.sync_wanted = True
+
+    def _unsynced(self, lsn: int) -> int:
+        """How many records before this one are not known to be on disk."""
+        return min(lsn - 1 - self.synced_lsn, UNSYNCED_MAX)
+
+    # --- committing ------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """See `Store.pending`."""
+        return bool(self._part.entries or self._parts or self.drops or self.sync_wanted)
+
+    def begin_commit(self) -> JournalCommit:
+        """See `Store.begin_commit`."""
+        assert self._in_flight is None, "one commit at a time"
+        part = self._part
+        part.end = part.segment.end
+        if part.entries:
+            flags, last_ms = last_of(part.entries)
+            self._last_ms = max(self._last_ms, last_ms)
+            self._whole = not flags & CONTINUED
+        # A group without anything to sync may be followed by a drop: then what it wrote is synced first.
+        parts = [*self._parts, part] if part.segment.capacity else self._parts
+        commit = JournalCommit(
+            parts,
+            salt=self._salt,
+            synced=self.sync_wanted or bool(self.drops),
+            last_lsn=self.lsn,
+            records=self.lsn - self._lsn_begun,
+            messages=self._messages - self._messages_begun,
+            reached=Reached(
+                part.segment.number,
+                part.end,
+                self.lsn + 1,
+                self._messages - part.segment.messages_before,
+                self._last_ms,
+                self._whole,
+            ),
+            drops=self.drops,
+            afterwards=self._space.tidy,
+        )
+        self._in_flight = commit
+        self._parts = []
+        self._part = Part(part.segment, part.end)
+        self._lsn_begun = self.lsn
+        self._messages_begun = self._messages
+        self.sync_wanted = False
+        self.drops = []
+        return commit
+
+    def end_commit(self, commit: JournalCommit) -> None:
+        """See `Store.end_commit`."""
+        assert commit is self._in_flight, "the commit that was begun"
+        for part in commit.parts:
+            part.segment.written = part.end
+        self._in_flight = None
+        if commit.synced:
+            self.synced_lsn = commit.last_lsn
+
+    def fail_commit(self, commit: Commit) -> None:
+        """See `Store.fail_commit`."""
+        assert commit is self._in_flight, "the commit that was begun"
+        self._in_flight = None
+
+    def waiting(self, segment: Segment) -> list[Part]:
+        """What is not on disk yet, from the newest to the oldest: a reader must not miss what moves on.
+
+        Any thread may ask.
+        """
+        newest = [self._part, *reversed(self._parts)]
+        commit = self._in_flight
+        if commit is not None:
+            newest += reversed(commit.parts)
+        return [part for part in newest if part.segment is segment and part.entries]
+
+
+class _NoFile:
+    """The file of the segment before the first: nothing is ever written there."""
+
+    def size(self) -> int:
+        return 0
+
+    def read(self, offset: int, length: int) -> bytes:
+        return b""
+
+    def write(self, offset: int, pieces: object) -> int:
+        raise AssertionError("written before a segment was begun")
+
+    def sync(self) -> None:
+        return
+
+    def allocate(self, size: int) -> None:
+        return
+
+    def truncate(self, size: int) -> None:
+        return
+
+    def links(self) -> int:
+        return 1
+
+    def forget(self) -> None:
+        return
+
+    def close(self) -> None:
+        return

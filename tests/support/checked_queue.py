@@ -1,0 +1,93 @@
+"""A queue whose invariants are checked after every call, and the policies by which it looks into messages."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lightrail.shard.queue import invariants
+from lightrail.shard.queue.commands import (
+    Attach,
+    Command,
+    ConsumerOptions,
+    Credit,
+    Enqueue,
+    Outcome,
+    OutcomeKind,
+)
+from lightrail.shard.queue.effects import Deliver, Effect, Reason, Removed
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import batch_of
+
+NOT_HERE = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
+LAST_VALUE = Policy(order="last_value", order_key="key")
+SORTED = Policy(order="sorted", order_key="key")
+GROUPS = Policy(groups=True)
+DELAY = Policy(delay=True)
+BOUNDED = Policy(delay=True, max_length=2, overflow="discard_existing")
+
+
+def look(path: str) -> Callable[[bytes], Any]:
+    """Messages of these tests look like `key=7 group=a delay=50 anything`."""
+    name = {
+        "key": b"key",
+        "properties.group-id": b"group",
+        "message-annotations.x-opt-delivery-delay": b"delay",
+        "message-annotations.x-opt-delivery-time": b"time",
+    }[path]
+
+    def find(message: bytes) -> Any:
+        for word in message.split():
+            left, _, right = word.partition(b"=")
+            if left == name:
+                return int(right) if right.isdigit() else right.decode()
+        return None
+
+    return find
+
+
+class Bench:
+    """A machine with the invariants checked after every call."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.machine = Machine("orders", policy, look=look)
+        self.now = 1_000
+
+    def do(self, *commands: Command) -> list[Effect]:
+        effects: list[Effect] = []
+        for command in commands:
+            effects += self.machine.apply(command, self.now)
+            invariants.check(self.machine)
+        return effects
+
+    def dispatch(self) -> list[Effect]:
+        effects = self.machine.dispatch(self.now)
+        invariants.check(self.machine)
+        return effects
+
+    def put(self, *messages: str, **attributes: Any) -> None:
+        attributes.setdefault("enqueued_at_ms", self.now)
+        self.do(Enqueue(batch_of([message.encode() for message in messages], **attributes)))
+
+    def consumer(self, identity: int, credit: int = 100, **options: Any) -> None:
+        assert not self.do(Attach(identity, ConsumerOptions(**options)), Credit(identity, credit))
+
+    def get(self, consumer: int | None = None) -> list[str]:
+        return delivered(self.dispatch(), consumer)
+
+
+def delivered(effects: Iterable[Effect], consumer: int | None = None) -> list[str]:
+    return [
+        message.decode()
+        for effect in effects
+        if isinstance(effect, Deliver) and consumer in (None, effect.consumer)
+        for message in effect.run.messages()
+    ]
+
+
+def removed(effects: Iterable[Effect], reason: Reason) -> list[int]:
+    return [
+        sequence
+        for effect in effects
+        if isinstance(effect, Removed) and effect.reason is reason
+        for sequence in range(effect.first_sequence, effect.last_sequence)
+    ]

@@ -1,0 +1,185 @@
+"""Settlement in every mode, in both directions."""
+
+from typing import Any
+
+import pytest
+
+from lightrail.amqp import events
+from lightrail.amqp.performatives import (
+    Accepted,
+    AmqpError,
+    Disposition,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+)
+from lightrail.amqp.values import Symbol
+
+from .peer import amqp, conditions_of, data, opened, transfer
+
+# --- settlement, incoming -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        Accepted(),
+        Rejected(error=AmqpError(condition=Symbol("amqp:precondition-failed"), description="no")),
+        Released(),
+        Modified(delivery_failed=True, undeliverable_here=True, message_annotations={Symbol("x-a"): 1}),
+        None,
+    ],
+)
+def test_settle_is_one_disposition_for_the_range(state: Any) -> None:
+    peer = opened()
+    link = peer.sender()
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(9)))
+    link.settle(2, 7, state)
+    (said,) = peer.hear()
+    assert (said.role, said.first, said.last, said.settled, said.state) == (True, 2, 7, True, state)
+    assert link.session.incoming.count() == 3
+
+
+def test_settle_writes_the_outcome_that_it_was_given() -> None:
+    peer = opened()
+    link = peer.sender()
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(9)))
+    link.settle(2, 7, events.ACCEPTED)
+    link.settle(0, 0, Rejected(error=AmqpError(condition=Symbol("amqp:not-allowed"))))
+    first, second = peer.hear()
+    assert (first.role, first.first, first.last, first.settled, first.state) == (True, 2, 7, True, Accepted())
+    assert (second.first, second.last, second.settled) == (0, None, True)
+    assert second.state.error.condition == "amqp:not-allowed"
+
+
+def test_what_was_sent_settled_is_not_answered() -> None:
+    peer = opened()
+    link = peer.sender()
+    peer.say(transfer(0, settled=True), data(b"x"))
+    link.settle(0, 0)
+    assert peer.hear() == []
+
+
+def test_what_the_sender_settled_first_is_told_and_not_answered() -> None:
+    peer = opened()
+    link = peer.sender()
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(4)))
+    assert peer.say(Disposition(role=False, first=1, last=2, settled=True)) == [
+        events.SenderSettled(link, 1, 2)
+    ]
+    link.settle(0, 3)
+    assert [(body.first, body.last) for body in peer.hear()] == [(0, None), (3, None)]
+
+
+def test_receiver_settle_mode_second_waits_for_the_sender() -> None:
+    peer = opened()
+    link = peer.sender(rcv_settle_mode=1)
+    peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(4)))
+    link.settle(0, 3)
+    (disposition,) = peer.hear()
+    assert (disposition.settled, disposition.state) == (False, Accepted())
+    assert link.session.incoming.count() == 4
+    assert peer.say(Disposition(role=False, first=0, last=3, settled=True, state=Accepted())) == [
+        events.SenderSettled(link, 0, 3)
+    ]
+    assert link.session.incoming.count() == 0
+    assert peer.hear() == []
+
+
+def test_a_transfer_may_ask_for_first_on_a_link_of_second() -> None:
+    peer = opened()
+    link = peer.sender(rcv_settle_mode=1)
+    peer.say(transfer(0, rcv_settle_mode=0), data(b"x"))
+    peer.say(transfer(1), data(b"x"))
+    link.settle(0, 1)
+    assert [(body.first, body.settled) for body in peer.hear()] == [(0, True), (1, False)]
+
+
+def test_a_transfer_may_not_ask_for_second_on_a_link_of_first() -> None:
+    peer = opened()
+    peer.sender()
+    peer.say(transfer(0, rcv_settle_mode=1), data(b"x"))
+    assert conditions_of(peer.hear()) == [("detach", "amqp:invalid-field")]
+
+
+# --- settlement, outgoing -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        Rejected(
+            error=AmqpError(condition=Symbol("amqp:not-allowed"), description="bad", info={Symbol("i"): 1})
+        ),
+        Modified(delivery_failed=True, undeliverable_here=False, message_annotations={Symbol("a"): "b"}),
+        Released(),
+        Accepted(),
+        Received(section_number=1, section_offset=2),
+        None,
+    ],
+)
+def test_every_state_comes_through(state: Any) -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.send_one(data(b"x"))
+    (event,) = peer.say(Disposition(role=True, first=0, settled=True, state=state))
+    assert event == events.Outcome(link, 0, 0, state, True)
+    if state == Accepted():
+        assert event.state is events.ACCEPTED
+
+
+def test_outcomes_in_a_row_join_and_different_ones_do_not() -> None:
+    peer = opened()
+    link = peer.receiver()
+    for _ in range(6):
+        link.send_one(data(b"x"))
+
+    def say(number: int, state: Any) -> bytes:
+        return amqp(Disposition(role=True, first=number, settled=True, state=state))
+
+    chunk = (
+        say(0, Accepted()) + say(1, Accepted()) + say(2, Released()) + say(3, Released()) + say(5, Accepted())
+    )
+    assert peer.feed(chunk) == [
+        events.Outcome(link, 0, 1, events.ACCEPTED, True),
+        events.Outcome(link, 2, 3, events.RELEASED, True),
+        events.Outcome(link, 5, 5, events.ACCEPTED, True),
+    ]
+
+
+def test_with_second_the_outcome_comes_unsettled_and_we_settle() -> None:
+    peer = opened()
+    link = peer.receiver(rcv_settle_mode=1)
+    for _ in range(3):
+        link.send_one(data(b"x"))
+    peer.hear()
+    (event,) = peer.say(Disposition(role=True, first=0, last=1, settled=False, state=Accepted()))
+    assert event == events.Outcome(link, 0, 1, events.ACCEPTED, False)
+    link.settle_sent(0, 1, events.ACCEPTED)
+    (disposition,) = peer.hear()
+    assert (disposition.role, disposition.first, disposition.last) == (False, 0, 1)
+    assert (disposition.settled, disposition.state) == (True, Accepted())
+    assert link.session.outgoing.count() == 1
+    link.settle_sent(0, 1)
+    assert peer.hear() == [], "once"
+
+
+def test_settle_sent_speaks_in_the_links_own_numbers() -> None:
+    peer = opened()
+    left = peer.receiver("l", 1)
+    right = peer.receiver("r", 2)
+    for link in (left, right, left, right):
+        link.send_one(data(b"x"))
+    peer.hear()
+    right.settle_sent(0, 1)
+    assert [(body.first, body.last) for body in peer.hear()] == [(1, None), (3, None)]
+
+
+def test_presettled_deliveries_have_no_outcome() -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.send_one(data(b"x"), settled=True)
+    ((body, _),) = peer.hear()
+    assert body.settled is True
+    assert peer.say(Disposition(role=True, first=0, settled=True, state=Accepted())) == []

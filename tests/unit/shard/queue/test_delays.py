@@ -1,0 +1,142 @@
+"""Delayed messages, one behaviour per test: they are ready later than they come."""
+
+import pytest
+
+from lightrail.shard.queue import last_values
+from lightrail.shard.queue.commands import Cancel, Change, Credit, Peek, Purge, Restore, Settle, Tick
+from lightrail.shard.queue.effects import DeadLetter, Peeked, Reason, State
+from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Run, batch_of
+from tests.support.checked_queue import BOUNDED, DELAY, NOT_HERE, Bench, delivered, removed
+
+
+def test_a_delayed_message_becomes_ready_at_its_place_when_it_is_due() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a", "b", "time=1030 c")
+    bench.consumer(1, credit=1)
+    assert bench.get() == ["b"]
+    assert bench.machine.gauges.delayed == 2
+    assert bench.machine.next_deadline_ms == 1_030
+    bench.now = 1_050
+    assert not bench.do(Tick())
+    assert bench.machine.gauges.ready == 2
+    bench.do(Credit(1, 9))
+    assert bench.get() == ["delay=50 a", "time=1030 c"]
+
+
+def test_a_dispatch_wakes_what_is_due() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a")
+    bench.consumer(1)
+    assert not bench.get()
+    bench.now = 1_049
+    assert not bench.get()
+    bench.now = 1_050
+    assert bench.get() == ["delay=50 a"]
+    assert bench.machine.next_deadline_ms is None
+
+
+def test_an_old_value_that_was_delayed_never_comes_after_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_values, "_THIN_MIN", 2)
+    bench = Bench(Policy(order="last_value", order_key="key", delay=True))
+    bench.put("key=a delay=50 old", "key=b delay=50 old", "key=a new", "key=b new")
+    bench.consumer(1)
+    assert bench.get() == ["key=a new", "key=b new"]
+    bench.do(Settle(1, 0, 2))
+    bench.dispatch()
+    bench.put("key=c 1", "key=d 1")
+    bench.dispatch()
+    bench.now = 1_050
+    effects = bench.dispatch()
+    assert delivered(effects) == []
+    assert removed(effects, Reason.REPLACED) == [0, 1]
+
+
+def test_a_delayed_message_is_seen_by_a_consumer_that_passed_over_later_ones() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a", "b")
+    bench.consumer(1)
+    assert bench.get() == ["b"]
+    bench.do(Settle(1, 0, 1, NOT_HERE))
+    assert bench.get() == []
+    bench.now = 1_050
+    assert bench.get() == ["delay=50 a"]
+
+
+def test_a_delayed_message_can_be_cancelled_once() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a", "b")
+    assert removed(bench.do(Cancel(0)), Reason.CANCELLED) == [0]
+    assert not bench.do(Cancel(0))
+    assert not bench.do(Cancel(1))
+    assert bench.machine.next_deadline_ms is None
+
+
+def test_a_delayed_message_expires() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=50 a", expires_at_ms=1_020)
+    bench.now = 1_020
+    (effect,) = bench.do(Tick())
+    assert isinstance(effect, DeadLetter)
+    assert effect.reason is Reason.EXPIRED
+
+
+def test_a_peek_says_what_is_ready_and_what_is_delayed() -> None:
+    bench = Bench(DELAY)
+    bench.put("a", "delay=50 b", "c")
+    (peeked,) = bench.do(Peek(0, 10))
+    assert isinstance(peeked, Peeked)
+    assert [(run.sequence, state) for run, state in zip(peeked.runs, peeked.states, strict=True)] == [
+        (0, State.READY),
+        (1, State.DELAYED),
+        (2, State.READY),
+    ]
+
+
+def test_a_purge_takes_what_is_delayed() -> None:
+    bench = Bench(DELAY)
+    bench.put("a", "delay=50 b")
+    assert removed(bench.do(Purge()), Reason.PURGED) == [0, 1]
+    assert bench.machine.gauges.delayed == 0
+
+
+def test_a_message_is_as_late_after_a_restart_as_it_was_to_be() -> None:
+    bench = Bench(DELAY)
+    batch = batch_of([b"delay=50 a", b"b"], durable=True, enqueued_at_ms=980)
+    later = batch_of([b"delay=50 c"], durable=True, enqueued_at_ms=990)
+    bench.do(Restore([Run(batch, 0, 2, 0), Run(later, 0, 1, 2)], 3))
+    assert bench.machine.next_deadline_ms == 1_030
+    bench.consumer(1)
+    assert bench.get() == ["b"]
+    bench.now = 1_030
+    assert bench.get() == ["delay=50 a"]
+    bench.now = 1_040
+    assert bench.get() == ["delay=50 c"]
+
+
+def test_priorities_and_delays_go_together() -> None:
+    bench = Bench(Policy(priorities=2, delay=True))
+    bench.put("n1", "delay=10 n2")
+    bench.put("delay=10 e1", priority=9)
+    bench.now = 1_010
+    bench.consumer(1)
+    assert bench.get() == ["delay=10 e1", "n1", "delay=10 n2"]
+
+
+def test_what_was_delayed_is_ready_when_delays_are_no_more() -> None:
+    bench = Bench(DELAY)
+    bench.put("delay=500 a", "b")
+    bench.do(Change(Policy()))
+    bench.consumer(1)
+    assert bench.get() == ["delay=500 a", "b"]
+
+
+def test_what_was_delayed_gives_way_when_it_is_ready() -> None:
+    bench = Bench(BOUNDED)
+    bench.put("delay=50 a", "delay=50 b", "delay=50 c")
+    bench.now = 1_050
+    assert removed(bench.do(Tick()), Reason.DISCARDED) == [0]
+    bench.put("delay=50 d", "delay=50 e")
+    bench.now = 1_100
+    assert removed(bench.dispatch(), Reason.DISCARDED) == []
+    assert bench.machine.held == 2

@@ -23,7 +23,7 @@ from lightrail.spark.command import (
     Unreachable,
     Usage,
 )
-from lightrail.spark.output import say
+from lightrail.spark.output import one_line, say
 
 EXAMPLES: Final = f"""examples:
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
@@ -58,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone; what Python still has buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except OSError as error:
+        # A disk or an object store, in the middle of the work; what is begun belongs to no commit.
+        say(f"lightrail-spark {args.command}: {one_line(error)}")
+        return NOBODY_ANSWERS
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,7 @@
 """What commands say: results on standard output, progress as lines on standard error."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any, Final, TextIO
 
 EVERY_S: Final = 2.0
 TERMINAL_EVERY_S: Final = 0.2
+_DRAWN: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 def show_json(value: Any) -> None:
@@ -47,6 +49,11 @@ def _cell(value: Any) -> str:
 def printable(text: str) -> str:
     """Without what would move a terminal: names are other people's."""
     return "".join(c if c.isprintable() else "�" for c in text)
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without the colours and the lines in which some libraries draw theirs."""
+    return " ".join(_DRAWN.sub("", str(error)).split())
 
 
 def say(text: str) -> None:

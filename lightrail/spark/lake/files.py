@@ -15,23 +15,25 @@ from pyarrow import fs
 from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
 from lightrail.spark.lake.layout import STATISTICS, File
 from lightrail.spark.lake.slug import slug_of
+from lightrail.spark.stores import file_system, scheme_of
 
 COMPRESSION: Final = "zstd"
 _HOUR_US: Final = 3_600_000_000
 _NO_DICTIONARY: Final = frozenset({"message", "body", "message_id", "sequence"})
 """Columns whose values hardly ever come twice."""
 _SUFFIX: Final = ".parquet"
+_WITHOUT_FOLDERS: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 class Folder:
     """Where a table lives: a path, or a URI of a file system that pyarrow knows."""
 
     def __init__(self, uri: str) -> None:
-        if "://" in uri:
-            self._files, self.root = fs.FileSystem.from_uri(uri)
-        else:
-            self._files, self.root = fs.LocalFileSystem(), os.path.abspath(uri)
-        self.local = isinstance(self._files, fs.LocalFileSystem)
+        self.local = scheme_of(uri) is None
+        self._files, root = file_system(uri)
+        self.root = os.path.abspath(root) if self.local else root
+        # Object stores have no folders: one that is made is an object, which nothing removes.
+        self._has_folders = self._files.type_name not in _WITHOUT_FOLDERS
 
     def write(self, path: str, table: pa.Table) -> int:
         """The size of a new file, which is on disk when this returns."""
@@ -40,7 +42,7 @@ class Folder:
         flat = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
         if self.local:
             os.makedirs(os.path.dirname(whole), exist_ok=True)
-        else:
+        elif self._has_folders:
             self._files.create_dir(posixpath.dirname(whole), recursive=True)
         with self._files.open_output_stream(whole) as out:
             pq.write_table(

@@ -3,12 +3,15 @@
 Spark as pip installs it opens no object store, and would want credentials in its own configuration.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.lake.files import Folder
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 16_384
 """At once: messages are in them."""
+_TASKS_PER_CORE: Final = 4
 
 
 def frame(
@@ -37,30 +41,67 @@ def frame(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = pa.schema([SCHEMA.field(name) for name in columns])
-    schema = from_arrow_schema(rows)
+    schema = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in columns]))
     files = [each for each in table.file_uris() if wanted(each)]
     if not files:
         return spark.createDataFrame([], schema)
     if scheme_of(uri) is None:
         return spark.read.schema(schema).parquet(*files)
     root = table.table_uri.rstrip("/") + "/"
-    paths = [(each.removeprefix(root),) for each in files]
-    tasks = min(len(paths), 4 * spark.sparkContext.defaultParallelism)
-    named = spark.createDataFrame(paths, "path string").repartition(tasks)
-    return named.mapInArrow(_Opened(uri, rows), schema)
+    spark.dataSource.register(LakeSource)
+    return (
+        spark.read.format(LakeSource.name())
+        .option("table", uri)
+        .option("files", json.dumps([each.removeprefix(root) for each in files]))
+        .option("columns", json.dumps(list(columns)))
+        .option("tasks", str(_TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
+        .load()
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """The rows of files; called in executors."""
+class LakeSource(DataSource):
+    """Files of a table, read by pyarrow."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For this module alone."""
+        return "lightrail-lake"
+
+    @property
+    def rows(self) -> pa.Schema:
+        """What is wanted of each row."""
+        return pa.schema([SCHEMA.field(name) for name in json.loads(self.options["columns"])])
+
+    def schema(self) -> StructType:
+        """The columns that are wanted."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.rows)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of all files."""
+        files = json.loads(self.options["files"])
+        return LakeReader(self.options["table"], files, self.rows, int(self.options["tasks"]))
+
+
+@dataclass
+class LakeReader(DataSourceReader):
+    """Reads some files in each task."""
 
     uri: str
+    files: list[str]
     rows: pa.Schema
+    tasks: int
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def partitions(self) -> Sequence[InputPartition]:
+        """Files, dealt out."""
+        count = min(self.tasks, len(self.files))
+        return [InputPartition(self.files[first::count]) for first in range(count)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Record batches of the schema."""
         folder = Folder(self.uri)
-        for path in (path for batch in batches for path in batch.column(0).to_pylist()):
+        for path in partition.value:
             with folder.open(path) as file:
                 there = set(file.schema_arrow.names)
                 columns = [name for name in self.rows.names if name in there]

@@ -35,8 +35,12 @@ class Folder:
         # Object stores have no folders: one that is made is an object, which nothing removes.
         self._has_folders = self._files.type_name not in _WITHOUT_FOLDERS
 
-    def write(self, path: str, table: pa.Table) -> int:
-        """The size of a new file, which is on disk when this returns."""
+    def write(self, path: str, table: pa.Table, statistics: list[str] | bool | None = None) -> int:
+        """The size of a new file, which is on disk when this returns.
+
+        Args:
+            statistics: columns that have some, or all; those of rows of capture where nothing is said.
+        """
         whole = posixpath.join(self.root, path)
         names = [name for name in table.column_names if name not in _NO_DICTIONARY]
         flat = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
@@ -44,10 +48,9 @@ class Folder:
             os.makedirs(os.path.dirname(whole), exist_ok=True)
         elif self._has_folders:
             self._files.create_dir(posixpath.dirname(whole), recursive=True)
+        told = list(STATISTICS) if statistics is None else statistics
         with self._files.open_output_stream(whole) as out:
-            pq.write_table(
-                table, out, compression=COMPRESSION, use_dictionary=flat, write_statistics=list(STATISTICS)
-            )
+            pq.write_table(table, out, compression=COMPRESSION, use_dictionary=flat, write_statistics=told)
         if self.local:
             sync(whole)
             sync(os.path.dirname(whole))
@@ -112,10 +115,11 @@ class FileWriter:
             [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}{_SUFFIX}"]
         )
         size = self._folder.write(path, rows)
-        self.files.append(File(path, size, _now_ms(), partition, json.dumps(statistics(rows))))
+        self.files.append(File(path, size, now_ms(), partition, json.dumps(statistics(rows))))
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Milliseconds since 1970, as Delta's log has them."""
     return int(datetime.now(UTC).timestamp() * 1000)
 
 

@@ -73,23 +73,7 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
         Unreachable: its store does not answer.
     """
     text = json.dumps(selection, sort_keys=True)
-    options = _options(uri)
-    try:
-        if not DeltaTable.is_deltatable(uri, options):
-            if "://" not in uri:
-                os.makedirs(uri, exist_ok=True)
-            # Another capture may make it at the same time; then that one's is taken.
-            DeltaTable.create(
-                uri,
-                schema=LAKE_SCHEMA,
-                mode="ignore",
-                partition_by=list(PARTITIONS),
-                configuration={**_CONFIGURATION, _SELECTION_KEY: text},
-                raise_if_key_not_exists=False,
-                storage_options=options,
-            )
-    except OSError as error:
-        raise _unreachable(uri, error) from None
+    made(uri, LAKE_SCHEMA, {**_CONFIGURATION, _SELECTION_KEY: text}, PARTITIONS)
     table = open_table(uri)
     had = table.metadata().configuration.get(_SELECTION_KEY, text)
     if had != text:
@@ -99,6 +83,35 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
         )
     _extend(table, uri)
     return table
+
+
+def made(
+    uri: str, schema: pa.Schema, configuration: Mapping[str, str], partitions: Sequence[str] = ()
+) -> DeltaTable:
+    """A table, made if there is none; its schema and configuration may be others' if there is one.
+
+    Raises:
+        Failed: there is a secret in the URI.
+        Unreachable: its store does not answer.
+    """
+    options = _options(uri)
+    try:
+        if not DeltaTable.is_deltatable(uri, options):
+            if "://" not in uri:
+                os.makedirs(uri, exist_ok=True)
+            # Another one may make it at the same time; then that one's is taken.
+            DeltaTable.create(
+                uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=list(partitions),
+                configuration=dict(configuration),
+                raise_if_key_not_exists=False,
+                storage_options=options,
+            )
+        return DeltaTable(uri, storage_options=options)
+    except OSError as error:
+        raise _unreachable(uri, error) from None
 
 
 def _options(uri: str) -> dict[str, str]:

@@ -162,6 +162,6 @@ class Query:
 def test_a_signal_ends_a_capture_in_order(number: int) -> None:
     before = signal.getsignal(number)
     query = Query(number)
-    capture._wait(query, None)  # type: ignore[arg-type]
+    capture._wait(None, lambda: query)  # type: ignore[arg-type,return-value]
     assert query.stopped
     assert signal.getsignal(number) is before

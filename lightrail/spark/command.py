@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,9 @@ FAILED: Final = 1
 WRONG_USE: Final = 2
 NOBODY_ANSWERS: Final = 3
 INTERRUPTED: Final = 130
+
+_AWAY: Final = ("PlaceError", "NoArchive", "StoreError")
+_SAID: Final = re.compile(rf"\b({'|'.join(_AWAY)}|DataLoss|Damage|SinkError|OptionError): (.*)")
 
 Subparsers = Any
 """What add_subparsers gives; argparse keeps its type to itself."""
@@ -29,6 +33,18 @@ class Usage(Exception):
 
 class Unreachable(Exception):
     """A gateway, a broker or a folder does not answer; the message says which and what to look at. Exit 3."""
+
+
+def spoken(error: Exception) -> Exception | None:
+    """What a worker of Spark said, as a Failed or Unreachable; None where an error is not Spark's."""
+    if not type(error).__module__.startswith("pyspark."):
+        return None
+    lines = str(error).splitlines()
+    for line in reversed(lines):
+        said = _SAID.search(line)
+        if said:
+            return (Unreachable if said[1] in _AWAY else Failed)(said[2].strip())
+    return Failed(lines[0][:2000] if lines else type(error).__name__)
 
 
 def add_command(

@@ -4,11 +4,17 @@
 configuration names. A job is a module of lightrail/spark/jobs.
 """
 
+import os
+import sys
+
+if __name__ == "__main__":
+    # The folder of a script stands before all others, and `http` would be lightrail/spark/http.py.
+    _here = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.realpath(each) != _here]
+
 import argparse
 import importlib
-import os
 import pkgutil
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,6 +28,7 @@ from lightrail.spark.command import (
     Failed,
     Unreachable,
     Usage,
+    spoken,
 )
 from lightrail.spark.output import one_line, say
 
@@ -62,6 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A disk or an object store, in the middle of the work; what is begun belongs to no commit.
         say(f"lightrail-spark {args.command}: {one_line(error)}")
         return NOBODY_ANSWERS
+    except Exception as error:
+        # Spark wraps what its workers say in words of its own.
+        if (named := spoken(error)) is None:
+            raise
+        say(f"lightrail-spark {args.command}: {named}")
+        return NOBODY_ANSWERS if isinstance(named, Unreachable) else FAILED
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -185,7 +185,12 @@ def _named(error: Exception) -> Exception:
             "Spark has no file system for the URI of --checkpoint: name a folder of the driver, or leave it "
             "out (capture then goes on where the table ends), or give Spark the jars for it"
         )
-    for name, kind in (("PlaceError", Unreachable), ("DataLoss", Failed), ("Damage", Failed)):
+    for name, kind in (
+        ("PlaceError", Unreachable),
+        ("NoArchive", Unreachable),
+        ("DataLoss", Failed),
+        ("Damage", Failed),
+    ):
         for line in reversed(text.splitlines()):
             head, found, said = line.partition(f"{name}: ")
             if found and head.rpartition(".")[2].strip() == "" and said:

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from lightrail.spark.command import Failed, Unreachable, Usage, source_options
 from lightrail.spark.jobs import capture
 from lightrail.spark.main import main
 from lightrail.spark.output import Progress, show_json, table
+from tests.support.spark import ROOT
 
 
 def words(*given: str) -> argparse.Namespace:
@@ -26,6 +29,16 @@ def status(*given: str) -> int:
         return main(given)
     except SystemExit as end:
         return int(end.code or 0)
+
+
+def test_the_file_runs_as_a_script_as_spark_submit_runs_it(tmp_path: Path) -> None:
+    # Its own folder has modules that are called as some of Python's are.
+    words = [sys.executable, frame.__file__, "verify", str(tmp_path / "none")]
+    done = subprocess.run(
+        words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert b"expected a Delta table" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["capture", "verify", "compact"])

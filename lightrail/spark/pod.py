@@ -1,7 +1,7 @@
 """What the container of a pod runs: `lightrail-spark`, or the driver or executor that Spark made the pod for.
 
-Spark on Kubernetes gives its pods the arguments `driver ...` or `executor`, and variables; an image turns them
-into a process. These are the variables of Spark 4 (org.apache.spark.deploy.k8s.Constants).
+Spark on Kubernetes gives its pods the arguments `driver ...` or `executor`, and variables; an image makes a
+process of them. These are the variables of Spark 4 (org.apache.spark.deploy.k8s.Constants).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Spark on Kubernetes: what the page says makes the pods that it says, and the image's command runs executors."""
+"""Spark on Kubernetes: what the page submits makes the pods that it says, and the image's command runs executors."""
 
 import shlex
 import subprocess

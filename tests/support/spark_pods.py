@@ -1,4 +1,4 @@
-"""As much of a Kubernetes API as Spark needs: what it makes is kept, and pods of executors become processes here."""
+"""As much of a Kubernetes API as Spark needs: it keeps what is made; pods of executors become processes here."""
 
 import json
 import os

@@ -1,5 +1,10 @@
 """Text for a terminal: names that are other people's, and numbers with what they count."""
 
+import re
+from typing import Final
+
+_DRAWN: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
+
 
 def printable(text: str) -> str:
     """Without what would move a terminal: names are other people's."""
@@ -9,3 +14,8 @@ def printable(text: str) -> str:
 def counted(count: int, what: str) -> str:
     """``1 queue``, ``1,200 queues``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def one_line(text: object) -> str:
+    """What an error says, without the colours and the lines in which some libraries draw theirs."""
+    return " ".join(_DRAWN.sub("", str(text)).split())

@@ -8,13 +8,16 @@ from lightrail.spark.command import Failed, Unreachable
 _KINDS: Final[dict[str, type[Failed] | type[Unreachable]]] = {
     "PlaceError": Unreachable,
     "NoArchive": Unreachable,
+    "StoreError": Unreachable,
     "DataLoss": Failed,
     "Damage": Failed,
     "SinkError": Failed,
+    "OptionError": Failed,
 }
 """By the names of exceptions that say what was expected, what came, and what to do."""
 
 _SAID: Final = re.compile(rf"(?:^|[\s.])({'|'.join(_KINDS)}): (.*\S)")
+_NO_STORE: Final = "No FileSystem for scheme"
 
 
 def told(error: Exception) -> Failed | Unreachable | None:
@@ -28,10 +31,19 @@ def told(error: Exception) -> Failed | Unreachable | None:
         found = _SAID.search(line)
         if found:
             return _KINDS[found[1]](found[2])
-    return None
+    if _NO_STORE in str(error):
+        return Failed(
+            "Spark has no file system for a URI, such as that of --checkpoint: name a folder of the driver, "
+            "or leave it out (capture then goes on where the table ends), or give Spark the jars for it"
+        )
+    return _first_line(error) if type(error).__module__.startswith("pyspark.") else None
 
 
 def named(error: Exception) -> Failed | Unreachable:
-    """The same, or else the first line of what Spark says: its log has the rest."""
+    """The same, or else the first line of what was said: Spark's log has the rest."""
+    return told(error) or _first_line(error)
+
+
+def _first_line(error: Exception) -> Failed:
     lines = str(error).strip().splitlines()
-    return told(error) or Failed(lines[0][:2000] if lines else type(error).__name__)
+    return Failed(lines[0][:2000] if lines else type(error).__name__)

@@ -4,16 +4,23 @@
 configuration names. A job is a module of lightrail/spark/jobs.
 """
 
+import os
+import sys
+
+if __name__ == "__main__":
+    # The folder of a script stands before all others, and `http` would be lightrail/spark/http.py.
+    _here = os.path.dirname(os.path.realpath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.realpath(each) != _here]
+
 import argparse
 import importlib
-import os
 import pkgutil
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 
 from lightrail.console.progress import say
+from lightrail.console.text import one_line
 from lightrail.spark import jobs
 from lightrail.spark.command import (
     FAILED,
@@ -65,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except Exception as error:
         found = told(error)
+        if found is None and isinstance(error, OSError):
+            # A disk or an object store, in the middle of the work; what is begun belongs to no commit.
+            found = Unreachable(one_line(error))
         if found is None:
             raise
         say(f"lightrail-spark {args.command}: {found}")

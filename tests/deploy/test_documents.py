@@ -23,7 +23,10 @@ PAGES = sorted(
 )
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FENCE = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-MENTIONED = re.compile(r"\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?:md|py|yml|yaml|json|bin)\b")
+# What is below /opt is in an image, or on a worker of Spark.
+MENTIONED = re.compile(
+    r"(?<!/opt/)\b(?:docs|deploy|lightrail|tests|examples)/[\w./-]+\.(?:md|py|yml|yaml|json|bin)\b"
+)
 INLINE = re.compile(r"`(lightrail(?:-admin|-spark)?) ([^`\n]*)`")
 MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 LIMIT = re.compile(r"\blimits\.([A-Z_]+)")

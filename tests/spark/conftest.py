@@ -1,21 +1,32 @@
 """One Spark for all tests of the pipeline: it takes ten seconds to start."""
 
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.support.s3_server import environment
 from tests.support.spark import ROOT, SETTINGS
 
 
 @pytest.fixture(scope="session")
-def spark_environment() -> dict[str, str]:
+def store_place() -> Iterator[socket.socket]:
+    """Where the object store will be that a test starts: Spark is told when it starts."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        yield place
+
+
+@pytest.fixture(scope="session")
+def spark_environment(store_place: socket.socket) -> dict[str, str]:
     """The environment in which a driver and its Python workers find this tree."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
+        **environment(store_place),
         "PYTHONPATH": os.pathsep.join(paths),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

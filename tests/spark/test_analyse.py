@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from lightrail.spark.jobs import analyse
-from lightrail.spark.main import _parser
+from lightrail.spark.main import _parser, main
 from tests.spark import observed
 
 Analysed = Callable[..., dict[str, list[dict[str, Any]]]]
@@ -26,7 +27,9 @@ def analysed(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ana
         monkeypatch.setattr(analyse, "events", lambda *_: spark.read.parquet(str(tmp_path / "rows.parquet")))
         args = _parser().parse_args(["analyse", "TABLE", "--to", str(tmp_path / "to"), *options])
         assert analyse.run(args) == 0
-        return {name: pq.read_table(tmp_path / "to" / name).to_pylist() for name in TABLES}
+        return {
+            name: DeltaTable(str(tmp_path / "to" / name)).to_pyarrow_table().to_pylist() for name in TABLES
+        }
 
     return of
 
@@ -56,6 +59,26 @@ def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed, tmp
     assert by(found["shards"], "shard", "minute") == expected.shards()
     dead = by(found["dead_letters"], "queue", "minute", "reason")
     assert {key: (row["messages"], row["bytes"]) for key, row in dead.items()} == expected.dead_letters()
+    # Another run replaces all of it, as a whole; the same rows give the same tables, whatever the format.
+    again = analysed(observed.table(messages))
+    assert by(again["minutes"], "queue", "minute") == expected.minutes()
+    notes = [DeltaTable(str(tmp_path / "to" / name)).history(1)[0]["lightrail"] for name in TABLES]
+    assert len(set(notes)) == 1
     text = page.read_text()
     assert "4 others" in text
     assert "<orders>" not in text
+
+
+def test_a_folder_of_tables_keeps_its_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "minutes").mkdir()
+    (tmp_path / "minutes" / "part-0.parquet").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["analyse", "TABLE", "--to", str(tmp_path)])
+    assert "has tables of --format parquet" in capsys.readouterr().err
+    (tmp_path / "minutes" / "_delta_log").mkdir()
+    with pytest.raises(SystemExit, match="2"):
+        main(["analyse", "TABLE", "--to", str(tmp_path), "--format", "parquet"])
+    assert "has tables of --format delta" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["analyse", "TABLE", "--to", "s3://bucket/analysis", "--format", "parquet"])
+    assert "expected --format delta" in capsys.readouterr().err

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -60,7 +59,7 @@ def whole(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
         assert main(["capture", *words]) == 0
     page = folder / "report.html"
     assert main(["analyse", str(lake), "--to", str(folder / "to"), "--report", str(page)]) == 0
-    tables = {name: pq.read_table(folder / "to" / name).to_pylist() for name in TABLES}
+    tables = {name: DeltaTable(str(folder / "to" / name)).to_pyarrow_table().to_pylist() for name in TABLES}
     return Whole(sent, pa.table(DeltaTable(lake).to_pyarrow_table()), tables, page.read_text())
 
 

@@ -92,20 +92,12 @@ def events(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, 
 
 
 def _of_table(spark: "SparkSession", args: argparse.Namespace, columns: tuple[str, ...]) -> "DataFrame":
-    import pyarrow as pa
     from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documents call it
-    from pyspark.sql.pandas.types import from_arrow_schema
 
-    from lightrail.spark.columns import SCHEMA
+    from lightrail.spark.lake.opening import frame
     from lightrail.spark.lake.table import open_table
 
-    table = open_table(args.table)
-    # Spark reads S3 by the name s3a.
-    files = [uri.replace("s3://", "s3a://", 1) for uri in table.file_uris() if _on_days(uri, args)]
-    schema = from_arrow_schema(pa.schema([SCHEMA.field(name) for name in columns]))
-    if not files:
-        return spark.createDataFrame([], schema)
-    found = spark.read.schema(schema).parquet(*files)
+    found = frame(spark, open_table(args.table), args.table, columns, lambda path: _on_days(path, args))
     if args.queues:
         names = [each.strip() for each in args.queues.split(",") if each.strip()]
         found = found.where(F.col("queue").isin(names))

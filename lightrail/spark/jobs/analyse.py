@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import uuid
 from typing import TYPE_CHECKING, Final
 
 from lightrail.console.progress import say
@@ -48,8 +49,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--to",
         metavar="DIR",
-        help="the tables as Parquet: DIR/minutes, DIR/dead_letters, DIR/shards, DIR/queues; those of an "
+        help="folder or URI of the tables DIR/minutes, DIR/dead_letters, DIR/shards, DIR/queues; those of an "
         "earlier run are replaced",
+    )
+    group.add_argument(
+        "--format",
+        choices=("delta", "parquet"),
+        default="delta",
+        help="of these tables: Delta tables, each replaced in one commit, or folders of Parquet "
+        "(default delta)",
     )
     group.add_argument(
         "--report", metavar="FILE.html", help="a page with charts; written whole or not at all"
@@ -90,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     found = tables(rows)
     try:
         if args.to:
-            _write(found, args.to)
+            _write(found, args.to, args.format)
         shown = figures(found, rows, args.top)
     finally:
         for frame in (*found, rows):
@@ -111,17 +119,43 @@ def _check(args: argparse.Namespace) -> None:
     check_events(args)
     if not 1 <= args.top <= SPARK_REPORT_TOP_MAX:
         raise Usage(f"--top {args.top}: expected 1 to {SPARK_REPORT_TOP_MAX}")
-    if args.to and "://" not in args.to and os.path.exists(os.path.join(args.to, "_delta_log")):
-        raise Usage(f"--to {args.to!a} is a Delta table: name a folder of its own for what is computed")
+    if args.to:
+        _check_to(args.to, args.format)
     if args.report and not os.path.isdir(os.path.dirname(os.path.abspath(args.report))):
         raise Usage(f"--report {args.report!a}: its folder is not there; make it first")
 
 
-def _write(found: "Tables", to: str) -> None:
+def _check_to(to: str, kind: str) -> None:
     from lightrail.spark.analysis.tables import ORDER
+    from lightrail.spark.lake.replacing import is_table
+    from lightrail.spark.stores import StoreError, scheme_of
 
+    try:
+        local = scheme_of(to) is None
+        if kind == "parquet" and scheme_of(to) == "s3":
+            raise Usage(f"--to {to!a}: Spark writes no Parquet to object stores; expected --format delta")
+        if is_table(to):
+            raise Usage(f"--to {to!a} is a Delta table: name a folder of its own for what is computed")
+    except StoreError as error:
+        raise Usage(f"--to: {error}") from None
+    for folder in (os.path.join(to, name) for name in ORDER) if local else ():
+        there = os.listdir(folder) if os.path.isdir(folder) else []
+        if there and ("_delta_log" in there) != (kind == "delta"):
+            other = "parquet" if kind == "delta" else "delta"
+            raise Usage(f"--to {to!a} has tables of --format {other}: give that, or name another folder")
+
+
+def _write(found: "Tables", to: str, kind: str) -> None:
+    from lightrail.spark.analysis.tables import ORDER
+    from lightrail.spark.lake.replacing import replace
+
+    run = str(uuid.uuid4())
     for name, frame in found._asdict().items():
-        frame.sortWithinPartitions(*ORDER[name]).write.mode("overwrite").parquet(f"{to.rstrip('/')}/{name}")
+        rows, where = frame.sortWithinPartitions(*ORDER[name]), f"{to.rstrip('/')}/{name}"
+        if kind == "delta":
+            replace(rows, where, run)
+        else:
+            rows.write.mode("overwrite").parquet(where)
 
 
 def _say(shown: "Figures", args: argparse.Namespace) -> None:

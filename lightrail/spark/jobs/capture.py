@@ -1,9 +1,12 @@
 """The job `capture`: what happened to messages, from the journals into a Delta table, each row once."""
 
 import argparse
+import contextlib
 import signal
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.console.progress import Progress, say
@@ -33,7 +36,7 @@ _WAIT_S: Final = 1
 _EXAMPLES: Final = """
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now
   lightrail-spark capture --gateway https://broker:8080 --user audit --password-file /run/secrets/audit \\
-      --from s3://bucket/archive --to s3://bucket/lake --checkpoint s3a://bucket/checkpoint --reader audit
+      --from s3://bucket/archive --to s3://bucket/lake --reader audit
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/orders --queues myapp/orders
 """
 
@@ -57,8 +60,9 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     group.add_argument(
         "--checkpoint",
         metavar="DIR",
-        help=f"where Spark notes how far it is, a URI that Hadoop knows (default TABLE/{CHECKPOINT}); when "
-        "it is lost, capture goes on where the table ends",
+        help=f"where Spark notes how far it is: a folder of the driver, or a URI that Spark's Hadoop knows "
+        f"(default TABLE/{CHECKPOINT}, or a temporary folder where TABLE is in an object store); when it is "
+        "lost, capture goes on where the table ends",
     )
     when = group.add_mutually_exclusive_group()
     when.add_argument("--available-now", action="store_true", help="what there is now, then end")
@@ -117,15 +121,27 @@ def run(args: argparse.Namespace) -> int:
     spark = session(args, "capture")
     progress = Progress()
     report = _Report(progress, args.json)
-    checkpoint = args.checkpoint or f"{args.to.rstrip('/')}/{CHECKPOINT}"
-    capture = Capture(spark, table, args.to, options, checkpoint, report.batch)
-    query = capture.start(args.available_now, args.every)
-    try:
-        _wait(query, capture)
-    finally:
-        progress.finish()
+    with _checkpoint(args) as checkpoint:
+        capture = Capture(spark, table, args.to, options, checkpoint, report.batch)
+        try:
+            _wait(capture, lambda: capture.start(args.available_now, args.every))
+        finally:
+            progress.finish()
     report.end(table.version())
     return DONE
+
+
+@contextlib.contextmanager
+def _checkpoint(args: argparse.Namespace) -> Iterator[str]:
+    """Where Spark notes how far it is: in a folder of this run where the table is in an object store, which
+    Spark itself may not know; the next run goes on where the table ends."""
+    from lightrail.spark.stores import scheme_of
+
+    if args.checkpoint or scheme_of(args.to) is None:
+        yield args.checkpoint or f"{args.to.rstrip('/')}/{CHECKPOINT}"
+        return
+    with tempfile.TemporaryDirectory(prefix="lightrail-capture-") as folder:
+        yield folder
 
 
 def selection(queues: str | None, pattern: str | None) -> dict[str, Any]:
@@ -134,14 +150,16 @@ def selection(queues: str | None, pattern: str | None) -> dict[str, Any]:
     return {"queues": names, "pattern": pattern}
 
 
-def _wait(query: "StreamingQuery", capture: "Capture") -> None:
-    """Until the query ends, or a signal asks for it; a micro-batch that is cut off comes again later."""
+def _wait(capture: "Capture", start: Callable[[], "StreamingQuery"]) -> None:
+    """Starts the query, and waits until it ends or a signal asks for it; a micro-batch that is cut off comes
+    again later."""
     stop = threading.Event()
     before = {}
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             before[number] = signal.signal(number, lambda *_: stop.set())
     try:
+        query = start()
         while not stop.is_set():
             if query.awaitTermination(_WAIT_S):
                 return

@@ -15,37 +15,42 @@ from pyarrow import fs
 from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
 from lightrail.spark.lake.layout import STATISTICS, File
 from lightrail.spark.lake.slug import slug_of
+from lightrail.spark.stores import file_system, scheme_of
 
 COMPRESSION: Final = "zstd"
 _HOUR_US: Final = 3_600_000_000
 _NO_DICTIONARY: Final = frozenset({"message", "body", "message_id", "sequence"})
 """Columns whose values hardly ever come twice."""
 _SUFFIX: Final = ".parquet"
+_WITHOUT_FOLDERS: Final = frozenset({"s3", "gcs", "abfs"})
 
 
 class Folder:
     """Where a table lives: a path, or a URI of a file system that pyarrow knows."""
 
     def __init__(self, uri: str) -> None:
-        if "://" in uri:
-            self._files, self.root = fs.FileSystem.from_uri(uri)
-        else:
-            self._files, self.root = fs.LocalFileSystem(), os.path.abspath(uri)
-        self.local = isinstance(self._files, fs.LocalFileSystem)
+        self.local = scheme_of(uri) is None
+        self._files, root = file_system(uri)
+        self.root = os.path.abspath(root) if self.local else root
+        # Object stores have no folders: one that is made is an object, which nothing removes.
+        self._has_folders = self._files.type_name not in _WITHOUT_FOLDERS
 
-    def write(self, path: str, table: pa.Table) -> int:
-        """The size of a new file, which is on disk when this returns."""
+    def write(self, path: str, table: pa.Table, statistics: list[str] | bool | None = None) -> int:
+        """The size of a new file, which is on disk when this returns.
+
+        Args:
+            statistics: columns that have some, or all; those of rows of capture where nothing is said.
+        """
         whole = posixpath.join(self.root, path)
         names = [name for name in table.column_names if name not in _NO_DICTIONARY]
         flat = [name for name in names if not pa.types.is_nested(table.schema.field(name).type)]
         if self.local:
             os.makedirs(os.path.dirname(whole), exist_ok=True)
-        else:
+        elif self._has_folders:
             self._files.create_dir(posixpath.dirname(whole), recursive=True)
+        told = list(STATISTICS) if statistics is None else statistics
         with self._files.open_output_stream(whole) as out:
-            pq.write_table(
-                table, out, compression=COMPRESSION, use_dictionary=flat, write_statistics=list(STATISTICS)
-            )
+            pq.write_table(table, out, compression=COMPRESSION, use_dictionary=flat, write_statistics=told)
         if self.local:
             sync(whole)
             sync(os.path.dirname(whole))
@@ -110,10 +115,11 @@ class FileWriter:
             [*(f"{name}={value}" for name, value in partition.items()), f"part-{uuid.uuid4()}{_SUFFIX}"]
         )
         size = self._folder.write(path, rows)
-        self.files.append(File(path, size, _now_ms(), partition, json.dumps(statistics(rows))))
+        self.files.append(File(path, size, now_ms(), partition, json.dumps(statistics(rows))))
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """Milliseconds since 1970, as Delta's log has them."""
     return int(datetime.now(UTC).timestamp() * 1000)
 
 

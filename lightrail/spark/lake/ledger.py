@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError
 from lightrail.model.limits import SPARK_LAKE_AGAIN
 from lightrail.spark.command import Failed
 from lightrail.spark.lake.layout import COVERAGE, NOTE
+from lightrail.spark.stores import delta_options
 
 COVERED: Final = "covered"
 UNWATCHED: Final = "unwatched"
@@ -62,7 +63,10 @@ class Ledger:
         return f"{self.uri.rstrip('/')}/{COVERAGE}"
 
     def _own(self) -> DeltaTable | None:
-        return DeltaTable(self.own_uri) if DeltaTable.is_deltatable(self.own_uri) else None
+        options = delta_options(self.uri)
+        if not DeltaTable.is_deltatable(self.own_uri, options):
+            return None
+        return DeltaTable(self.own_uri, storage_options=options)
 
     def news(self) -> tuple[int, list[dict[str, Any]]]:
         """The version up to which the ledger has been written, and rows of commits since.
@@ -87,7 +91,8 @@ class Ledger:
             if last >= version:
                 return
             if own is None:
-                DeltaTable.create(self.own_uri, schema=SCHEMA, mode="ignore")
+                options = delta_options(self.uri)
+                DeltaTable.create(self.own_uri, schema=SCHEMA, mode="ignore", storage_options=options)
                 continue
             rows = list(_notes(self.table, last))
             # Where somebody else does the same, one of us fails by this transaction.

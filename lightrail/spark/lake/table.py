@@ -11,8 +11,9 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
+from lightrail.console.text import one_line
 from lightrail.model.limits import SPARK_LAKE_AGAIN
-from lightrail.spark.command import Failed
+from lightrail.spark.command import Failed, Unreachable
 from lightrail.spark.lake.files import sync
 from lightrail.spark.lake.layout import (
     FORMAT,
@@ -25,6 +26,7 @@ from lightrail.spark.lake.layout import (
     Covered,
     File,
 )
+from lightrail.spark.stores import StoreError, delta_options
 
 _FORMAT_KEY: Final = "lightrail.format"
 _SELECTION_KEY: Final = "lightrail.selection"
@@ -39,13 +41,16 @@ def open_table(uri: str) -> DeltaTable:
 
     Raises:
         Failed: there is none, or not one of ours.
+        Unreachable: its store does not answer.
     """
     try:
-        table = DeltaTable(uri)
+        table = DeltaTable(uri, storage_options=_options(uri))
     except TableNotFoundError:
         raise Failed(
             f"expected a Delta table at {uri}, found none: `lightrail-spark capture` makes one"
         ) from None
+    except OSError as error:
+        raise _unreachable(uri, error) from None
     given = table.metadata().configuration.get(_FORMAT_KEY)
     if given is None:
         raise Failed(f"the table at {uri} was not made by `lightrail-spark capture`: name another place")
@@ -65,20 +70,10 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
 
     Raises:
         Failed: the table is another one, has other rows, or columns that this version does not know.
+        Unreachable: its store does not answer.
     """
     text = json.dumps(selection, sort_keys=True)
-    if not DeltaTable.is_deltatable(uri):
-        if "://" not in uri:
-            os.makedirs(uri, exist_ok=True)
-        # Another capture may make it at the same time; then that one's is taken.
-        DeltaTable.create(
-            uri,
-            schema=LAKE_SCHEMA,
-            mode="ignore",
-            partition_by=list(PARTITIONS),
-            configuration={**_CONFIGURATION, _SELECTION_KEY: text},
-            raise_if_key_not_exists=False,
-        )
+    made(uri, LAKE_SCHEMA, {**_CONFIGURATION, _SELECTION_KEY: text}, PARTITIONS)
     table = open_table(uri)
     had = table.metadata().configuration.get(_SELECTION_KEY, text)
     if had != text:
@@ -88,6 +83,49 @@ def open_or_make(uri: str, selection: Mapping[str, Any]) -> DeltaTable:
         )
     _extend(table, uri)
     return table
+
+
+def made(
+    uri: str, schema: pa.Schema, configuration: Mapping[str, str], partitions: Sequence[str] = ()
+) -> DeltaTable:
+    """A table, made if there is none; its schema and configuration may be others' if there is one.
+
+    Raises:
+        Failed: there is a secret in the URI.
+        Unreachable: its store does not answer.
+    """
+    options = _options(uri)
+    try:
+        if not DeltaTable.is_deltatable(uri, options):
+            if "://" not in uri:
+                os.makedirs(uri, exist_ok=True)
+            # Another one may make it at the same time; then that one's is taken.
+            DeltaTable.create(
+                uri,
+                schema=schema,
+                mode="ignore",
+                partition_by=list(partitions),
+                configuration=dict(configuration),
+                raise_if_key_not_exists=False,
+                storage_options=options,
+            )
+        return DeltaTable(uri, storage_options=options)
+    except OSError as error:
+        raise _unreachable(uri, error) from None
+
+
+def _options(uri: str) -> dict[str, str]:
+    try:
+        return delta_options(uri)
+    except StoreError as error:
+        raise Failed(str(error)) from None
+
+
+def _unreachable(uri: str, error: OSError) -> Unreachable:
+    return Unreachable(
+        f"the table at {uri} can't be reached: {one_line(error)}: look at the URI, and at the environment "
+        "that says where the store is and who asks (docs/operate/capture.md)"
+    )
 
 
 def _extend(table: DeltaTable, uri: str) -> None:

@@ -31,11 +31,9 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.scan import Found as Record
 from lightrail.journal.scan import Scan, next_whole
+from lightrail.spark import stores
 from lightrail.spark.places.sources import Gone, NoArchive, PlaceError
 
-_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "wasbs": "abfss"}
-"""Schemes of Hadoop that pyarrow calls otherwise."""
-_SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):/")
 _GLOB: Final = re.compile(r"[*?\[]")
 
 _T = TypeVar("_T")
@@ -135,20 +133,10 @@ def file_system(path: str) -> tuple[Any, str]:
     Raises:
         PlaceError: pyarrow does not know it.
     """
-    scheme = _SCHEME.match(path)
     try:
-        if scheme is None:
-            return fs.LocalFileSystem(), path.rstrip("/") or "/"
-        if scheme[1] == "file":
-            return fs.LocalFileSystem(), "/" + path[len("file:") :].lstrip("/").rstrip("/")
-        name = _SCHEMES.get(scheme[1], scheme[1])
-        system, inner = fs.FileSystem.from_uri(name + path[len(scheme[1]) :])
-        return system, inner.rstrip("/")
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise PlaceError(
-            f"expected a path or a URI of a file system that pyarrow opens (file, s3, gs, hdfs, abfss), "
-            f"found {path!r}: {error}"
-        ) from error
+        return stores.file_system(path)
+    except stores.StoreError as error:
+        raise PlaceError(str(error)) from error
 
 
 def find(path: str) -> Iterator[Found]:

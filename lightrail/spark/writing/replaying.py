@@ -132,9 +132,8 @@ def of_journals(spark: "SparkSession", options: Mapping[str, str], *, everything
 
 def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
     """Rows of a table of `lightrail-spark capture`, as it was at a version. Raises Failed."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     from lightrail.spark.columns import SCHEMA
+    from lightrail.spark.lake.opening import frame
     from lightrail.spark.lake.table import open_table
 
     table = open_table(uri)
@@ -145,10 +144,7 @@ def of_table(spark: "SparkSession", uri: str, version: int) -> "DataFrame":
             f"version {version} of {uri} is not there any more: {error}. What was sent stays; begin anew "
             "with another --id and a --where that leaves it out"
         ) from None
-    schema = from_arrow_schema(SCHEMA)
-    # Spark reads S3 by the name s3a.
-    files = [file.replace("s3://", "s3a://", 1) for file in table.file_uris()]
-    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+    return frame(spark, table, uri, SCHEMA.names)
 
 
 def selected(

@@ -50,6 +50,16 @@ def status(*given: str) -> int:
         return int(end.code or 0)
 
 
+def test_the_file_runs_as_a_script_as_spark_submit_runs_it(tmp_path: Path) -> None:
+    # Its own folder has modules that are called as some of Python's are.
+    words = [sys.executable, frame.__file__, "verify", str(tmp_path / "none")]
+    done = subprocess.run(
+        words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert b"expected a Delta table" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["capture", "verify", "compact"])
 def test_every_command_has_help_with_examples_and_exit_statuses(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -260,6 +270,6 @@ class Query:
 def test_a_signal_ends_a_capture_in_order(number: int) -> None:
     before = signal.getsignal(number)
     query = Query(number)
-    capture._wait(query, None)  # type: ignore[arg-type]
+    capture._wait(None, lambda: query)  # type: ignore[arg-type,return-value]
     assert query.stopped
     assert signal.getsignal(number) is before

@@ -1,0 +1,125 @@
+"""Replacing a Delta table by a frame of Spark: executors write files, one commit takes them for the old ones.
+
+A run that dies has replaced a table or left it as it was; what it wrote and did not commit is removed by the
+vacuum of a later one.
+"""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lightrail.model.limits import SPARK_LAKE_BUFFER_BYTES
+from lightrail.spark.command import Failed
+from lightrail.spark.lake.files import Folder, now_ms
+from lightrail.spark.lake.layout import NOTE
+from lightrail.spark.lake.table import made, synced
+from lightrail.spark.stores import delta_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_KIND_KEY: Final = "lightrail.computed"
+_VACUUM_HOURS: Final = 168
+"""Who reads the tables of the run before has so long."""
+
+
+def replace(frame: "DataFrame", uri: str, run: str) -> None:
+    """The frame becomes the table; one that is not there is made.
+
+    Args:
+        run: noted in the commit: tables with the same one are of one run.
+
+    Raises:
+        Failed: another table is there.
+        Unreachable: its store does not answer.
+    """
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    table = made(uri, schema, {_KIND_KEY: "1"})
+    if _KIND_KEY not in table.metadata().configuration:
+        raise Failed(f"the table at {uri} was not made by this command: name another folder")
+    frame.sparkSession.dataSource.register(ReplacingSource)
+    writer = frame.write.format(ReplacingSource.name()).mode("overwrite")
+    writer.option("table", uri).option("run", run).save()
+    table.update_incremental()
+    synced(table)
+    table.vacuum(retention_hours=_VACUUM_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+
+
+class ReplacingSource(DataSource):
+    """A table that is only written, as a whole."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For this module alone."""
+        return "lightrail-replacing"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Of the whole table."""
+        assert overwrite
+        return ReplacingWriter(
+            self.options["table"], self.options["run"], to_arrow_schema(schema, timezone="UTC")
+        )
+
+
+@dataclass
+class Files(WriterCommitMessage):
+    """What a task wrote: path, size, milliseconds, rows of each file."""
+
+    written: list[tuple[str, int, int, int]] = field(default_factory=list)
+
+
+@dataclass
+class ReplacingWriter(DataSourceArrowWriter):
+    """Writes a file for each task, more where they would be too large for memory."""
+
+    uri: str
+    run: str
+    schema: pa.Schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Files:
+        """In a task. The files belong to no commit yet."""
+        folder, done = Folder(self.uri), Files()
+        batches: list[pa.RecordBatch] = []
+        for batch in iterator:
+            batches.append(batch)
+            if sum(each.nbytes for each in batches) >= SPARK_LAKE_BUFFER_BYTES:
+                self._file(folder, batches, done)
+                batches = []
+        self._file(folder, batches, done)
+        return done
+
+    def _file(self, folder: Folder, batches: list[pa.RecordBatch], done: Files) -> None:
+        rows = pa.Table.from_batches(batches, self.schema) if batches else None
+        if rows is not None and rows.num_rows:
+            path = f"part-{uuid.uuid4()}.parquet"
+            done.written.append((path, folder.write(path, rows, statistics=True), now_ms(), rows.num_rows))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Once all tasks are done."""
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(path, size, {}, at_ms, True, json.dumps({"numRecords": rows}))
+            for each in messages
+            if isinstance(each, Files)
+            for path, size, at_ms, rows in each.written
+        ]
+        table = DeltaTable(self.uri, storage_options=delta_options(self.uri))
+        properties = CommitProperties(custom_metadata={NOTE: json.dumps({"run": self.run})})
+        table.create_write_transaction(actions, "overwrite", self.schema, commit_properties=properties)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What is written stays until a vacuum: it may be that of a commit."""
+
+
+def is_table(uri: str) -> bool:
+    """Whether a Delta table is there."""
+    options: dict[str, Any] = delta_options(uri)
+    return bool(DeltaTable.is_deltatable(uri, options))

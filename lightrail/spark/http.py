@@ -7,6 +7,7 @@ travels to executors in plans and logs. The files are read where the request is 
 import base64
 import http.client
 import json
+import logging
 import os
 import socket
 import ssl
@@ -17,6 +18,8 @@ from typing import Any, Final, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from lightrail.model import limits
+
+log = logging.getLogger("lightrail.spark.http")
 
 AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
 """What a gateway, or a proxy before it, says when the same request may succeed later."""
@@ -201,6 +204,7 @@ class GatewayClient:
             sent["Authorization"] = self._authorization
         until = self._monotonic() + self._retry_ms / 1000
         pause_s = limits.SPARK_RETRY_PAUSE_MS / 1000
+        silent = True
         while True:
             fresh = self._connection is None
             try:
@@ -215,6 +219,10 @@ class GatewayClient:
                 failure = f"no answer ({str(error) or type(error).__name__})"
                 wait_s = 0.0
                 if fresh:
+                    if silent:
+                        # Who waits, for minutes where the address is wrong, hears what for.
+                        log.warning("%s: %s; trying for %g s", self._url, failure, self._retry_ms / 1000)
+                        silent = False
                     wait_s = pause_s
                     self._at += 1
             else:

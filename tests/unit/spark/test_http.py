@@ -62,6 +62,16 @@ def test_pauses_double_up_to_a_bound_and_end() -> None:
     assert clock.now <= 10
 
 
+def test_who_waits_for_a_gateway_hears_once_what_for(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    with client(clock, "http://127.0.0.1:1") as asked, pytest.raises(GatewayAway):
+        asked.get("/!journals")
+    assert len(clock.slept) > 5
+    (said,) = caplog.messages
+    assert said.startswith("http://127.0.0.1:1: no answer (")
+    assert said.endswith("; trying for 10 s")
+
+
 def test_the_next_gateway_is_asked_when_one_does_not_answer(gateway: FakeGateway) -> None:
     gateway.answers["GET", "/!journals"] = (200, {}, [])
     with client(Clock(), "http://127.0.0.1:1", gateway.url) as asked:

@@ -106,6 +106,13 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--queue-pattern", metavar="REGEX", help="only queues whose whole name matches")
 
 
+def add_allow_loss(group: Any, then: str) -> None:
+    """The option of a command that may go on without some records; `then` says how one learns which."""
+    group.add_argument(
+        "--allow-loss", action="store_true", help=f"go on over records that are gone or damaged; {then}"
+    )
+
+
 def add_gateway_user(group: Any) -> None:
     """Who asks the gateway; secrets are in files, never on command lines."""
     group.add_argument("--user", metavar="NAME", default=os.environ.get("LIGHTRAIL_USER"))
@@ -127,7 +134,7 @@ def add_gateway_user(group: Any) -> None:
 
 
 def source_options(args: argparse.Namespace) -> dict[str, str]:
-    """The options of the data source `lightrail` that the options of `add_source` stand for.
+    """The options of the data source `lightrail` that those of `add_source` and `add_allow_loss` stand for.
 
     Raises:
         Usage: neither an archive nor a gateway is named.
@@ -143,6 +150,7 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
         "caFile": args.ca if args.gateway else None,
         "queues": args.queues,
         "queuePattern": args.queue_pattern,
+        "failOnDataLoss": "false" if getattr(args, "allow_loss", False) else None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -1,5 +1,6 @@
 """Analyse: its tables equal what is known of every message, also of those that moved or were there before."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 from lightrail.spark.jobs import analyse
 from lightrail.spark.main import _parser, main
 from tests.spark import observed
+from tests.support.archives import JournalOf, damage
 
 Analysed = Callable[..., dict[str, list[dict[str, Any]]]]
 TABLES = ("minutes", "dead_letters", "shards", "queues")
@@ -67,6 +69,22 @@ def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed, tmp
     text = page.read_text()
     assert "4 others" in text
     assert "<orders>" not in text
+
+
+def test_what_is_damaged_ends_it_unless_losses_are_allowed(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = JournalOf(tmp_path / "journal")
+    journal.declare("orders")
+    for number in range(0, 20, 2):
+        journal.send("orders", [f"{each:096}".encode() for each in (number, number + 1)])
+    damage(journal.archive(tmp_path / "archive"), f"{13:096}".encode())
+    words = ("analyse", "--from", str(tmp_path / "archive"), "--json")
+    assert main(words) == 1
+    assert "journal" in (said := capsys.readouterr().err)
+    assert "--allow-loss" in said
+    assert main((*words, "--allow-loss")) == 0
+    assert json.loads(capsys.readouterr().out)["queues"][0]["enqueued"] == 18
 
 
 def test_a_folder_of_tables_keeps_its_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.encoder import encode
 from lightrail.amqp.sections import Header, Properties
-from lightrail.journal.layout import SEGMENT_HEADER_SIZE
 from lightrail.journal.record import MOVED, MOVED_REASON, Outcome, Queue, QueueEvent
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.runs import batch_of
 from tests.support import amqp_strategies
-from tests.support.archives import JournalOf
+from tests.support.archives import JournalOf, damage
 
 COLUMNS = "queue,shard,sequence,lsn,event,message"
 BODY = b"\x00Su\xa0\x60"
@@ -114,13 +113,7 @@ def test_a_damaged_record_is_an_error_that_names_it_or_is_counted(
     for number in range(0, 200, 10):
         journal.send("orders", [body(each) for each in range(number, number + 10)])
     folder = journal.archive(tmp_path / "archive", index=index)
-    (segment,) = [path for path in folder.glob("*.segment") if path.stat().st_size > 10_000]
-    data = bytearray(segment.read_bytes())
-    at = data.index(f"{75:096}".encode())
-    assert at > SEGMENT_HEADER_SIZE
-    data[at] ^= 1
-    segment.unlink()
-    segment.write_bytes(data)
+    damage(folder, f"{75:096}".encode())
     with pytest.raises(Exception, match="Damage") as caught:
         load(spark, tmp_path / "archive", columns=COLUMNS, decode="none").collect()
     damaged = 2 + 1 + 7  # The Snapshot, the queue, and seven records before.

@@ -125,3 +125,14 @@ def link(
         if not (target / segment_name(number)).exists():
             os.link(source, target / segment_name(number))
     return target
+
+
+def damage(folder: Path, text: bytes) -> None:
+    """One bit of a segment in an archive is another, where the text is; the journal's own file stays."""
+    (segment,) = [path for path in folder.glob("*.segment") if text in path.read_bytes()]
+    data = bytearray(segment.read_bytes())
+    at = data.index(text)
+    assert at > SEGMENT_HEADER_SIZE
+    data[at] ^= 1
+    segment.unlink()
+    segment.write_bytes(data)

@@ -24,8 +24,8 @@ class Damage(Exception):
     def __str__(self) -> str:
         return (
             f"journal {self.journal}, segment {self.segment}, offset {self.offset}, record {self.lsn}: "
-            f"{self.what}. Expected whole records; read another copy of this segment, or set failOnDataLoss "
-            "to false to go on without what is missing"
+            f"{self.what}. Expected whole records; read another copy of this segment, or set "
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without what is missing"
         )
 
 

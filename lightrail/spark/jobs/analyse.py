@@ -10,7 +10,16 @@ from lightrail.console.results import show_json
 from lightrail.console.results import table as show_table
 from lightrail.model.limits import SPARK_REPORT_TOP_MAX
 from lightrail.spark.analysis.events import add_events, check_events, check_places, events
-from lightrail.spark.command import DONE, Failed, Subparsers, Usage, add_command, add_spark, session
+from lightrail.spark.command import (
+    DONE,
+    Failed,
+    Subparsers,
+    Usage,
+    add_allow_loss,
+    add_command,
+    add_spark,
+    session,
+)
 
 if TYPE_CHECKING:
     from lightrail.spark.analysis.figures import Figures
@@ -45,6 +54,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         _EXAMPLES,
     )
     add_events(parser)
+    add_allow_loss(parser, "the log says which they are")
     group = parser.add_argument_group("what comes of it")
     group.add_argument(
         "--to",

@@ -16,6 +16,7 @@ from lightrail.spark.command import (
     DONE,
     Subparsers,
     Usage,
+    add_allow_loss,
     add_command,
     add_source,
     add_spark,
@@ -86,11 +87,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="NAME",
         help="hold back the retention of the archive until it is captured (--gateway)",
     )
-    group.add_argument(
-        "--allow-loss",
-        action="store_true",
-        help="go on over records that are gone or damaged; verify says which they are",
-    )
+    add_allow_loss(group, "verify says which they are")
     add_spark(parser)
     return parser
 
@@ -110,7 +107,6 @@ def run(args: argparse.Namespace) -> int:
     options |= {
         "decode": args.decode,
         "maxBytesPerTrigger": args.batch_bytes,
-        "failOnDataLoss": "false" if args.allow_loss else "true",
     }
     if args.reader:
         options["reader"] = args.reader

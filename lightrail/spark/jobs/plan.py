@@ -16,6 +16,7 @@ from lightrail.spark.command import (
     Subparsers,
     Unreachable,
     Usage,
+    add_allow_loss,
     add_command,
     add_spark,
     session,
@@ -41,6 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         _EXAMPLES,
     )
     add_events(parser)
+    add_allow_loss(parser, "the log says which they are")
     group = parser.add_argument_group("the plan")
     group.add_argument("--out", metavar="FILE", default="-", help="where to (default -: standard output)")
     group.add_argument(

@@ -32,7 +32,7 @@ class DataLoss(Exception):
     def __init__(self, loss: Loss) -> None:
         super().__init__(
             f"{loss}. Restore them (a copy of the archive, or the journal's own repair), or set "
-            "failOnDataLoss=false to go on without them"
+            "failOnDataLoss=false (--allow-loss of lightrail-spark) to go on without them"
         )
         self.loss = loss
 

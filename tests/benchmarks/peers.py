@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from lightrail.bench.url import parse_url
 from tests.benchmarks.load import LoadFailed, bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
+from tests.support.ports import free_ports
 
 SERVER: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 """The script that Debian's own wrapper calls; the wrapper insists on root or the user rabbitmq."""
@@ -52,7 +52,7 @@ class RabbitMQ:
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
-        self.port, distribution, self._mapper = _free_ports(3)
+        self.port, distribution, self._mapper = free_ports(3)
         (self.directory / "plugins").write_text("[rabbitmq_amqp1_0].\n")
         place = str(self.directory)
         self._environ = {
@@ -161,12 +161,3 @@ def _row(rabbit: RabbitMQ, name: str, kind: str, flags: str, ratio: float) -> Ro
         f"lightrail bench {flags} --pids …",
     )
     return Row(name, title, commands, (limit,), measure)
-
-
-def _free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]

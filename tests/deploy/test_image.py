@@ -9,7 +9,8 @@ from proton import Message
 
 from tests.deploy.conftest import Docker
 from tests.support import wait
-from tests.support.compose import Compose, free_port
+from tests.support.compose import Compose
+from tests.support.ports import free_ports
 from tests.support.proton_blocking import connected
 
 pytestmark = pytest.mark.timeout(900)
@@ -72,7 +73,7 @@ def test_a_broker_in_one_container_ends_in_order_and_keeps_what_it_took(docker: 
 @contextlib.contextmanager
 def _served(docker: Docker, image: str) -> Iterator[str]:
     """``HOST:PORT`` of a broker in a container; SIGTERM ends it, with the exit status 0."""
-    port = free_port()
+    port = free_ports(1)[0]
     name = docker.engine.docker(
         "run", "--detach", "--volume=alone:/var/lib/lightrail", f"--publish=127.0.0.1:{port}:5672",
         "--network=tests", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "--health-interval=1s",

@@ -14,9 +14,9 @@ from lightrail.spark.http import Access, GatewayClient
 from tests.support import wait
 from tests.support.batches import body, message, post, texts
 from tests.support.broker import Broker
-from tests.support.etcd import free_ports
 from tests.support.http_client import Http
 from tests.support.moves import move
+from tests.support.ports import free_ports
 
 
 def queue(http: Http, name: str, **policy: Any) -> None:

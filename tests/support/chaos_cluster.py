@@ -32,10 +32,11 @@ from tests.chaos.traffic import Receiver, Sender, Worker
 from tests.cluster.letters import make
 from tests.support import wait
 from tests.support.cluster import Cluster, Node
-from tests.support.etcd import EtcdServer, free_ports
+from tests.support.etcd import EtcdServer
 from tests.support.holding_proxy import Hold, HoldingProxy
 from tests.support.http_client import Http
 from tests.support.island import Island
+from tests.support.ports import free_ports
 
 QUEUE = "moved"
 BYSTANDERS = "stays"

@@ -25,7 +25,8 @@ from typing import Self
 
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.etcd import EtcdCluster, free_ports
+from tests.support.etcd import EtcdCluster
+from tests.support.ports import free_ports
 
 
 class Node:

@@ -3,12 +3,12 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.support.docker import Engine, NoEngine, alone, cache_directory, search_path
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 VERSION = "v2.29.7"
@@ -45,20 +45,13 @@ def _build(built: Path) -> None:
     (built.parent / "cmd").rename(built)
 
 
-def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class Compose:
     """One project: the file of the repository, on ports of this run, built with the network of the host."""
 
     def __init__(self, engine: Engine, program: Path, scratch: Path, **variables: str) -> None:
         self.engine = engine
         self.program = program
-        self.ports = {name: free_port() for name in ("AMQP", "HTTP", "PROMETHEUS", "GRAFANA")}
+        self.ports = dict(zip(("AMQP", "HTTP", "PROMETHEUS", "GRAFANA"), free_ports(4), strict=True))
         self.environ = {f"LIGHTRAIL_{name}_PORT": str(port) for name, port in self.ports.items()} | variables
         # Bridges of this engine lead nowhere; what is built fetches packages as this machine does.
         self.override = scratch / "compose.override.json"

@@ -7,12 +7,12 @@ the process loses nothing that the kernel has.
 import contextlib
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import wait
+from tests.support.ports import free_ports
 
 PROGRAM = shutil.which("etcd") or "/usr/bin/etcd"
 CONTROL = shutil.which("etcdctl") or "/usr/bin/etcdctl"
@@ -176,12 +176,3 @@ def etcd(directory: Path, members: int = 1, *options: str) -> Iterator[EtcdClust
         yield cluster
     finally:
         cluster.close()
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, of the system's choice."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

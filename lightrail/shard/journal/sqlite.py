@@ -47,11 +47,6 @@ from lightrail.shard.journal.store import (
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Batch, Place, Run
 
-_SEGMENT_RECORDS: Final = 1_024
-_RESERVE_BYTES: Final = limits.SEGMENT_BYTES
-"""Free space that is left for settlements when the disk runs full."""
-_FULL_RETRY_MS: Final = 250
-
 
 class SqliteCommit:
     """See `Commit` in store.py."""
@@ -90,7 +85,7 @@ class SqliteStore:
         shard: int = 0,
         *,
         producers_max: int = limits.PRODUCERS_MAX,
-        reserve_bytes: int = _RESERVE_BYTES,
+        reserve_bytes: int = limits.STORE_RESERVE_BYTES,
     ) -> None:
         self._path = os.fspath(path)
         self._cluster = cluster
@@ -107,7 +102,7 @@ class SqliteStore:
         self._next = 1
         self._messages = 0
         self._sync_wanted = False
-        self._space_asked_ms = -_FULL_RETRY_MS
+        self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
         self._refusal = "it has not been recovered yet: call recover() first"
         self._usage = Usage()
@@ -209,7 +204,7 @@ class SqliteStore:
         ).fetchall()
         for first, last, attempts, number, size, count, *attributes in rows:
             size = size * (last - first) // count
-            segment = number // _SEGMENT_RECORDS
+            segment = number // limits.STORE_RECORDS_AT_ONCE
             self._live[segment] = self._live.get(segment, 0) + size
             place = Place(segment, number, 1)
             if left >= size:
@@ -330,13 +325,13 @@ class SqliteStore:
         if producer:
             self._tables.produced(producer, record.number)
         self._messages += count
-        segment = number // _SEGMENT_RECORDS
+        segment = number // limits.STORE_RECORDS_AT_ONCE
         self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
         return Place(segment, number, 1)
 
     def _find_room(self, now_ms: int) -> None:
-        """Raises StoreFull while less than the reserve is free; asked at most every _FULL_RETRY_MS."""
-        if not self._space_asked_ms <= now_ms < self._space_asked_ms + _FULL_RETRY_MS:
+        """Raises StoreFull while less than the reserve is free; asked at most every FULL_RETRY_MS."""
+        if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
             figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
@@ -446,8 +441,8 @@ class SqliteStore:
             found = next(iter(scan), None)
             if found is None:
                 raise JournalDamaged(self._path, number, scan.found)
-            for run in runs_of(found, number // _SEGMENT_RECORDS, queue, first, last):
-                run.batch.place = Place(number // _SEGMENT_RECORDS, number, 1)
+            for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
+                run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
                 lay_over(runs, run)
         return runs
 
@@ -457,9 +452,10 @@ class SqliteStore:
         """See `Store.release`. Settled rows go with their Settle; here go those that were only spilled."""
         left = self._live.get(segment, 0) - size
         self._live[segment] = left
-        if left <= 0 and segment < self._next // _SEGMENT_RECORDS:
+        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
             self._live.pop(segment)
-            self._jobs.append(("forget", segment * _SEGMENT_RECORDS, (segment + 1) * _SEGMENT_RECORDS))
+            first = segment * limits.STORE_RECORDS_AT_ONCE
+            self._jobs.append(("forget", first, first + limits.STORE_RECORDS_AT_ONCE))
 
     def oldest_to_clean(self) -> int | None:
         """See `Store.oldest_to_clean`: SQLite uses the space of deleted rows again."""

@@ -213,7 +213,6 @@ JOURNAL_STREAM_WAIT_MS: Final = 10_000
 """How long others wait for their turn."""
 JOURNAL_WRITE_MS: Final = 60_000
 """A client that takes nothing of a journal for so long is cut off, since it holds pieces in memory."""
-"""A client that has not taken a piece of a journal after so long is cut off, since it holds memory."""
 SEGMENTS_SHOWN_MAX: Final = 2_000
 """Segments of journals in one answer of a shard."""
 
@@ -227,7 +226,48 @@ RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
 """Bytes at the head of a queue that are never flowed to disk."""
 MEMORY_MARK_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages that a shard keeps in memory before it flows to disk."""
+MEMORY_LOW_WATER: Final = 0.9
+"""Relief goes on down to this part of the mark, so that it is not needed again at once."""
+FETCH_RETRY_MS: Final = 1_000
+"""After a read that failed, before the same run is asked for again."""
+JOINED_BYTES: Final = 64 * 1024
+"""Size that small batches are joined up to in memory; at most half of it is small."""
+JOINED_SPAN_MS: Final = 60_000
+"""Messages of one joined batch came within this time; it keeps the earliest time of arrival."""
+JOIN_AT_BYTES: Final = 2 * JOINED_BYTES
+"""Bytes that come to a queue before its batches are joined again."""
+JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
+"""Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
+PLACE_BYTES: Final = 1024 * 1024
+"""Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
+PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
+"""The same where records of other queues lie between, if at least one byte in PLACE_SPARSENESS is ours."""
+PLACE_SPARSENESS: Final = 32
+PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
+"""Most messages that such a sparse area stands for."""
+STALE_ENTRIES_MIN: Final = 256
+"""Entries of what is gone that a line, heap or table of a queue may have before it is made anew without them;
+beyond, they are at most as many as the others, or twice as many."""
+STALE_RANGES_MIN: Final = 1_024
+"""The same of ranges that nobody needs any more, and of keys of last values."""
+LOG_NAMES_MAX: Final = 20
+"""Queues that are named one by one in the log; the others are counted."""
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
+FULL_RETRY_MS: Final = 250
+"""How often a full disk is asked again."""
+STORE_RESERVE_BYTES: Final = SEGMENT_BYTES
+"""Free space that SQLite's store leaves for settlements when the disk runs full."""
+STORE_RECORDS_AT_ONCE: Final = 1_024
+"""Records whose messages a store without segments releases together."""
+SPAN_BYTES_MAX: Final = 1024 * 1024
+"""Longest area of a segment that one span of live messages covers: what has to be read to get at them."""
+FILE_COPY_BYTES: Final = 1024 * 1024
+"""Of a file that is copied, in memory at a time."""
+CLEAN_LIVE_FACTOR: Final = 2
+"""Disk use stays below this times the live bytes, and CLEAN_SLACK_SEGMENTS segments."""
+CLEAN_SLACK_SEGMENTS: Final = 2
+CLEAN_SLACK_FILES: Final = 16
+"""So many files more than the bytes need are left alone: a restart makes a short one."""
 LAZY_COMMIT_MS: Final = 5
 """Settlements nobody waits for gather for so long before they are committed; a crash redelivers them."""
 CAPTURE_GATHERED_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -8,7 +8,6 @@ nodes) go.
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import MapChanges
@@ -34,9 +33,6 @@ from lightrail.shard.relays import Relays
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")
-
-_NAMED_IN_LOG: Final = 20
-"""So many queues that nobody knows are named one by one."""
 
 
 class Follower:
@@ -164,7 +160,7 @@ class Follower:
                 self._drop_arrival(name)
 
     def _tell_unknown(self, unknown: list[Queue]) -> None:
-        for queue in unknown[:_NAMED_IN_LOG]:
+        for queue in unknown[: limits.LOG_NAMES_MAX]:
             if queue.record.role is Role.QUEUE:
                 log.warning(
                     "the coordinator does not say that queue %s, which has %d messages, is at this shard: it "
@@ -179,8 +175,8 @@ class Follower:
                 queue.name,
                 queue.machine.gauges.ready,
             )
-        if len(unknown) > _NAMED_IN_LOG:
-            log.warning("so are %d further queues", len(unknown) - _NAMED_IN_LOG)
+        if len(unknown) > limits.LOG_NAMES_MAX:
+            log.warning("so are %d further queues", len(unknown) - limits.LOG_NAMES_MAX)
 
     # --- later -----------------------------------------------------------------------------------------
 

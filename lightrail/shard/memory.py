@@ -8,15 +8,12 @@ Messages that several queues share count once for each of them: what is in memor
 never more.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.shard.queues import Queue
-
-LOW_WATER: Final = 0.9
-"""Relief goes on down to this part of the mark, so that it is not needed again at once."""
 
 
 class Memory:
@@ -78,7 +75,7 @@ class Memory:
 
     def plan(self) -> list[tuple["Queue", int]]:
         """(queue, bytes that it should give up), the largest queue first."""
-        surplus = self.resident - int(self.mark * LOW_WATER)
+        surplus = self.resident - int(self.mark * limits.MEMORY_LOW_WATER)
         by_size = sorted(self._queues, key=lambda queue: queue.resident, reverse=True)
         share = self.mark // max(1, len(by_size))
         plan = []

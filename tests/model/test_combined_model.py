@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants, last_values, locks, sparse, views
+from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -43,10 +43,8 @@ from tests.support.histories import SOAK_S, checked, soak
 SMALL_LIMITS = [
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "SELECTOR_LOOKS", 7),
-    (last_values, "_THIN_MIN", 2),
-    (locks, "_STALE_MIN", 2),
-    (sparse, "_HOLES", 2),
-    (views, "_THIN_MIN", 3),
+    (limits, "STALE_RANGES_MIN", 2),
+    (limits, "STALE_ENTRIES_MIN", 2),
 ]
 LENGTH_MAX = 8
 NOT_HERE = Outcome(OutcomeKind.MODIFIED, delivery_failed=True, undeliverable_here=True)

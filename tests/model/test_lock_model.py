@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants, locks
+from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -62,7 +62,7 @@ class LockModel(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.stack.enter_context(patch.object(limits, "DELIVERY_SLICE_MESSAGES", 4))
-        self.stack.enter_context(patch.object(locks, "_STALE_MIN", 2))
+        self.stack.enter_context(patch.object(limits, "STALE_ENTRIES_MIN", 2))
         self.policy = Policy(
             max_delivery_count=COUNT_MAX, max_length=LENGTH_MAX, overflow="discard_existing", lock_ms=40
         )

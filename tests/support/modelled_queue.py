@@ -12,7 +12,6 @@ from unittest.mock import patch
 from hypothesis.stateful import RuleBasedStateMachine
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue import contents, last_values, machine, merging, sparse, views
 from lightrail.shard.queue.commands import (
     ConsumerOptions,
 )
@@ -29,18 +28,17 @@ from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Place, Run
 
 SMALL_LIMITS = [
-    (merging, "JOINED_BYTES", 48),
-    (merging, "PLACE_BYTES", 200),
-    (merging, "PLACE_SPARSE_BYTES", 300),
-    (machine, "JOINED_BYTES", 12),
-    (contents, "_JOIN_BACKLOG_BYTES", 24),
+    (limits, "JOINED_BYTES", 48),
+    (limits, "PLACE_BYTES", 200),
+    (limits, "PLACE_SPARSE_BYTES", 300),
+    (limits, "JOIN_AT_BYTES", 24),
+    (limits, "JOIN_BACKLOG_BYTES", 24),
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
     (limits, "SELECTOR_LOOKS", 7),
     (limits, "LOADING_BYTES", 30),
-    (last_values, "_THIN_MIN", 2),
-    (sparse, "_HOLES", 2),
-    (views, "_THIN_MIN", 3),
+    (limits, "STALE_RANGES_MIN", 2),
+    (limits, "STALE_ENTRIES_MIN", 2),
 ]
 SEGMENT_BYTES = 400
 

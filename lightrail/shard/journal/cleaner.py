@@ -5,15 +5,9 @@ oldest segment goes, nothing that its settlements took away can come back.
 """
 
 from collections.abc import Sequence
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.journal.segment import Segment
-
-LIVE_FACTOR: Final = 2
-"""Disk use stays below this times the live bytes, and SLACK_SEGMENTS segments."""
-SLACK_SEGMENTS: Final = 2
-_FILES_SLACK: Final = 16
-"""So many files more than the bytes need are left alone: a restart makes a short one."""
 
 
 def oldest_to_clean(
@@ -33,8 +27,8 @@ def oldest_to_clean(
         return oldest.number
     total = spare_bytes + sum([segment.capacity for segment in segments])
     live = sum([segment.live_bytes for segment in segments])
-    needed = LIVE_FACTOR * live + SLACK_SEGMENTS * segment_bytes
-    if total <= needed and len(segments) <= _FILES_SLACK + 2 * (total // segment_bytes):
+    needed = limits.CLEAN_LIVE_FACTOR * live + limits.CLEAN_SLACK_SEGMENTS * segment_bytes
+    if total <= needed and len(segments) <= limits.CLEAN_SLACK_FILES + 2 * (total // segment_bytes):
         return None
     if room is not None and oldest.live_bytes * 2 > room:
         return None

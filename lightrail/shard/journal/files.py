@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from lightrail.model import limits
+
 Buffer = bytes | bytearray | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -17,8 +19,6 @@ NO_LINK: Final = frozenset(
     {errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 )
 """Errors of linking that mean: another file system, or one without links. Copy instead."""
-COPY_BYTES: Final = 1024 * 1024
-"""Copied at once."""
 COPY_SUFFIX: Final = ".copy"
 """Of a file that is not whole yet."""
 _GATHER_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf("SC_IOV_MAX") > 0 else 1024
@@ -121,7 +121,7 @@ def copy(source: DiskFile, to: Files, name: str, goes_on: Callable[[], bool] = l
     target = to.create(partial)
     try:
         offset = 0
-        while data := source.read(offset, COPY_BYTES):
+        while data := source.read(offset, limits.FILE_COPY_BYTES):
             if not goes_on():
                 raise OSError(errno.ECANCELED, "the copy was given up, for this process ends")
             target.write(offset, [data])

@@ -5,12 +5,8 @@ thousand spans.
 """
 
 from bisect import bisect_right
-from typing import Final
 
-MERGED_BYTES_MAX: Final = 1024 * 1024
-"""Longest area of a segment that one merged span may cover: what has to be read to get at its messages."""
-
-_COMPACT_AT: Final = 1_024
+from lightrail.model import limits
 
 Attributes = tuple[int, int, int, int]
 """durable, priority, expires_at_ms (0: never), message_format."""
@@ -132,7 +128,7 @@ class LiveSpans:
             elif (
                 first == tail.last
                 and segment == tail.segment
-                and end - tail.offset <= MERGED_BYTES_MAX
+                and end - tail.offset <= limits.SPAN_BYTES_MAX
                 and attempts == tail.attempts
                 and attributes == tail.attributes
             ):
@@ -158,7 +154,7 @@ class LiveSpans:
             kept.append(span.cut(last, span.last))
         if low == self._head and not kept:
             self._head = high
-            if high > _COMPACT_AT and high * 2 > len(spans):
+            if high > limits.STALE_RANGES_MIN and high * 2 > len(spans):
                 del spans[:high], starts[:high]
                 self._head = 0
             return

@@ -6,15 +6,14 @@ from typing import Final
 from lightrail.journal.layout import APPEND, SEGMENT_HEADER_SIZE, AppendHead, decode_append_head
 from lightrail.journal.record import SPILLED
 from lightrail.journal.scan import Found, Scan
+from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over, load
-from lightrail.shard.journal.live import MERGED_BYTES_MAX, Attributes, LiveSpans, Span
+from lightrail.shard.journal.live import Attributes, LiveSpans, Span
 from lightrail.shard.journal.recovery import Replay
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.store import RecoveredQueue
 from lightrail.shard.queue.runs import Batch, Place, Run, shifted
 
-JOINED_BYTES: Final = 64 * 1024
-"""Small records are joined in memory up to about this size, as shard/queue/merging.py does."""
 SMALL_BYTES: Final = 4 * 1024
 """Records up to this size are small."""
 
@@ -94,10 +93,10 @@ class _Joiner:
         blob = column + 4 * fixed.messages
         if (
             sequence != self.next
-            or self.size + fixed.size > JOINED_BYTES
+            or self.size + fixed.size > limits.JOINED_BYTES
             or attempts != self.attempts
             or attributes != self.attributes
-            or end - self._batch[1] > MERGED_BYTES_MAX
+            or end - self._batch[1] > limits.SPAN_BYTES_MAX
         ):
             self.flush()
             self._batch = (sequence, offset, end, fixed.enqueued_at_ms)

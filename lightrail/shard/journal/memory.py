@@ -6,13 +6,11 @@ read them back. Places count records: `offset` is the number of the first, `leng
 
 from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, StoreBroken, StoreError, Usage, needs_sync
 from lightrail.shard.queue.runs import Batch, Place, Run
-
-_SEGMENT_RECORDS: Final = 1_024
-"""Records whose messages are released together."""
 
 
 class MemoryCommit:
@@ -60,7 +58,7 @@ class MemoryStore:
             return None
         number = self._next
         self._next = number + 1
-        segment = number // _SEGMENT_RECORDS
+        segment = number // limits.STORE_RECORDS_AT_ONCE
         # The caller's batch forgets its data when it flows to "disk"; this one does not.
         batch = record.batch
         data, ends = batch.loaded()
@@ -136,10 +134,10 @@ class MemoryStore:
         """See `Store.release`."""
         left = self._live.get(segment, 0) - size
         self._live[segment] = left
-        if left <= 0 and segment < self._next // _SEGMENT_RECORDS:
+        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
             self._live.pop(segment)
-            start = segment * _SEGMENT_RECORDS
-            for number in range(start, start + _SEGMENT_RECORDS):
+            start = segment * limits.STORE_RECORDS_AT_ONCE
+            for number in range(start, start + limits.STORE_RECORDS_AT_ONCE):
                 self._appends.pop(number, None)
 
     def oldest_to_clean(self) -> int | None:

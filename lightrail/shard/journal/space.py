@@ -9,14 +9,11 @@ Both threads come here: the loop to begin a segment, the commit thread to prepar
 
 import threading
 from collections.abc import Callable
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreFull
-
-FULL_RETRY_MS: Final = 250
-"""How often a full disk is asked again."""
 
 
 class Space:
@@ -39,7 +36,7 @@ class Space:
         self._segment_bytes = segment_bytes
         self._next = next_number
         self._lock = threading.Lock()
-        self._asked_at_ms = -FULL_RETRY_MS
+        self._asked_at_ms = -limits.FULL_RETRY_MS
         self.spare: Segment | None = None
         self.full = False
         """The last attempt to make a spare found no space."""
@@ -53,7 +50,7 @@ class Space:
         Raises:
             StoreFull: it is not, and can't be made.
         """
-        if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + FULL_RETRY_MS:
+        if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
             raise StoreFull(self._text())
         self._asked_at_ms = now_ms
         with self._lock:

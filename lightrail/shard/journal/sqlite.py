@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Final
 
-from lightrail.journal.layout import FORMAT_VERSION, FRONT_SIZE, SEGMENT_HEADER_SIZE
+from lightrail.journal.layout import FRONT_SIZE, SEGMENT_HEADER_SIZE
 from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
@@ -31,7 +31,8 @@ from lightrail.model import limits
 from lightrail.shard.journal.batches import columns, lay_over, runs_of
 from lightrail.shard.journal.commit import Entry, record_bytes
 from lightrail.shard.journal.record import Append, Record, encode_append_head
-from lightrail.shard.journal.sqlite_jobs import SCHEMA, Job, perform
+from lightrail.shard.journal.sqlite_jobs import Job, perform
+from lightrail.shard.journal.sqlite_opening import load_runs, load_tables, prepare
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamaged,
@@ -45,12 +46,7 @@ from lightrail.shard.journal.store import (
     needs_sync,
 )
 from lightrail.shard.journal.tables import Tables
-from lightrail.shard.queue.runs import Batch, Place, Run
-
-_SEGMENT_RECORDS: Final = 1_024
-_RESERVE_BYTES: Final = limits.SEGMENT_BYTES
-"""Free space that is left for settlements when the disk runs full."""
-_FULL_RETRY_MS: Final = 250
+from lightrail.shard.queue.runs import Place, Run
 
 
 class SqliteCommit:
@@ -90,7 +86,7 @@ class SqliteStore:
         shard: int = 0,
         *,
         producers_max: int = limits.PRODUCERS_MAX,
-        reserve_bytes: int = _RESERVE_BYTES,
+        reserve_bytes: int = limits.STORE_RESERVE_BYTES,
     ) -> None:
         self._path = os.fspath(path)
         self._cluster = cluster
@@ -107,7 +103,7 @@ class SqliteStore:
         self._next = 1
         self._messages = 0
         self._sync_wanted = False
-        self._space_asked_ms = -_FULL_RETRY_MS
+        self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
         self._refusal = "it has not been recovered yet: call recover() first"
         self._usage = Usage()
@@ -139,46 +135,10 @@ class SqliteStore:
             raise
 
     def _recover(self, memory_bytes: int) -> Recovered:
-        run = self._connection.execute
-        run("PRAGMA locking_mode=EXCLUSIVE")
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")
-        run("BEGIN IMMEDIATE")
-        for statement in SCHEMA.strip().split(";"):
-            run(statement)
-        meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
-        mine = {"cluster": self._cluster, "shard": str(self._shard)}
-        if not meta:
-            meta = {"format": str(FORMAT_VERSION), **mine, "epoch": "0", "lsn": "0", "sealed": "0"}
-            meta["next"] = "1"
-            self._connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-        if int(meta["format"]) > FORMAT_VERSION:
-            raise StoreRefused(
-                f"{self._path} has format version {meta['format']}, this program knows {FORMAT_VERSION} and "
-                "older: start it with the newer program that wrote it"
-            )
-        if any(meta[key] != value for key, value in mine.items()):
-            raise StoreRefused(
-                f"expected the store of shard {self._shard} of cluster {self._cluster!r}, found that of "
-                f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
-            )
-        # The tables that this format has more than an older one were made above.
-        run("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_VERSION),))
-        run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
-        run("DELETE FROM record WHERE spilled")
-        run("COMMIT")
         tables = self._tables
+        meta = prepare(self._connection, self._path, self._cluster, self._shard)
+        load_tables(self._connection, tables)
         tables.epoch = int(meta["epoch"])
-        for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
-            tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
-            tables.queues[number].next_sequence = next_sequence
-        for producer, number in run("SELECT id, number FROM producer ORDER BY lsn"):
-            tables.produced(producer & (1 << 64) - 1, number)
-        tables.parts.update(
-            (producer & (1 << 64) - 1, taken) for producer, taken in run("SELECT id, taken FROM part")
-        )
-        for queue, until_ms, digests in run("SELECT queue, until_ms, digests FROM ids ORDER BY id"):
-            tables.remember(Ids(queue, until_ms, digests), 0, 0)
         self._lsn, self._next = int(meta["lsn"]), int(meta["next"])
         self._refusal = ""
         share = memory_bytes // max(1, len(tables.queues))
@@ -188,7 +148,7 @@ class SqliteStore:
                 entry.name,
                 entry.policy,
                 entry.next_sequence,
-                self._runs(number, share),
+                load_runs(self._connection, number, share, self._read, self._live),
                 tables.ids_of(number),
             )
             for number, entry in tables.queues.items()
@@ -196,45 +156,6 @@ class SqliteStore:
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
         return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, sealed, parts=parts)
-
-    def _runs(self, queue: int, memory_bytes: int) -> list[Run]:
-        """The runs of a queue, the first of them in memory, the others merged."""
-        runs: list[Run] = []
-        left = memory_bytes
-        rows = self._connection.execute(
-            "SELECT live.first, live.last, live.attempts, id, size, count, durable, priority, expires_at_ms, "
-            "enqueued_at_ms, message_format FROM live JOIN record ON id = record WHERE queue = ? "
-            "ORDER BY first",
-            (queue,),
-        ).fetchall()
-        for first, last, attempts, number, size, count, *attributes in rows:
-            size = size * (last - first) // count
-            segment = number // _SEGMENT_RECORDS
-            self._live[segment] = self._live.get(segment, 0) + size
-            place = Place(segment, number, 1)
-            if left >= size:
-                left -= size
-                for run in self._read(place, queue, first, last):
-                    run.attempts = attempts
-                    runs.append(run)
-                continue
-            left = -1
-            durable, priority, expires_at_ms, enqueued_at_ms, message_format = attributes
-            batch = Batch(
-                None,
-                None,
-                last - first,
-                size,
-                0,
-                bool(durable),
-                priority,
-                expires_at_ms or None,
-                enqueued_at_ms,
-                place,
-                message_format,
-            )
-            _add_evicted(runs, Run(batch, 0, last - first, first, attempts))
-        return runs
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
@@ -330,13 +251,13 @@ class SqliteStore:
         if producer:
             self._tables.produced(producer, record.number)
         self._messages += count
-        segment = number // _SEGMENT_RECORDS
+        segment = number // limits.STORE_RECORDS_AT_ONCE
         self._live[segment] = self._live.get(segment, 0) + size * len(record.targets)
         return Place(segment, number, 1)
 
     def _find_room(self, now_ms: int) -> None:
-        """Raises StoreFull while less than the reserve is free; asked at most every _FULL_RETRY_MS."""
-        if not self._space_asked_ms <= now_ms < self._space_asked_ms + _FULL_RETRY_MS:
+        """Raises StoreFull while less than the reserve is free; asked at most every FULL_RETRY_MS."""
+        if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
             figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
@@ -446,8 +367,8 @@ class SqliteStore:
             found = next(iter(scan), None)
             if found is None:
                 raise JournalDamaged(self._path, number, scan.found)
-            for run in runs_of(found, number // _SEGMENT_RECORDS, queue, first, last):
-                run.batch.place = Place(number // _SEGMENT_RECORDS, number, 1)
+            for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
+                run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
                 lay_over(runs, run)
         return runs
 
@@ -457,9 +378,10 @@ class SqliteStore:
         """See `Store.release`. Settled rows go with their Settle; here go those that were only spilled."""
         left = self._live.get(segment, 0) - size
         self._live[segment] = left
-        if left <= 0 and segment < self._next // _SEGMENT_RECORDS:
+        if left <= 0 and segment < self._next // limits.STORE_RECORDS_AT_ONCE:
             self._live.pop(segment)
-            self._jobs.append(("forget", segment * _SEGMENT_RECORDS, (segment + 1) * _SEGMENT_RECORDS))
+            first = segment * limits.STORE_RECORDS_AT_ONCE
+            self._jobs.append(("forget", first, first + limits.STORE_RECORDS_AT_ONCE))
 
     def oldest_to_clean(self) -> int | None:
         """See `Store.oldest_to_clean`: SQLite uses the space of deleted rows again."""
@@ -494,28 +416,3 @@ class _Whole:
         """See `Readable`."""
         start = offset - SEGMENT_HEADER_SIZE
         return self._data[start : start + length]
-
-
-def _add_evicted(runs: list[Run], run: Run) -> None:
-    """Appends an evicted run, or makes the last one longer by it."""
-    if runs:
-        before, batch = runs[-1], run.batch
-        last = before.batch
-        one, other = last.place, batch.place
-        assert one is not None
-        assert other is not None
-        if (
-            last.data is None
-            and before.end == run.sequence
-            and one.segment == other.segment
-            and one.offset <= other.offset
-            and before.attempts == run.attempts
-            and (last.durable, last.priority, last.expires_at_ms, last.message_format)
-            == (batch.durable, batch.priority, batch.expires_at_ms, batch.message_format)
-        ):
-            last.count += batch.count
-            last.size += batch.size
-            last.place = Place(one.segment, one.offset, max(one.length, other.offset + 1 - one.offset))
-            runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
-            return
-    runs.append(run)

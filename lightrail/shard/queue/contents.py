@@ -7,6 +7,7 @@ Nothing here takes a message in or lets one go: that is in outcomes.py and machi
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
@@ -16,14 +17,11 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.locks import Locks
-from lightrail.shard.queue.merging import JOINED_BYTES, join_neighbours
+from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Place, Run
 from lightrail.shard.queue.special import Look, Special
-
-_JOIN_BACKLOG_BYTES: Final = 8 * JOINED_BYTES
-"""Ready bytes below which batches are left as they came: they will be delivered before joining pays."""
 
 _NOTHING: Final = Ready()
 """What is delayed in a queue without delays."""
@@ -162,7 +160,7 @@ class Contents:
         """Joins small batches at the tail when a backlog has built up."""
         ready = self.ready
         self._joining_bytes = 0
-        if ready.bytes < _JOIN_BACKLOG_BYTES or (self.special is not None and self.special.singles):
+        if ready.bytes < limits.JOIN_BACKLOG_BYTES or (self.special is not None and self.special.singles):
             return
         start = ready.index(self._joined_to)
         self._joined_to = self._known_to

@@ -6,16 +6,12 @@ so that nothing is evicted that would be fetched at once. Runs are evicted from 
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import Final
 
-from lightrail.model.limits import RESIDENT_HEAD_BYTES
+from lightrail.model.limits import FETCH_RETRY_MS, RESIDENT_HEAD_BYTES
 from lightrail.shard.queue.commands import Fetched
 from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk, parted
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Batch, Place, Run
-
-FETCH_RETRY_MS: Final = 1_000
-"""After a read that failed, before the same run is asked for again."""
 
 
 class Eviction:

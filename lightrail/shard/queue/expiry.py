@@ -6,12 +6,9 @@ settled: they fall out when they are due, or when the heap has grown far beyond 
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.runs import Run
-
-_STALE_MIN: Final = 256
-"""Entries below which nobody looks for stale ones."""
 
 
 class Deadlines:
@@ -43,7 +40,7 @@ class Deadlines:
 
     def crowded(self, count: int) -> bool:
         """Whether there are more than twice as many entries as the `count` runs that wait."""
-        return len(self.heap) > _STALE_MIN + 2 * count
+        return len(self.heap) > limits.STALE_ENTRIES_MIN + 2 * count
 
     def thin(self, runs: Iterable[Run]) -> None:
         """Forgets all entries but those of the runs that wait."""

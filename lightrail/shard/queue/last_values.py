@@ -1,12 +1,9 @@
 """Last values: which message is the newest one of its key."""
 
 from collections.abc import Callable
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.keys import Key
-
-_THIN_MIN: Final = 1_024
-"""Keys below which nobody looks for those that are not needed any more."""
 
 
 class LastValues:
@@ -20,7 +17,7 @@ class LastValues:
 
     def __init__(self) -> None:
         self._newest: dict[Key, int] = {}
-        self._thin_at = _THIN_MIN
+        self._thin_at = limits.STALE_RANGES_MIN
 
     def note(self, key: Key, sequence: int) -> int:
         """A message with this key is ready; returns the sequence of the older of two, -1 if it is alone."""
@@ -49,4 +46,4 @@ class LastValues:
             key: sequence for key, sequence in self._newest.items() if present(sequence) or key in held
         }
         left = len(self._newest)
-        self._thin_at = max(_THIN_MIN, 2 * left, left + looked)
+        self._thin_at = max(limits.STALE_RANGES_MIN, 2 * left, left + looked)

@@ -8,12 +8,11 @@ compares plain integers in C.
 from bisect import bisect_right
 from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.runs import Batch, Run
 
 GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
 """Stands where a run was taken, so that its batch can be freed before the list is shortened."""
-_SLACK: Final = 256
-"""Taken places that may stay before the head; shortening costs one move of the rest."""
 
 
 class Line:
@@ -42,7 +41,7 @@ class Line:
             self.keys.clear()
             self.runs.clear()
             self.head = 0
-        elif self.head > _SLACK and self.head * 2 > len(self.runs):
+        elif self.head > limits.STALE_ENTRIES_MIN and self.head * 2 > len(self.runs):
             self.shorten()
 
     def shorten(self) -> None:

@@ -9,15 +9,11 @@ Locks are in memory only: after a restart of the shard everything that was locke
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
-from typing import Final
 
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.shard.queue.commands import ConsumerOptions
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.effects import Refused
-
-_STALE_MIN: Final = 256
-"""Entries below which nobody looks for stale ones."""
 
 
 class Locks:
@@ -31,7 +27,7 @@ class Locks:
         """(milliseconds since the epoch, consumer, first and last delivery number)."""
         self.by_key: dict[str, Consumer] = {}
         """Consumers whose locks have a name, attached or departed."""
-        self._thin_at = _STALE_MIN
+        self._thin_at = limits.STALE_ENTRIES_MIN
 
     def add(self, consumer: Consumer, first: int, last: int, until_ms: int) -> None:
         """Deliveries, which are in flight by now, are locked until then."""
@@ -174,7 +170,7 @@ class Locks:
                 self._drop(entry)
         heapify(kept)
         self.heap = kept
-        self._thin_at = _STALE_MIN + 2 * len(kept)
+        self._thin_at = limits.STALE_ENTRIES_MIN + 2 * len(kept)
 
 
 def _holds(consumer: Consumer, first: int, last: int) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from heapq import heapify, heappush
 from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.commands import (
     Attach,
     Cancel,
@@ -47,7 +48,6 @@ from lightrail.shard.queue.effects import (
     Stored,
 )
 from lightrail.shard.queue.merging import (
-    JOINED_BYTES,
     join_neighbours,
     merge_evicted,
     on_disk,
@@ -265,7 +265,7 @@ class Machine(Outcomes):
             effects.extend(Fetch(run) for run in self.eviction.look_ahead())
         if self.consumers.draining:
             deliveries.drain(effects)
-        if self._joining_bytes >= 2 * JOINED_BYTES:
+        if self._joining_bytes >= limits.JOIN_AT_BYTES:
             self._join()
         self._known_to = self.next_sequence
         return effects

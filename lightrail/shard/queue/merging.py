@@ -6,21 +6,9 @@ built up, away from both ends, so that a queue that keeps up never pays for it.
 """
 
 from dataclasses import replace
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.runs import Batch, Place, Run, joined
-
-JOINED_BYTES: Final = 64 * 1024
-"""Size that small batches are joined up to in memory; at most half of it is small."""
-JOINED_SPAN_MS: Final = 60_000
-"""Messages of one joined batch came within this time; it keeps the earliest time of arrival."""
-PLACE_BYTES: Final = 1024 * 1024
-"""Largest area of the journal that one batch stands for, and so the largest read of a fetch."""
-PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
-"""The same where records of other queues lie between, if at least one byte in `PLACE_SPARSENESS` is ours."""
-PLACE_SPARSENESS: Final = 32
-SPARSE_BYTES: Final = 256 * 1024
-"""Most messages that such a sparse area stands for."""
 
 
 def join_neighbours(runs: list[Run]) -> list[Run]:
@@ -34,11 +22,11 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
         if group:
             if (
                 run.batch.data is not None
-                and size + run_size <= JOINED_BYTES
+                and size + run_size <= limits.JOINED_BYTES
                 and near(place, run.batch.place, size + run_size)
                 and _alike(group[-1], run)
                 and run.batch.expires_at_ms == group[0].batch.expires_at_ms
-                and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= JOINED_SPAN_MS
+                and run.batch.enqueued_at_ms - group[0].batch.enqueued_at_ms <= limits.JOINED_SPAN_MS
             ):
                 group.append(run)
                 size += run_size
@@ -48,7 +36,7 @@ def join_neighbours(runs: list[Run]) -> list[Run]:
         group = [run]
         size = run_size
         place = run.batch.place
-        if run.batch.data is None or 2 * size > JOINED_BYTES or (run.batch.durable and place is None):
+        if run.batch.data is None or 2 * size > limits.JOINED_BYTES or (run.batch.durable and place is None):
             result.append(run)
             group = []
     if group:
@@ -142,9 +130,10 @@ def near(one: Place | None, other: Place | None, size: int) -> bool:
     if one.segment != other.segment:
         return False
     length = max(one.offset + one.length, other.offset + other.length) - min(one.offset, other.offset)
-    if length <= PLACE_BYTES:
+    if length <= limits.PLACE_BYTES:
         return True
-    return size <= SPARSE_BYTES and length <= min(PLACE_SPARSE_BYTES, PLACE_SPARSENESS * size)
+    sparse = min(limits.PLACE_SPARSE_BYTES, limits.PLACE_SPARSENESS * size)
+    return size <= limits.PLACE_SPARSE_MESSAGES_BYTES and length <= sparse
 
 
 def spanning(one: Place | None, other: Place | None) -> Place | None:

@@ -6,14 +6,11 @@ stays under its key until every second place is one; what comes back to its plac
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
-
-_HOLES: Final = 256
-"""Holes that may stay; past it they are at most half of all places."""
 
 
 class Sparse(Ready):
@@ -93,7 +90,7 @@ class Sparse(Ready):
             return
         self.runs[index] = GONE
         self.holes += 1
-        if self.holes > _HOLES and self.holes * 2 > len(self.runs) - self.head:
+        if self.holes > limits.STALE_ENTRIES_MIN and self.holes * 2 > len(self.runs) - self.head:
             kept = [each for each in range(self.head, len(self.runs)) if self.runs[each] is not GONE]
             self.keys = [self.keys[each] for each in kept]
             self.runs = [self.runs[each] for each in kept]

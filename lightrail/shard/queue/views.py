@@ -5,15 +5,13 @@ nothing is ready falls out when it gets to the top, or when the heap has grown f
 """
 
 from heapq import heappop, heappush, heapreplace
-from typing import Any, Final
+from typing import Any
 
+from lightrail.model import limits
 from lightrail.shard.queue.ready import Ready
 
 Range = tuple[Any, int, int]
 """(rank, first sequence, last sequence): lower ranks come first, and lower sequences in them."""
-
-_THIN_MIN: Final = 1_024
-"""Ranges below which nobody looks for stale ones."""
 
 
 class View:
@@ -25,7 +23,7 @@ class View:
         self.heap: list[Range] = [] if heap is None else heap
         self._joins = joins
         """Whether neighbours become one range: not where each range is one message with a meaning."""
-        self._thin_at = max(_THIN_MIN, 2 * len(self.heap))
+        self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(self.heap))
 
     def copy(self) -> "View":
         """The same ranges for somebody who goes their own way from here."""
@@ -65,4 +63,4 @@ class View:
             elif ready.find(first, last) >= 0:
                 kept.append(each)
         self.heap = kept
-        self._thin_at = max(_THIN_MIN, 2 * len(kept))
+        self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(kept))

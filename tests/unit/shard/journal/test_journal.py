@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Outcome, Queue, QueueEvent, Settle
+from lightrail.model import limits
 from lightrail.shard.journal.commit import pieces_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.space import FULL_RETRY_MS
 from lightrail.shard.journal.store import Recovered, StoreBroken, StoreError, StoreFull, StoreRefused
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from tests.support.fake_files import FakeFiles
@@ -243,8 +243,8 @@ def test_a_full_disk_refuses_messages_takes_settlements_and_recovers_by_itself()
     assert restarted(files) == [sent - 2, sent - 1]
     files.space = None
     with pytest.raises(StoreFull):
-        send(journal, sent, now_ms=FULL_RETRY_MS - 1)
-    send(journal, sent, now_ms=FULL_RETRY_MS)
+        send(journal, sent, now_ms=limits.FULL_RETRY_MS - 1)
+    send(journal, sent, now_ms=limits.FULL_RETRY_MS)
     journal.flush()
     assert not journal.usage().full
     assert restarted(files) == [sent - 2, sent - 1, sent]
@@ -268,7 +268,7 @@ def test_the_last_of_a_full_disk_is_for_settlements_and_the_cleaner() -> None:
     journal.append(replace(spilled, spills=False), 1)
     files.space = None
     for taken in (Delivered(1, 7, [(0, 1)]), Settle(1, [(0, 1)], Outcome.RELEASED), spilled):
-        journal.append(taken, FULL_RETRY_MS)
+        journal.append(taken, limits.FULL_RETRY_MS)
     journal.flush()
     journal.close()
 
@@ -339,12 +339,12 @@ def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_
     assert journal.usage().full
     assert not journal.usage().broken
     files.fail_creates = 0
-    send(journal, len(live), now_ms=FULL_RETRY_MS)
+    send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
     files.fail_creates = errno.EIO
     # The spare was made already and takes this one; the next needs a new file.
-    send(journal, len(live) + 1, size=1_900, now_ms=FULL_RETRY_MS)
+    send(journal, len(live) + 1, size=1_900, now_ms=limits.FULL_RETRY_MS)
     with pytest.raises(StoreBroken, match="no new file"):
-        send(journal, len(live) + 2, size=1_900, now_ms=FULL_RETRY_MS)
+        send(journal, len(live) + 2, size=1_900, now_ms=limits.FULL_RETRY_MS)
     assert "restart" in journal.usage().broken
 
 

@@ -2,8 +2,9 @@
 
 import random
 
+from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
-from lightrail.shard.journal.live import MERGED_BYTES_MAX, LiveSpans
+from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.queue.runs import Run, batch_of
 
 PLAIN = (1, 4, 0, 0)
@@ -64,7 +65,7 @@ def test_neighbours_are_joined_up_to_a_bound() -> None:
         live.add(number, number + 1, 1, number * 1_000, number * 1_000 + 1_000, 900, 0, PLAIN, 1)
     spans = live.spans()
     assert 9 <= len(spans) <= 11
-    assert all(span.end - span.offset <= MERGED_BYTES_MAX for span in spans)
+    assert all(span.end - span.offset <= limits.SPAN_BYTES_MAX for span in spans)
     assert sum(span.size for span in spans) == 9_000_000
     other = (1, 9, 0, 0)
     live.add(10_000, 10_001, 1, 10_000_000, 10_000_010, 9, 0, other, 1)

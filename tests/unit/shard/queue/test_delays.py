@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.shard.queue import last_values
+from lightrail.model import limits
 from lightrail.shard.queue.commands import Cancel, Change, Credit, Peek, Purge, Restore, Settle, Tick
 from lightrail.shard.queue.effects import DeadLetter, Peeked, Reason, State
 from lightrail.shard.queue.policy import Policy
@@ -37,7 +37,7 @@ def test_a_dispatch_wakes_what_is_due() -> None:
 
 
 def test_an_old_value_that_was_delayed_never_comes_after_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_values, "_THIN_MIN", 2)
+    monkeypatch.setattr(limits, "STALE_RANGES_MIN", 2)
     bench = Bench(Policy(order="last_value", order_key="key", delay=True))
     bench.put("key=a delay=50 old", "key=b delay=50 old", "key=a new", "key=b new")
     bench.consumer(1)

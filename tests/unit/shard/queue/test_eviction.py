@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
+from lightrail.model import limits
 from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Enqueue, Fetched, Peek, Tick
 from lightrail.shard.queue.effects import DeadLetter, Deliver, Drained, Fetch, Peeked, Removed
-from lightrail.shard.queue.eviction import FETCH_RETRY_MS
 from lightrail.shard.queue.machine import Machine
-from lightrail.shard.queue.merging import JOINED_BYTES, PLACE_BYTES, near
+from lightrail.shard.queue.merging import near
 from lightrail.shard.queue.runs import Place, Run, batch_of
 
 HEAD_BYTES = 4_096
@@ -61,7 +61,7 @@ def test_a_backlog_in_memory_is_joined() -> None:
     invariants.check(machine)
     runs = machine.ready.waiting()
     assert len(runs) < 300
-    assert max(run.size for run in runs) <= JOINED_BYTES
+    assert max(run.size for run in runs) <= limits.JOINED_BYTES
     objects = sum(sys.getsizeof(run.batch.data) + sys.getsizeof(run.batch.ends) + 300 for run in runs)
     assert objects < 1.2 * machine.ready.bytes
     messages = [message for run in runs for message in run.messages()]
@@ -70,8 +70,8 @@ def test_a_backlog_in_memory_is_joined() -> None:
 
 def test_eviction_leaves_the_head_and_few_objects() -> None:
     machine = filled(3_000, Disk())
-    assert HEAD_BYTES <= machine.resident_bytes < HEAD_BYTES + 2 * JOINED_BYTES
-    assert machine.ready.evicted_runs <= 3_100_000 // PLACE_BYTES + 2
+    assert HEAD_BYTES <= machine.resident_bytes < HEAD_BYTES + 2 * limits.JOINED_BYTES
+    assert machine.ready.evicted_runs <= 3_100_000 // limits.PLACE_BYTES + 2
     assert machine.gauges.bytes == 3_000_000
 
 
@@ -98,7 +98,7 @@ def test_an_evicted_queue_is_drained_in_order() -> None:
         invariants.check(machine)
     assert received == [b"%0100d" % index for index in range(30_000)]
     assert fetches <= 5
-    assert peak <= HEAD_BYTES + 2 * PLACE_BYTES
+    assert peak <= HEAD_BYTES + 2 * limits.PLACE_BYTES
 
 
 def test_the_next_runs_are_fetched_before_they_are_due() -> None:
@@ -135,8 +135,8 @@ def test_a_failed_fetch_is_asked_for_again_later() -> None:
     (fetch,) = [effect for effect in machine.dispatch(0) if isinstance(effect, Fetch)]
     assert not machine.apply(Fetched(fetch.run.sequence, ()), 5)
     assert not machine.dispatch(6)
-    assert machine.next_deadline_ms == 5 + FETCH_RETRY_MS
-    assert machine.dispatch(5 + FETCH_RETRY_MS) == [Fetch(fetch.run)]
+    assert machine.next_deadline_ms == 5 + limits.FETCH_RETRY_MS
+    assert machine.dispatch(5 + limits.FETCH_RETRY_MS) == [Fetch(fetch.run)]
 
 
 def test_damage_is_reported_and_the_rest_delivered() -> None:
@@ -224,10 +224,10 @@ def test_the_cleaner_moves_what_is_left() -> None:
         (Place(0, 100, 10), 20, True),
         (Place(1, 100, 10), 20, False),
         (None, 20, False),
-        (Place(0, PLACE_BYTES, 10), 20, False),
-        (Place(0, PLACE_BYTES, 10), 200_000, True),
-        (Place(0, PLACE_BYTES, 10), 500_000, False),
-        (Place(0, 9 * PLACE_BYTES, 10), 5_000_000, False),
+        (Place(0, limits.PLACE_BYTES, 10), 20, False),
+        (Place(0, limits.PLACE_BYTES, 10), 200_000, True),
+        (Place(0, limits.PLACE_BYTES, 10), 500_000, False),
+        (Place(0, 9 * limits.PLACE_BYTES, 10), 5_000_000, False),
     ],
 )
 def test_places_are_merged_when_they_are_near(other: Place | None, size: int, expected: bool) -> None:

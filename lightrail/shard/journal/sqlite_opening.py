@@ -1,0 +1,136 @@
+"""Opening a SQLite store: whether its file is this shard's, and what rows say of queues and messages."""
+
+import sqlite3
+from collections.abc import Callable
+
+from lightrail.journal.layout import FORMAT_VERSION
+from lightrail.journal.record import Ids, Queue, QueueEvent
+from lightrail.model import limits
+from lightrail.shard.journal.sqlite_jobs import SCHEMA
+from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.journal.tables import Tables
+from lightrail.shard.queue.runs import Batch, Place, Run
+
+
+def prepare(connection: sqlite3.Connection, path: str, cluster: str, shard: int) -> dict[str, str]:
+    """Makes what is missing and removes what was only spilled; returns the table `meta`.
+
+    Raises:
+        StoreRefused: another shard's, or of a newer format.
+        sqlite3.Error: held by another process, or damaged.
+    """
+    run = connection.execute
+    run("PRAGMA locking_mode=EXCLUSIVE")
+    run("PRAGMA journal_mode=WAL")
+    run("PRAGMA synchronous=FULL")
+    run("BEGIN IMMEDIATE")
+    for statement in SCHEMA.strip().split(";"):
+        run(statement)
+    meta: dict[str, str] = dict(run("SELECT key, value FROM meta"))
+    mine = {"cluster": cluster, "shard": str(shard)}
+    if not meta:
+        meta = {"format": str(FORMAT_VERSION), **mine, "epoch": "0", "lsn": "0", "sealed": "0"}
+        meta["next"] = "1"
+        connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+    if int(meta["format"]) > FORMAT_VERSION:
+        raise StoreRefused(
+            f"{path} has format version {meta['format']}, this program knows {FORMAT_VERSION} and "
+            "older: start it with the newer program that wrote it"
+        )
+    if any(meta[key] != value for key, value in mine.items()):
+        raise StoreRefused(
+            f"expected the store of shard {shard} of cluster {cluster!r}, found that of "
+            f"shard {meta['shard']} of cluster {meta['cluster']!r}: give this shard its own file"
+        )
+    # The tables that this format has more than an older one were made above.
+    run("UPDATE meta SET value = ? WHERE key = 'format'", (str(FORMAT_VERSION),))
+    run("DELETE FROM live WHERE record IN (SELECT id FROM record WHERE spilled)")
+    run("DELETE FROM record WHERE spilled")
+    run("COMMIT")
+    return meta
+
+
+def load_tables(connection: sqlite3.Connection, tables: Tables) -> None:
+    """Queues, producers and message-ids."""
+    run = connection.execute
+    for number, name, policy, next_sequence in run("SELECT * FROM queue ORDER BY id"):
+        tables.queue(Queue(QueueEvent.DECLARED, number, name, policy))
+        tables.queues[number].next_sequence = next_sequence
+    for producer, number in run("SELECT id, number FROM producer ORDER BY lsn"):
+        tables.produced(producer & (1 << 64) - 1, number)
+    tables.parts.update(
+        (producer & (1 << 64) - 1, taken) for producer, taken in run("SELECT id, taken FROM part")
+    )
+    for queue, until_ms, digests in run("SELECT queue, until_ms, digests FROM ids ORDER BY id"):
+        tables.remember(Ids(queue, until_ms, digests), 0, 0)
+
+
+def load_runs(
+    connection: sqlite3.Connection,
+    queue: int,
+    memory_bytes: int,
+    read: Callable[[Place, int, int, int], list[Run]],
+    live: dict[int, int],
+) -> list[Run]:
+    """The runs of a queue, the first of them in memory, the others merged; `live` counts their bytes."""
+    runs: list[Run] = []
+    left = memory_bytes
+    rows = connection.execute(
+        "SELECT live.first, live.last, live.attempts, id, size, count, durable, priority, expires_at_ms, "
+        "enqueued_at_ms, message_format FROM live JOIN record ON id = record WHERE queue = ? "
+        "ORDER BY first",
+        (queue,),
+    ).fetchall()
+    for first, last, attempts, number, size, count, *attributes in rows:
+        size = size * (last - first) // count
+        segment = number // limits.STORE_RECORDS_AT_ONCE
+        live[segment] = live.get(segment, 0) + size
+        place = Place(segment, number, 1)
+        if left >= size:
+            left -= size
+            for run in read(place, queue, first, last):
+                run.attempts = attempts
+                runs.append(run)
+            continue
+        left = -1
+        durable, priority, expires_at_ms, enqueued_at_ms, message_format = attributes
+        batch = Batch(
+            None,
+            None,
+            last - first,
+            size,
+            0,
+            bool(durable),
+            priority,
+            expires_at_ms or None,
+            enqueued_at_ms,
+            place,
+            message_format,
+        )
+        _add_evicted(runs, Run(batch, 0, last - first, first, attempts))
+    return runs
+
+
+def _add_evicted(runs: list[Run], run: Run) -> None:
+    """Appends an evicted run, or makes the last one longer by it."""
+    if runs:
+        before, batch = runs[-1], run.batch
+        last = before.batch
+        one, other = last.place, batch.place
+        assert one is not None
+        assert other is not None
+        if (
+            last.data is None
+            and before.end == run.sequence
+            and one.segment == other.segment
+            and one.offset <= other.offset
+            and before.attempts == run.attempts
+            and (last.durable, last.priority, last.expires_at_ms, last.message_format)
+            == (batch.durable, batch.priority, batch.expires_at_ms, batch.message_format)
+        ):
+            last.count += batch.count
+            last.size += batch.size
+            last.place = Place(one.segment, one.offset, max(one.length, other.offset + 1 - one.offset))
+            runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
+            return
+    runs.append(run)

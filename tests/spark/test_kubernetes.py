@@ -50,6 +50,10 @@ def test_what_the_page_submits_makes_the_pod_that_it_describes(
     assert driver["spec"]["serviceAccountName"] == "spark"
     assert container["image"] == "registry.example.org/lightrail-analytics:0.1.0"
     assert "command" not in container
+    # That of the submitting machine would come along otherwise.
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["PYSPARK_PYTHON"] == "/opt/lightrail/bin/python"
+    assert variables["PYSPARK_DRIVER_PYTHON"] == "/opt/lightrail/bin/python"
     assert container["args"][0] == "driver"
     at = container["args"].index("local:///opt/lightrail/main.py")
     assert container["args"][at + 1 : at + 3] == ["capture", "--gateway"]

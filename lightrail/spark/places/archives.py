@@ -3,6 +3,7 @@
 A path names an archive, with folders shard-* below it, or one of those folders, or has * and ? in it.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,8 +38,8 @@ from lightrail.spark.places.sources import Gone, NoArchive, PlaceError
 _GLOB: Final = re.compile(r"[*?\[]")
 
 _T = TypeVar("_T")
-Found = tuple[Incarnation, list[tuple[int, "ArchiveSource"]]]
-"""A journal and its segments in an archive, the oldest first."""
+Found = tuple[Incarnation, str, list[int]]
+"""A journal, its folder in an archive, and the numbers of the segments there, the oldest first."""
 
 
 class ArchiveFile:
@@ -155,21 +156,21 @@ def find(path: str) -> Iterator[Found]:
 
 
 def _journals(system: Any, prefix: str, root: str) -> Iterator[Found]:
-    entries = _entries(system, root)
-    if entries is None:
+    names = _names(system, root)
+    if names is None:
         raise NoArchive(
             f"expected an archive at path {prefix + root!r}, found no such folder: "
             "name the folder that `--archive` of the shards names"
         )
-    if IDENTITY in {entry.base_name for entry in entries}:
-        yield from _journal(system, prefix, root, entries)
+    if IDENTITY in names:
+        yield from _journal(system, prefix, root, names)
         return
-    for entry in sorted(entries, key=lambda entry: str(entry.base_name)):
-        if entry.type == fs.FileType.Directory and is_folder(entry.base_name):
-            yield from _journal(system, prefix, entry.path, _entries(system, entry.path) or [])
+    for name in sorted(filter(is_folder, names)):
+        folder = f"{root.rstrip('/')}/{name}"
+        yield from _journal(system, prefix, folder, _names(system, folder) or [])
 
 
-def _journal(system: Any, prefix: str, folder: str, entries: list[Any]) -> Iterator[Found]:
+def _journal(system: Any, prefix: str, folder: str, names: list[str]) -> Iterator[Found]:
     try:
         text = _asked(lambda: _content(system, f"{folder}/{IDENTITY}"), folder)
         incarnation = decode_identity(text.decode(errors="replace"))
@@ -177,12 +178,9 @@ def _journal(system: Any, prefix: str, folder: str, entries: list[Any]) -> Itera
         return  # It is being made, or removed.
     except ArchiveError as error:
         raise PlaceError(f"{folder}: {error}") from error
-    numbers = sorted(
-        int(name[: -len(SEGMENT_SUFFIX)])
-        for name in (str(entry.base_name) for entry in entries)
-        if name.endswith(SEGMENT_SUFFIX) and name[: -len(SEGMENT_SUFFIX)].isdigit()
-    )
-    yield incarnation, [(number, ArchiveSource(prefix + folder, number)) for number in numbers]
+    end = -len(SEGMENT_SUFFIX)
+    numbers = [int(name[:end]) for name in names if name.endswith(SEGMENT_SUFFIX) and name[:end].isdigit()]
+    yield incarnation, prefix + folder, sorted(numbers)
 
 
 def _expanded(system: Any, pattern: str) -> list[str]:
@@ -208,6 +206,18 @@ def _entries(system: Any, folder: str) -> list[Any] | None:
     except Gone:
         return None
     return entries
+
+
+def _names(system: Any, folder: str) -> list[str] | None:
+    """What is called how in a folder; None when there is none."""
+    if isinstance(system, fs.LocalFileSystem):
+        # Twenty times quicker than with the size and time of each file, which nobody wants.
+        try:
+            return _asked(lambda: os.listdir(folder), folder)
+        except Gone:
+            return None
+    entries = _entries(system, folder)
+    return None if entries is None else [str(entry.base_name) for entry in entries]
 
 
 def _content(system: Any, path: str) -> bytes:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from lightrail.journal.archive import Incarnation
@@ -74,14 +74,12 @@ class GatewaySource:
             raise PlaceError(f"{self._path}/index: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A segment as a gateway lists it."""
 
     number: int
     first_lsn: int
     next_lsn: int
-    source: GatewaySource
 
 
 def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
@@ -96,7 +94,10 @@ def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
         return [
             (
                 Incarnation(str(row["cluster"]), int(row["shard"]), str(row["journal"])),
-                [_listed(access, str(row["journal"]), each) for each in row["segments"]],
+                [
+                    Listed(int(each["segment"]), int(each["first_lsn"]), int(each["next_lsn"]))
+                    for each in row["segments"]
+                ],
                 bool(row.get("away")),
             )
             for row in answer["journals"]
@@ -106,11 +107,6 @@ def find(access: Access) -> list[tuple[Incarnation, list[Listed], bool]]:
             f"/!journals: expected a list of journals, found something else ({error!r}): is the gateway that "
             " of a LightRail of this version?"
         ) from error
-
-
-def _listed(access: Access, disk: str, row: Mapping[str, Any]) -> Listed:
-    number = int(row["segment"])
-    return Listed(number, int(row["first_lsn"]), int(row["next_lsn"]), GatewaySource(access, disk, number))
 
 
 def move_reader(access: Access, name: str, body: Mapping[str, Any]) -> None:

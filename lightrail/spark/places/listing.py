@@ -3,13 +3,16 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import limits
 from lightrail.spark.http import Access
 from lightrail.spark.places import archives, gateways
 from lightrail.spark.places.journals import Held, IndexKey, Journal
-from lightrail.spark.places.sources import NoArchive, PlaceError
+from lightrail.spark.places.sources import NoArchive, PlaceError, Source
 
 log = logging.getLogger("lightrail.spark.places")
 
@@ -31,6 +34,8 @@ class Places:
         self._sleep = sleep
         self._access = access
         self._indexes: dict[IndexKey, SegmentIndex] = {}
+        self._kept: dict[str, _Kept] = {}
+        """Of the last listing: most segments are the same in the next, of tens of thousands."""
 
     def journals(self) -> dict[str, Journal]:
         """By disk, what is there now.
@@ -40,24 +45,49 @@ class Places:
         Raises:
             PlaceError: a place does not answer.
         """
-        found: dict[str, tuple[Journal, dict[int, Held]]] = {}
+        found: dict[str, _Found] = {}
         for incarnation, listed, away in gateways.find(self._access) if self._access else ():
-            live = {
-                each.number: Held(each.number, [each.source], each.next_lsn, each.first_lsn)
-                for each in listed
-            }
-            found[incarnation.disk] = Journal(incarnation, [], self._indexes, away), live
+            live = {each.number: each for each in listed}
+            found[incarnation.disk] = _Found(incarnation, away, live)
         for path in self._paths:
-            for incarnation, archived in self._archived(path):
-                journal, held = found.setdefault(
-                    incarnation.disk, (Journal(incarnation, [], self._indexes), {})
-                )
-                for number, source in archived:
-                    held.setdefault(number, Held(number)).sources.insert(0, source)
-        for journal, held in found.values():
-            journal.segments = [held[number] for number in sorted(held)]
-        self._forget({(disk, number) for disk, (_, held) in found.items() for number in held})
-        return {disk: journal for disk, (journal, _) in sorted(found.items())}
+            for incarnation, folder, numbers in self._archived(path):
+                there = found.setdefault(incarnation.disk, _Found(incarnation, False, {}))
+                there.archived.insert(0, (folder, frozenset(numbers)))
+        self._kept = {disk: self._all(there) for disk, there in found.items()}
+        self._forget()
+        return {
+            disk: Journal(
+                found[disk].incarnation,
+                [held for _, held in self._kept[disk].values()],
+                self._indexes,
+                found[disk].away,
+            )
+            for disk in sorted(found)
+        }
+
+    def _all(self, there: "_Found") -> "_Kept":
+        """All segments of a journal, the oldest first: those that are as they were are the ones of before."""
+        disk = there.incarnation.disk
+        before = self._kept.get(disk, {})
+        kept: _Kept = {}
+        for number in sorted(
+            there.live.keys() | frozenset[int]().union(*(each for _, each in there.archived))
+        ):
+            listed = there.live.get(number)
+            where = (listed, *(folder for folder, numbers in there.archived if number in numbers))
+            known = before.get(number)
+            if known is None or known[0] != where:
+                known = where, self._held(disk, number, listed, where[1:])
+            kept[number] = known
+        return kept
+
+    def _held(self, disk: str, number: int, listed: gateways.Listed | None, folders: tuple[Any, ...]) -> Held:
+        sources: list[Source] = [archives.ArchiveSource(folder, number) for folder in folders]
+        if listed is None:
+            return Held(number, sources)
+        assert self._access is not None
+        sources.append(gateways.GatewaySource(self._access, disk, number))
+        return Held(number, sources, listed.next_lsn, listed.first_lsn)
 
     def _archived(self, path: str) -> list[archives.Found]:
         try:
@@ -99,6 +129,23 @@ class Places:
                 )
             self._sleep(pause_s)
 
-    def _forget(self, there: set[IndexKey]) -> None:
-        for key in self._indexes.keys() - there:
+    def _forget(self) -> None:
+        for key in [
+            (disk, number) for disk, number in self._indexes if number not in self._kept.get(disk, ())
+        ]:
             del self._indexes[key]
+
+
+_Kept = dict[int, tuple[tuple[Any, ...], Held]]
+"""By number: what was listed of a segment and the folders that have it, and what was made of that."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What places say of a journal."""
+
+    incarnation: Incarnation
+    away: bool
+    live: dict[int, gateways.Listed]
+    archived: list[tuple[str, frozenset[int]]] = field(default_factory=list)
+    """Folders and the numbers in them, in the order in which they are asked."""

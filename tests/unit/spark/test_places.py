@@ -37,10 +37,6 @@ def answers(monkeypatch: pytest.MonkeyPatch, *found: Answer) -> None:
     monkeypatch.setattr(gateways, "find", lambda access: left.pop(0) if len(left) > 1 else left[0])
 
 
-def listed(disk: str, number: int, first_lsn: int, next_lsn: int) -> Listed:
-    return Listed(number, first_lsn, next_lsn, GatewaySource(ACCESS, disk, number))
-
-
 def test_what_both_have_is_read_from_the_archive_and_the_rest_live(
     written: JournalOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -48,7 +44,7 @@ def test_what_both_have_is_read_from_the_archive_and_the_rest_live(
     alone = Places(paths, None).journals()[written.disk]
     last, end = alone.segments[-1].number, alone.latest or 0
     first = alone.index(alone.segments[-1]).first_lsn
-    live = [listed(written.disk, last, first, end), listed(written.disk, last + 1, end, end + 7)]
+    live = [Listed(last, first, end), Listed(last + 1, end, end + 7)]
     answers(monkeypatch, [(written.incarnation, live, False)])
     journal = Places(paths, ACCESS).journals()[written.disk]
     kinds = {held.number: [type(source) for source in held.sources] for held in journal.segments}
@@ -65,7 +61,7 @@ def test_a_shard_that_is_away_is_waited_for_and_is_no_loss(
     end = Places(paths, None).journals()[written.disk].latest or 0
     number = len(list((tmp_path / "archive").rglob("*.segment"))) + 1
     away: Answer = [(written.incarnation, [], True)]
-    back: Answer = [(written.incarnation, [listed(written.disk, number, end, end + 5)], False)]
+    back: Answer = [(written.incarnation, [Listed(number, end, end + 5)], False)]
     clock = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -108,6 +104,24 @@ class Client:
         return json.dumps(self._answer).encode()
 
 
+def test_of_segments_that_are_as_they_were_nothing_is_made_anew(
+    written: JournalOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = (str(tmp_path / "archive"),)
+    last = Places(paths, None).journals()[written.disk].segments[-1].number
+    grows = [[Listed(last, 83, 106), Listed(last + 1, 106, end)] for end in (110, 120)]
+    answers(monkeypatch, *([(written.incarnation, live, False)] for live in grows))
+    places = Places(paths, ACCESS)
+    before, after = (places.journals()[written.disk].segments for _ in range(2))
+    same = [one is other for one, other in zip(before, after, strict=True)]
+    assert same == [True] * (len(same) - 1) + [False]
+    assert after[-1].next_lsn == 120
+    # One that has gone from the archive is asked for where it still is.
+    (tmp_path / "archive" / written.incarnation.folder / f"{last:012d}.segment").unlink()
+    found = {held.number: held for held in places.journals()[written.disk].segments}
+    assert [type(source) for source in found[last].sources] == [GatewaySource]
+
+
 def test_the_list_of_a_gateway_is_understood_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     segment = {"segment": 3, "first_lsn": 10, "next_lsn": 20, "end": 900, "messages": 9, "last_ms": 1}
     rows = [
@@ -116,7 +130,7 @@ def test_the_list_of_a_gateway_is_understood_or_refused(monkeypatch: pytest.Monk
     ]
     monkeypatch.setattr(gateways, "GatewayClient", Client({"journals": rows}))
     assert gateways.find(ACCESS) == [
-        (Incarnation("c", 1, "ab"), [listed("ab", 3, 10, 20)], False),
+        (Incarnation("c", 1, "ab"), [Listed(3, 10, 20)], False),
         (Incarnation("c", 2, "cd"), [], True),
     ]
     monkeypatch.setattr(gateways, "GatewayClient", Client({"queues": []}))

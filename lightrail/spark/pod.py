@@ -57,7 +57,8 @@ def command(words: Sequence[str], environ: Mapping[str, str], home: str, java: s
             EXECUTOR,
             *(word for name, variable in _ARGUMENTS.items() for word in (name, environ[variable])),
         ]
-    return [sys.executable, "-m", "lightrail.spark.main", *words]
+    # -P: the folder of the container is one for data, and no place for modules.
+    return [sys.executable, "-P", "-m", "lightrail.spark.main", *words]
 
 
 def main() -> None:

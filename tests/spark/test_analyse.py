@@ -61,9 +61,6 @@ def test_the_tables_equal_what_is_known_of_every_message(analysed: Analysed, tmp
     assert by(found["shards"], "shard", "minute") == expected.shards()
     dead = by(found["dead_letters"], "queue", "minute", "reason")
     assert {key: (row["messages"], row["bytes"]) for key, row in dead.items()} == expected.dead_letters()
-    # Another run replaces all of it, as a whole; the same rows give the same tables, whatever the format.
-    again = analysed(observed.table(messages))
-    assert by(again["minutes"], "queue", "minute") == expected.minutes()
     notes = [DeltaTable(str(tmp_path / "to" / name)).history(1)[0]["lightrail"] for name in TABLES]
     assert len(set(notes)) == 1
     text = page.read_text()

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from lightrail.spark.columns import SCHEMA
 from lightrail.spark.lake import opening
+from lightrail.spark.lake.replacing import replace
 from lightrail.spark.lake.table import Behind, commit_batch, open_table
 from lightrail.spark.main import main
 from lightrail.spark.stores import delta_options
@@ -80,8 +82,16 @@ def test_a_table_in_a_store_has_every_row_once_and_is_proved(
     assert json.loads(capfd.readouterr().out)["rows"] == 160
     rows = content(table)
     assert len(rows) == len(set(rows)) == lake.rows
-    read = opening.frame(spark, open_table(table), table, COLUMNS).collect()
+    frame = opening.frame(spark, open_table(table), table, SCHEMA.names)
+    read = frame.select(*COLUMNS).collect()
     assert sorted(tuple(_bytes(value) for value in row) for row in read) == rows
+    computed = f"s3://{BUCKET}/computed"
+    for _ in range(2):
+        replace(frame.groupBy("queue").count(), computed, "run")
+    counts = DeltaTable(computed, storage_options=delta_options(computed)).to_pyarrow_table().to_pylist()
+    assert sorted((each["queue"], each["count"]) for each in counts) == [
+        (queue, lake.rows // 2) for queue in sorted(lake.queues)
+    ]
     assert main(["compact", table, "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["large_files"] > 0
     assert content(table) == rows

@@ -10,6 +10,8 @@ from proton.reactor import LinkOption
 from proton.utils import BlockingConnection, BlockingReceiver
 
 TIMEOUT_S = 30.0
+_ROUNDS = 10
+"""Of events: what came, what follows from it, its end."""
 
 
 class SettleModes(LinkOption):
@@ -34,7 +36,16 @@ def connected(address: str, **options: Any) -> Iterator[BlockingConnection]:
         yield connection
     finally:
         with contextlib.suppress(Exception):
+            _look(connection)
+        with contextlib.suppress(Exception):
             connection.close()
+
+
+def _look(connection: BlockingConnection) -> None:
+    """Proton learns whether the peer is still there: where it died, a close goes round for its whole time."""
+    connection.container.timeout = 0
+    for _ in range(_ROUNDS):
+        connection.container.process()
 
 
 def received(receiver: BlockingReceiver, count: int, accept: bool = True) -> list[Message]:

@@ -31,12 +31,15 @@ types: setup ## mypy --strict
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
-# Tests that only compute use both processors; those with processes of their own need the machine for themselves.
+# Tests that compute, and those that talk to a broker file by file, use both processors; those that kill and freeze
+# processes, or start Spark or Docker, need the machine for themselves.
 COMPUTING := tests/unit tests/model tests/simulation
+TALKING := tests/conformance tests/contracts tests/http tests/interop tests/policies tests/ui
 unit: setup ## every test but the long ones, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
-	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%)
+	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(TALKING)
+	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%)
 else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif

@@ -109,7 +109,12 @@ class Fleet:
             if peer is None:
                 log.info("shard %d is at %s", shard, member.address)
                 self.add(shard, member.address)
-            elif peer.address != member.address or self._boots.get(shard, member.boot) != member.boot:
+            elif peer.address != member.address or (
+                self._boots.get(shard, member.boot) != member.boot
+                # It may have greeted us before its registration was heard of; a new connection would have
+                # everything that consumers hold by then delivered again.
+                and peer.serving_boot != member.boot
+            ):
                 log.info("shard %d is at %s now", shard, member.address)
                 peer.reach(member.address)
             self._boots[shard] = member.boot

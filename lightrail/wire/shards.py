@@ -264,6 +264,11 @@ class ShardPeer:
         # What shards said leaves for the clients at once, not with the next round of the loop.
         return LoopSocket(self._loop, socket, self._receive, self._flush)
 
+    @property
+    def serving_boot(self) -> int | None:
+        """Of the shard's process that has answered our latest Hello; None while none has."""
+        return self._shard_boot if self.state is State.SERVING else None
+
     def reach(self, address: str) -> None:
         """The shard is at another address, or another process has taken its place: a new connection."""
         self._socket.close()

@@ -48,10 +48,10 @@ async def register(coordinator: MemoryCoordinator, shard: int, address: str, boo
     await coordinator.write([Write(f"{SHARDS}{shard}", Member(shard, boot, address).encode())])
 
 
-def greet(made: Fleet, shard: int) -> None:
+def greet(made: Fleet, shard: int, boot: int = 1) -> None:
     peer = made.peers[shard]
     wire: Any = peer._socket
-    welcome = Welcome(VERSION, shard, 1, peer._attempt)
+    welcome = Welcome(VERSION, shard, boot, peer._attempt)
     wire.receive([frame(Kind.WELCOME, body=welcome.encode())])
     assert peer.state is State.SERVING
 
@@ -82,6 +82,29 @@ def test_shards_come_move_and_go_with_their_registrations(monkeypatch: pytest.Mo
         await coordinator.write([Write(f"{SHARD_SETS}1", None)])
         made.refresh()
         assert made.peers == {}
+
+    play(monkeypatch, check)
+
+
+def test_a_shard_that_greets_before_its_registration_is_heard_of_is_greeted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check(made: Fleet, coordinator: MemoryCoordinator) -> None:
+        await register(coordinator, 1, "inproc://one")
+        made.refresh()
+        greet(made, 1)
+        peer = made.peers[1]
+        peer._lost("a test")
+        greet(made, 1, boot=2)
+        socket, greetings = peer._socket, peer.greetings
+        await register(coordinator, 1, "inproc://one", boot=2)
+        made.refresh()
+        assert (peer._socket, peer.state, peer.greetings) == (socket, State.SERVING, greetings)
+        # The next one is another process, and has not greeted.
+        await register(coordinator, 1, "inproc://one", boot=3)
+        made.refresh()
+        assert peer._socket is not socket
+        assert peer.state is State.GREETING
 
     play(monkeypatch, check)
 

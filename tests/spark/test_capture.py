@@ -165,6 +165,49 @@ def test_a_segment_that_is_gone_stops_a_capture_unless_losses_are_allowed(
     assert len(lake.content()) == lake.rows - 160
 
 
+def test_a_micro_batch_that_fails_ends_the_capture_however_much_it_has_to_say(
+    spark: Any, lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark looks through the text with an expression that takes a frame of its stack for each letter."""
+    head = "py4j.protocol.Py4JJavaError: An error occurred while calling o1.collect.\n"
+
+    def fail(*_: Any) -> None:
+        raise ValueError(head + "\tat org.apache.spark.Somewhere\n" * 10_000)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "commit_batch", fail)
+        assert capture(lake) == 1
+    said = capsys.readouterr().err
+    assert "An error occurred while calling o1.collect" in said
+    assert len(said) < 10_000
+    assert capture(lake) == 0
+    checked(lake)
+
+
+def test_a_capture_that_is_stopped_in_a_micro_batch_ends_and_goes_on_later(
+    spark: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: running.stopping, "the query is being stopped")
+        raise ValueError("py4j.protocol.Py4JJavaError: An error occurred while calling\n" + "at\n" * 100_000)
+
+    class Running(stream.Capture):
+        def __init__(self, *of: Any) -> None:
+            nonlocal running
+            super().__init__(*of)
+            running = self
+
+    running: stream.Capture
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "commit_batch", cut_off)
+        patch.setattr(stream, "Capture", Running)
+        assert capture(lake) == 0
+    assert spark.streams.active == []
+    assert capture(lake) == 0
+    checked(lake)
+
+
 def test_what_was_never_archived_as_nothing_was_captured_is_no_loss(spark: Any, lake: Lake) -> None:
     assert capture(lake) == 0
     captured = lake.rows

@@ -159,7 +159,7 @@ def _wait(capture: "Capture", start: Callable[[], "StreamingQuery"]) -> None:
         while not stop.is_set():
             if query.awaitTermination(_WAIT_S):
                 return
-        query.stop()
+        capture.stop(query)
     except Exception as error:
         raise named(capture.problem or error) from error
     finally:

@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.command import Failed
+from lightrail.spark.failures import named
 from lightrail.spark.lake.layout import Bounds, Covered, Range
 from lightrail.spark.lake.ledger import Ledger
 from lightrail.spark.lake.reading import Work, Written
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 _COLUMN: Final = "pieces"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 """What Spark calls the id of the query in the thread of its micro-batches; it is kept with the checkpoint."""
+_INTERRUPTED: Final = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling it: java.lang.InterruptedException"
+)
+"""By which Spark knows that a micro-batch failed since the query was stopped (StreamExecution.scala)."""
 
 
 class PartsSource(DataSource):
@@ -136,6 +141,10 @@ class Batch:
     losses: list[Loss]
 
 
+class BatchFailed(Exception):
+    """What Spark is told of a micro-batch."""
+
+
 @dataclass(slots=True)
 class Capture:
     """One capture into one table."""
@@ -149,6 +158,8 @@ class Capture:
     told: Callable[[Batch], None] = lambda batch: None
     problem: Exception | None = field(default=None, init=False)
     """Why the last micro-batch failed: Spark wraps it in words of its own."""
+    stopping: bool = field(default=False, init=False)
+    """The query is being stopped: what is under way is cut off, and comes again later."""
 
     @property
     def ledger(self) -> Ledger:
@@ -179,6 +190,11 @@ class Capture:
         )
         return writer.start()
 
+    def stop(self, query: "StreamingQuery") -> None:
+        """Ends the query, in the middle of a micro-batch if need be."""
+        self.stopping = True
+        query.stop()
+
     def _batch(self, frame: "DataFrame", number: int) -> None:
         query = self.spark.sparkContext.getLocalProperty(_QUERY_PROPERTY)
         assert query is not None
@@ -186,7 +202,9 @@ class Capture:
             self._done(frame, query, number)
         except Exception as error:
             self.problem = error
-            raise
+            # In few words: what is raised here Spark prints, with what it came from, and looks through for
+            # an interruption with an expression that overflows the stack where there is much to see.
+            raise BatchFailed(_INTERRUPTED if self.stopping else str(named(error))) from None
 
     def _done(self, frame: "DataFrame", query: str, number: int) -> None:
         self.table.update_incremental()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from lightrail.spark import main as frame
 from lightrail.spark.command import Failed, Unreachable, Usage, source_options
 from lightrail.spark.failures import named, told
 from lightrail.spark.jobs import capture
+from lightrail.spark.lake.stream import Capture
 from lightrail.spark.main import main
 from lightrail.spark.places.sources import NoArchive, PlaceError
 from lightrail.spark.reading.losses import DataLoss
@@ -270,6 +272,8 @@ class Query:
 def test_a_signal_ends_a_capture_in_order(number: int) -> None:
     before = signal.getsignal(number)
     query = Query(number)
-    capture._wait(None, lambda: query)  # type: ignore[arg-type,return-value]
+    running: Any = Capture(*[None] * 5)  # type: ignore[arg-type]
+    capture._wait(running, lambda: query)  # type: ignore[arg-type,return-value]
     assert query.stopped
+    assert running.stopping
     assert signal.getsignal(number) is before

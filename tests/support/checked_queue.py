@@ -45,12 +45,12 @@ def look(path: str) -> Callable[[bytes], Any]:
     return find
 
 
-class Bench:
+class Checked:
     """A machine with the invariants checked after every call."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.machine = Machine("orders", policy, look=look)
-        self.now = 1_000
+    def __init__(self, machine: Machine, now: int) -> None:
+        self.machine = machine
+        self.now = now
 
     def do(self, *commands: Command) -> list[Effect]:
         effects: list[Effect] = []
@@ -64,12 +64,19 @@ class Bench:
         invariants.check(self.machine)
         return effects
 
+    def consumer(self, identity: int, credit: int = 100, **options: Any) -> None:
+        assert not self.do(Attach(identity, ConsumerOptions(**options)), Credit(identity, credit))
+
+
+class Bench(Checked):
+    """One that looks into its messages, which are texts."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__(Machine("orders", policy, look=look), now=1_000)
+
     def put(self, *messages: str, **attributes: Any) -> None:
         attributes.setdefault("enqueued_at_ms", self.now)
         self.do(Enqueue(batch_of([message.encode() for message in messages], **attributes)))
-
-    def consumer(self, identity: int, credit: int = 100, **options: Any) -> None:
-        assert not self.do(Attach(identity, ConsumerOptions(**options)), Credit(identity, credit))
 
     def get(self, consumer: int | None = None) -> list[str]:
         return delivered(self.dispatch(), consumer)

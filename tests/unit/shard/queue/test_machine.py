@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.queue import invariants
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     RELEASED,
     Attach,
-    Command,
     ConsumerOptions,
     Credit,
     Detach,
@@ -40,36 +38,20 @@ from lightrail.shard.queue.effects import (
 )
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Run, batch_of
+from tests.support.checked_queue import NOT_HERE, Checked
 
 REJECTED = Outcome(OutcomeKind.REJECTED, "amqp:invalid-field", "no such order")
 FAILED = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
-NOT_HERE = Outcome(OutcomeKind.MODIFIED, undeliverable_here=True)
 
 
-class Bench:
-    """A machine with the invariants checked after every call."""
+class Bench(Checked):
+    """One that takes messages as they are."""
 
     def __init__(self, name: str = "orders", policy: Policy | None = None, **options: Any) -> None:
-        self.machine = Machine(name, policy, **options)
-        self.now = 0
-
-    def do(self, *commands: Command) -> list[Effect]:
-        effects: list[Effect] = []
-        for command in commands:
-            effects += self.machine.apply(command, self.now)
-            invariants.check(self.machine)
-        return effects
-
-    def dispatch(self) -> list[Effect]:
-        effects = self.machine.dispatch(self.now)
-        invariants.check(self.machine)
-        return effects
+        super().__init__(Machine(name, policy, **options), now=0)
 
     def put(self, *messages: bytes, **attributes: Any) -> list[Effect]:
         return self.do(Enqueue(batch_of(messages, **attributes)))
-
-    def consumer(self, identity: int, credit: int = 100, **options: Any) -> None:
-        assert not self.do(Attach(identity, ConsumerOptions(**options)), Credit(identity, credit))
 
 
 def delivered(effects: Iterable[Effect], consumer: int | None = None) -> list[bytes]:

@@ -320,6 +320,11 @@ SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
+DELIVERY_MARK_PAUSE_MS: Final = 10
+"""Where the delivery mark of a queue is due again sooner than this, it is written further ahead."""
+DELIVERY_MARK_AHEAD_MAX: Final = 512
+"""Messages by which a delivery mark is ahead of what was delivered at the most; after half as many deliveries
+it is written again. After a crash so many that were not delivered may count as such."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024

@@ -14,6 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
 from lightrail.shard.admission import Admission
 from lightrail.shard.declarations import EveryName, Names
+from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
@@ -77,6 +78,7 @@ class Engine:
         names: Names | None = None,
         wish_dropped: Callable[[Name], None] = lambda _: None,
         places: Places | None = None,
+        marks: DeliveryMarks | None = None,
     ) -> None:
         self.shard = shard
         self.boot = boot
@@ -84,7 +86,7 @@ class Engine:
         self._counts = counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
-        self._queues = Queues(store, names, tenancy, max_delivery_count)
+        self._queues = Queues(store, names, tenancy, max_delivery_count, marks)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._admission = Admission(
@@ -192,6 +194,8 @@ class Engine:
             touched, performer.touched = performer.touched, {}
             for queue in touched:
                 performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                if queue.machine.deliveries.seen_to > queue.mark_due:
+                    self._queues.mark(queue, now_ms)
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
                 if queue.removed:

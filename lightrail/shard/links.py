@@ -261,8 +261,11 @@ class Links:
         """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""
         for consumer in list(peer.consumers.values()):
             queue = consumer.queue
-            if not queue.machine.consumers.by_id[consumer.id].options.lock_key:
+            attached = queue.machine.consumers.by_id[consumer.id]
+            if not attached.options.lock_key:
                 # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
+                if len(attached.in_flight):
+                    queue.holder_lost()
                 everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
                 self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
             self.close_consumer(consumer, now_ms, lost=True)

@@ -21,6 +21,7 @@ from lightrail.shard.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
+from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
@@ -117,6 +118,7 @@ async def serve(process: Process) -> None:
         archiver = archiver_of(settings, store, places, archive_counts)
         if archiver is not None:
             process.running.show(ARCHIVE_FAMILIES, archive_counts)
+        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(residence.directory)
         # A journal that had lost its identity has drawn it anew.
         disk = residence.disk or disk
     except StoreError as error:
@@ -133,7 +135,10 @@ async def serve(process: Process) -> None:
         names=directory,
         wish_dropped=wish_dropped,
         places=places,
+        marks=marks,
     )
+    if isinstance(marks, FileMarks):
+        marks.begin(loop)
     log.info(
         "recovered %d messages of %d queues in %.2f s",
         sum(run.count for queue in recovered.queues for run in queue.runs),
@@ -168,6 +173,8 @@ async def serve(process: Process) -> None:
     if reading is not None:
         reading.close()
     await server.close()
+    if isinstance(marks, FileMarks):
+        marks.close()
     await runner.cleanup()
     await asyncio.gather(*dropping)
     await joining.leave()

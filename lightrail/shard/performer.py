@@ -113,6 +113,13 @@ class Performer:
         if consumer is None:
             return
         run = effect.run
+        attempts = run.attempts
+        if run.sequence < queue.redelivered_before:
+            if run.end > queue.redelivered_before:
+                self._deliver_apart(queue, effect, queue.redelivered_before - run.sequence, now_ms)
+                return
+            # A failed delivery that is nobody's fault: it is shown and not counted (ADR 5).
+            attempts = attempts or 1
         batch = run.batch
         first, last = run.first, run.last
         if queue.captured:
@@ -124,7 +131,7 @@ class Performer:
         base = ends[first - 1] if first else 0
         start = batch.base + base
         self._deliveries += 1
-        if not self._deliveries % WAITS_SAMPLED_EVERY and not run.attempts:
+        if not self._deliveries % WAITS_SAMPLED_EVERY and not attempts:
             self._counts.wait_seconds.observe(max(0, now_ms - batch.enqueued_at_ms) / 1000)
         consumer.peer.out.append(
             deliver(
@@ -133,7 +140,7 @@ class Performer:
                 effect.first_number,
                 last - first,
                 run.sequence,
-                run.attempts,
+                attempts,
                 batch.expires_at_ms or 0,
                 batch.enqueued_at_ms,
                 batch.message_format,
@@ -142,6 +149,13 @@ class Performer:
                 memoryview(data)[start : batch.base + ends[last - 1]],
             )
         )
+
+    def _deliver_apart(self, queue: Queue, effect: effects.Deliver, count: int, now_ms: int) -> None:
+        """The first `count` messages, and the others behind them."""
+        head, tail = effect.run.split(count)
+        self._deliver(queue, effect._replace(run=head), now_ms)
+        behind = effects.Deliver(effect.consumer, effect.first_number + count, tail)
+        self._deliver(queue, behind, now_ms)
 
     def _removed(self, queue: Queue, effect: effects.Removed) -> None:
         batch, first, last, size, reason = effect

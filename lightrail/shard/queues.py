@@ -14,6 +14,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
+from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
@@ -63,10 +64,14 @@ class Queue:
         "exporting",
         "id",
         "machine",
+        "mark_ahead",
+        "mark_due",
+        "marked_ms",
         "name",
         "parked",
         "producers",
         "record",
+        "redelivered_before",
         "removed",
         "resident",
         "sealed",
@@ -99,6 +104,15 @@ class Queue:
         self.producers: dict[Producer, None] = {}
         self.due_ms: int | None = None
         """When it stands among the deadlines."""
+        self.redelivered_before = 0
+        """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
+        redelivery, whatever their attempts are."""
+        self.mark_due = 0
+        """Once a sequence from here on was delivered, the delivery mark of the queue is noted anew."""
+        self.mark_ahead = 0
+        """Messages by which the mark was ahead of what was delivered when it was noted last."""
+        self.marked_ms = 0
+        """When that was."""
         self.served = True
         """False: its name is not a queue's (any more, or as far as the directory knows), or it is sealed,
         or not known to be this shard's."""
@@ -107,6 +121,10 @@ class Queue:
     def declared(self) -> str:
         """What a Queue record in the journal says of it."""
         return encode_declared(self.record, self.epoch, sealed=self.sealed)
+
+    def holder_lost(self) -> None:
+        """A frontend died with messages of the queue: any that was delivered may have been one of them."""
+        self.redelivered_before = self.machine.deliveries.seen_to
 
     def park(self, entry: Parked) -> None:
         """The batch waits behind those that came before."""
@@ -201,13 +219,22 @@ class Queues:
         "_uncaptured",
         "copies",
         "deadlines",
+        "marks",
         "names",
         "retired",
         "tenancy",
     )
 
-    def __init__(self, store: Store, names: Names, tenancy: Tenancy, max_delivery_count: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        names: Names,
+        tenancy: Tenancy,
+        max_delivery_count: int,
+        marks: DeliveryMarks | None = None,
+    ) -> None:
         self._store = store
+        self.marks = DeliveryMarks() if marks is None else marks
         self.names = names
         self.tenancy = tenancy
         self._max_delivery_count = max_delivery_count
@@ -320,7 +347,15 @@ class Queues:
             self._by_name[found.name] = queue
             self.remember(found.queue)
         queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
+        self._mark_restored(queue, found)
         return queue
+
+    def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
+        # Sequences beyond those that were found are given again, to messages that are new.
+        mark = min(self.marks.before(found.queue), found.next_sequence)
+        if mark:
+            queue.machine.deliveries.seen_to = queue.redelivered_before = queue.mark_due = mark
+            self.marks.note(queue.id, mark)
 
     # --- copies of queues of other shards ----------------------------------------------------------------
 
@@ -339,6 +374,7 @@ class Queues:
         queue = self._copy(found.queue, self.names.get(found.name), epoch)
         restore = commands.Restore(found.runs, found.next_sequence, found.ids, joins=False)
         queue.machine.apply(restore, now_ms)
+        self._mark_restored(queue, found)
         return queue
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
@@ -392,6 +428,19 @@ class Queues:
     def figures(self, prefix: str) -> Sequence[tuple[str, Callable[[], QueueFigures]]]:
         """(name, what reads its figures) of every queue whose name begins so, for a scrape."""
         return [(name, queue.figures) for name, queue in self._by_name.items() if name.startswith(prefix)]
+
+    def mark(self, queue: Queue, now_ms: int) -> None:
+        """More of the queue was delivered than its delivery mark covers, or soon will be.
+
+        The faster it goes, the further ahead the mark is written, so that deliveries pay next to nothing.
+        """
+        seen_to = queue.machine.deliveries.seen_to
+        if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
+            ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)
+        else:
+            ahead = 0
+        queue.marked_ms, queue.mark_ahead, queue.mark_due = now_ms, ahead, seen_to + ahead // 2
+        self.marks.note(queue.id, seen_to + ahead)
 
     def note(self, queue: Queue, now_ms: int) -> None:
         """Writes down what a queue is now. Raises StoreError."""

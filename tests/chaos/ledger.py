@@ -7,7 +7,8 @@ The law, checked by `Ledger.verdict`:
 - numbers of one sending link arrive in their order, except again: what was seen before may come once
   more, and then those behind it. With several frontends, what one held when it failed may come back to a
   receiver of another after later messages; then the order holds for what was sent and came without a fault;
-- a message comes twice only where something failed between its two arrivals.
+- a message comes twice only where something failed between its two arrivals, and is then marked as delivered
+  before, unless the broker was stopped in order.
 """
 
 import struct
@@ -120,6 +121,8 @@ class Ledger:
         self.arrivals = 0
         self.redelivered = 0
         """Arrivals whose header says that they were delivered before."""
+        self.unmarked = 0
+        """Arrivals beyond the first of a message whose header does not say so."""
         self._lock = threading.Lock()
         self._highest: dict[tuple[int, int], int] = {}
 
@@ -154,6 +157,7 @@ class Ledger:
                 before = page.arrived[number]
                 if before:
                     page.again += 1
+                    self.unmarked += not marked
                     if before == epoch and epoch % 2 == 0:
                         self.complain(f"{number} of sender {sender} came twice in calm {epoch}")
                 else:

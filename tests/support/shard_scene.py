@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from lightrail.journal.record import Settle
 from lightrail.shard.declarations import EveryName, Names
+from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
@@ -109,6 +110,7 @@ class Scene:
         names: Names | None = None,
         shard: int = 0,
         places: Places | None = None,
+        marks: DeliveryMarks | None = None,
     ) -> None:
         self.store: Store = store if store is not None else SmallStore()
         self.counts = ShardCounts(memory_mark)
@@ -130,6 +132,7 @@ class Scene:
             names=self.names,
             wish_dropped=lambda record: self.wishes.append(record.name),
             places=places,
+            marks=marks,
         )
         self.engine.sealing.wish_back = self.wishes_back.append
         self.peers: dict[bytes, Peer] = {}

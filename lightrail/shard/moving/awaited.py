@@ -119,6 +119,8 @@ class AwaitedConsumers:
         self._by_key.pop(found.key, None)
         attached = found.queue.machine.consumers.by_id.get(found.id)
         if attached is not None and not attached.options.lock_key:
+            if len(attached.in_flight):
+                found.queue.holder_lost()
             self._apply(found.queue, commands.Settle(found.id, 0, EVERYTHING, commands.RELEASED), now_ms)
         self._detach(found, now_ms, lost=True)
 

@@ -300,6 +300,7 @@ class Exporting:
             "now_ms": now_ms,
             "next_sequence": machine.next_sequence,
             "seen_to": machine.deliveries.seen_to,
+            "redelivered_before": self.queue.redelivered_before,
             "messages": machine.held,
             "bytes": machine.held_bytes,
             "notes": len(self._notes),

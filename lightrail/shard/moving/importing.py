@@ -66,6 +66,7 @@ class Importing:
         "_past",
         "_performer",
         "_queues",
+        "_redelivered_before",
         "_seen_to",
         "_source_ms",
         "_store",
@@ -116,6 +117,7 @@ class Importing:
         self._ids: list[tuple[int, bytes]] = []
         self._known = Known({}, {}, {})
         self._seen_to = 0
+        self._redelivered_before = 0
         self._source_ms = 0
         """The source's time when it said all this."""
 
@@ -292,6 +294,8 @@ class Importing:
             self._known = _known(columns)
             self._ids = _ids(columns)
             self._seen_to, self._source_ms = header["seen_to"], header["now_ms"]
+            # Shards of former versions do not have it.
+            self._redelivered_before = int(header.get("redelivered_before", 0))
             next_sequence = header["next_sequence"]
         except (BadColumns, KeyError, IndexError, TypeError, ValueError) as error:
             raise ImportFailed(f"the state of queue {self.name} can't be used: {error!r}") from error
@@ -306,6 +310,9 @@ class Importing:
         known = self._known
         producers = [(id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()]
         self._store.append(Numbers(self.queue.id, next_sequence, producers), now_ms)
+        if self._seen_to:
+            # What its consumers hold would come again, should this shard be killed before they are back.
+            self._queues.marks.note(self.queue.id, self._seen_to)
         self._load_held(now_ms)
         self._memory.update(self.queue)
 
@@ -389,11 +396,13 @@ class Importing:
         queue = self.queue
         self._load_held(now_ms)
         policy = self._queues.open_copy(queue, found, epoch)
+        queue.redelivered_before = max(queue.redelivered_before, self._redelivered_before)
         shift = now_ms - self._source_ms
         for holder in self._holders:
             holder.renewed = {number: until_ms + shift for number, until_ms in holder.renewed.items()}
         locks = [(until_ms + shift, id, first, last) for until_ms, id, first, last in self._locks]
-        opened = Open(policy, self._holders, locks, self._past, self._seen_to, self._ids)
+        seen_to = max(self._seen_to, queue.redelivered_before)
+        opened = Open(policy, self._holders, locks, self._past, seen_to, self._ids)
         self._links.learn(self._known)
         self._links.adopted.update(self._origins)
         effects = queue.machine.apply(opened, now_ms)

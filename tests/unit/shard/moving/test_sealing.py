@@ -279,7 +279,9 @@ def test_what_nobody_takes_is_released_without_a_failed_attempt() -> None:
     story.pass_time(1_000)
     assert story.scene.queue("q") == {"ready": 3, "in_flight": 0}
     story.peer.consume(4, "q", 3, epoch=5)
-    assert [each.attempts for each in story.peer.delivered[4]] == [0, 0, 0]
+    # Shown as delivered before, and not counted.
+    assert [each.attempts for each in story.peer.delivered[4]] == [1, 1, 0]
+    assert all(not run.attempts for run in story.scene.engine._queues.find("q").machine.runs())
 
 
 @pytest.mark.parametrize("options", [{"first": 2}, {"first": 1, "resume": True}])
@@ -291,8 +293,8 @@ def test_a_link_that_does_not_go_on_where_it_was_is_opened_as_a_new_one(options:
     story.peer.consume(2, "q", epoch=5, **options)
     story.peer.credit(2, options["first"] + 3)
     assert [(each.message, each.attempts) for each in story.peer.delivered[2]] == [
-        (b"a", 0),
-        (b"b", 0),
+        (b"a", 1),
+        (b"b", 1),
         (b"c", 0),
     ]
 

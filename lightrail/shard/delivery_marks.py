@@ -1,0 +1,196 @@
+"""Delivery marks: below which sequence messages of each queue may have been delivered, also after a crash.
+
+A shard that is killed forgets what its consumers had unsettled, and settlements that were still gathering.
+Those messages are delivered again, which their delivery-count has to show (messaging 3.2.1). So the mark of
+each queue stands in a small file beside the journal (docs/formats/delivery-marks.md), written by a thread of
+its own and a little ahead: the loop never waits for it, and most deliveries write nothing. ADR 28 says why it
+is no record of the journal.
+"""
+
+import asyncio
+import logging
+import os
+import struct
+from functools import partial
+from typing import Final
+
+from lightrail.shard.journal.store import StoreRefused
+from lightrail.shard.worker import Worker
+
+log = logging.getLogger("lightrail.shard.delivery_marks")
+
+FILE: Final = "delivery-marks"
+EVERYTHING: Final = 1 << 62
+"""Beyond every sequence: nothing is known of what was delivered."""
+_HEAD: Final = struct.Struct("<8sHH16s")
+"""Magic, version, state, boot of the machine."""
+_MAGIC: Final = b"LRDMARKS"
+_VERSION: Final = 1
+_OPEN: Final = 0
+_CLOSED: Final = 1
+"""The shard was stopped in order: its consumers have given back what they held."""
+_SLOTS_AT: Final = 64
+_SLOT: Final = struct.Struct("<Q")
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class DeliveryMarks:
+    """Marks that live as long as the process: of a store in memory, and of tests."""
+
+    def __init__(self) -> None:
+        self._former: dict[int, int] = {}
+        self._unknown = 0
+        """Mark of queues that `_former` does not have."""
+        self._noted: dict[int, int] = {}
+
+    def before(self, queue: int) -> int:
+        """Sequences below this may have been delivered before the start.
+
+        Args:
+            queue: number of the queue in the journal.
+        """
+        return self._former.get(queue, self._unknown)
+
+    def note(self, queue: int, mark: int) -> None:
+        """From now on the mark of a queue is at least this one."""
+        self._noted[queue] = mark
+
+    def next_life(self) -> "DeliveryMarks":
+        """What a shard finds that starts after this one was killed."""
+        made = DeliveryMarks()
+        made._former = dict(self._noted)
+        return made
+
+
+class FileMarks(DeliveryMarks):
+    """Marks in a file of the shard's directory.
+
+    Args:
+        directory: the shard's.
+        boot_id: of the running machine; what an earlier one had not synced when it died is lost, and then
+            nothing is known of what was delivered.
+
+    Raises:
+        StoreRefused: the file is of a newer version, or can't be read.
+    """
+
+    def __init__(self, directory: str, boot_id: bytes | None = None) -> None:
+        super().__init__()
+        self._path = os.path.join(directory, FILE)
+        self._boot_id = machine_boot_id() if boot_id is None else boot_id
+        self._file = -1
+        self._worker: Worker | None = None
+        self._writing = False
+        self._failing = False
+        try:
+            with open(self._path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreRefused(f"{self._path} can't be read: {error}") from error
+        self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        if len(data) < _SLOTS_AT or not data.startswith(_MAGIC):
+            log.warning(
+                "expected delivery marks in %s, found %d other bytes: all messages count as delivered before",
+                *(self._path, len(data)),
+            )
+            self._unknown = EVERYTHING
+            return
+        _, version, state, boot_id = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise StoreRefused(
+                f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
+                "start a newer LightRail, or delete the file: what is delivered again is not marked then"
+            )
+        if state == _CLOSED:
+            return
+        if boot_id != self._boot_id:
+            self._unknown = EVERYTHING
+            return
+        slots = len(data[_SLOTS_AT:]) // _SLOT.size
+        for queue, (mark,) in enumerate(_SLOT.iter_unpack(data[_SLOTS_AT : _SLOTS_AT + slots * _SLOT.size])):
+            if mark:
+                self._former[queue] = mark
+
+    # --- while the shard serves ---------------------------------------------------------------------------
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Writes the file anew, with what was noted of the recovered queues; before anything is delivered.
+
+        A failure is logged: without the file, messages that are delivered again after a crash are not marked.
+        """
+        top = max(self._noted, default=-1) + 1
+        slots = bytearray(top * _SLOT.size)
+        for queue, mark in self._noted.items():
+            _SLOT.pack_into(slots, queue * _SLOT.size, mark)
+        self._noted.clear()
+        partial_path = f"{self._path}.new"
+        try:
+            self._file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._file, self._head(_OPEN) + slots, 0)
+            os.rename(partial_path, self._path)
+        except OSError as error:
+            self._failed(error)
+        self._worker = Worker(loop, "marks")
+
+    def note(self, queue: int, mark: int) -> None:
+        """As above; written by the thread, all that gathers meanwhile at once."""
+        self._noted[queue] = mark
+        self._write()
+
+    def _write(self) -> None:
+        if self._worker is not None and self._file >= 0 and not self._writing and self._noted:
+            self._writing = True
+            noted, self._noted = self._noted, {}
+            self._worker.submit(partial(self._put, noted), self._written)
+
+    def _put(self, noted: dict[int, int]) -> None:
+        for queue, mark in noted.items():
+            os.pwrite(self._file, _SLOT.pack(mark), _SLOTS_AT + queue * _SLOT.size)
+
+    def _written(self, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._failed(error)
+        else:
+            self._failing = False
+            self._write()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._failing:
+            log.error(
+                "%s can't be written, so what is delivered again after a crash is not marked: %s",
+                *(self._path, error),
+            )
+        self._failing = True
+
+    def close(self) -> None:
+        """The shard ends in order: nothing that it delivered comes again unmarked."""
+        if self._worker is None:
+            return
+        self._worker.close()
+        self._worker = None
+        if self._file >= 0:
+            try:
+                os.pwrite(self._file, self._head(_CLOSED), 0)
+                os.fdatasync(self._file)
+            except OSError as error:
+                self._failed(error)
+            os.close(self._file)
+            self._file = -1
+
+    def _head(self, state: int) -> bytes:
+        return _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id).ljust(_SLOTS_AT, b"\0")
+
+
+def machine_boot_id() -> bytes:
+    """16 bytes that are others after each start of the machine; zeros where the system does not give any."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return bytes(16)
+

@@ -1,0 +1,236 @@
+"""Delivery marks: what may have been delivered before a crash is marked, and nothing else."""
+
+import asyncio
+import errno
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from lightrail.model import limits
+from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import StoreRefused
+from lightrail.wire.frames import OutcomeCode
+from tests.support.fake_files import FakeFiles
+from tests.support.shard_scene import Scene
+from tests.support.wait import until
+
+AHEAD = limits.DELIVERY_MARK_AHEAD_MAX
+BOOT = bytes(range(16))
+
+
+def life(files: FakeFiles, marks: DeliveryMarks) -> Scene:
+    """A shard on this disk, whose former process was killed."""
+    files.unlock()
+    journal = Journal(files, "test", 0)
+    return Scene(journal, journal.recover(1 << 30, 1), marks=marks)
+
+
+# --- what consumers see ---------------------------------------------------------------------------------
+
+
+def test_after_a_crash_only_what_may_have_been_delivered_is_marked() -> None:
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"%d" % n for n in range(2 * AHEAD)])
+    scene.settle_down()
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    scene = life(files, marks.next_life())
+    peer = scene.peer(boot=8)
+    peer.consume(2, "q", 2 * AHEAD)
+    scene.settle_down()
+    marked = [each.attempts for each in peer.delivered[2]]
+    assert marked == [1] * 10 + [0] * (2 * AHEAD - 10)
+
+
+def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> None:
+    scene = Scene(marks=(marks := DeliveryMarks()))
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.consume(2, "q", 1_000_000)
+    sent = 0
+    ahead = []
+    for number in range(1, 2_001):
+        peer.send(1, number, [b"m"] * 3)
+        sent += 3
+        scene.settle_down()
+        mark = marks.next_life().before(1)
+        assert sent <= mark <= sent + AHEAD
+        ahead.append(mark - sent)
+    assert max(ahead) > AHEAD // 2
+    scene.tick(limits.DELIVERY_MARK_PAUSE_MS)
+    while marks.next_life().before(1) > sent:
+        number += 1
+        peer.send(1, number, [b"m"] * AHEAD)
+        sent += AHEAD
+        scene.settle_down()
+        scene.tick(limits.DELIVERY_MARK_PAUSE_MS)
+    assert marks.next_life().before(1) == sent
+
+
+def test_what_is_marked_is_no_failed_delivery() -> None:
+    """It counts as none against max_delivery_count, over any number of crashes."""
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"m"])
+    scene.settle_down()
+    for boot in range(8, 28):
+        marks = marks.next_life() if boot > 8 else marks
+        scene = life(files, marks)
+        peer = scene.peer(boot=boot)
+        peer.consume(2, "q", 1)
+        scene.settle_down()
+        assert peer.messages(2) == [b"m"]
+        assert peer.delivered[2][-1].attempts == (boot > 8)
+    peer.settle(2, 0, 1, OutcomeCode.MODIFIED)
+    peer.credit(2, 2)
+    scene.settle_down()
+    assert peer.delivered[2][-1].attempts == 1
+
+
+def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
+    """Transient messages were delivered and are lost with their shard: their sequences are given again."""
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"durable"])
+    peer.send(1, 2, [b"lost"] * 20, durable=False)
+    peer.consume(2, "q", 100)
+    scene.settle_down()
+    marks = marks.next_life()
+    scene = life(files, marks)
+    peer = scene.peer(boot=8)
+    peer.produce(1, "q")
+    peer.send(1, 1, [b"new"] * 5)
+    peer.consume(2, "q", 100)
+    scene.settle_down()
+    found = [(each.message, each.attempts) for each in peer.delivered[2]]
+    assert found == [(b"durable", 1)] + [(b"new", 0)] * 5
+    # Nor after another crash before any of them was delivered.
+    assert marks.next_life().before(1) <= 6 + AHEAD
+
+
+def test_what_a_lost_frontend_held_is_marked_and_what_it_had_not_is_not() -> None:
+    scene = Scene()
+    sender, holder = scene.peer("frontend-0", 7), scene.peer("frontend-1", 8)
+    sender.produce(1, "q")
+    sender.send(1, 1, [b"%d" % n for n in range(10)])
+    holder.consume(2, "q", 4)
+    scene.settle_down()
+    successor = scene.peer("frontend-1", 9)
+    successor.consume(2, "q", 10)
+    scene.settle_down()
+    assert [each.attempts for each in successor.delivered[2]] == [1] * 4 + [0] * 6
+
+
+def test_a_lost_frontend_that_held_nothing_marks_nothing() -> None:
+    scene = Scene()
+    sender, reader = scene.peer("frontend-0", 7), scene.peer("frontend-1", 8)
+    sender.produce(1, "q")
+    reader.consume(2, "q", 4)
+    sender.send(1, 1, [b"%d" % n for n in range(6)])
+    scene.settle_down()
+    reader.settle(2, 0, 4)
+    scene.settle_down()
+    successor = scene.peer("frontend-1", 9)
+    successor.consume(2, "q", 10)
+    scene.settle_down()
+    assert [each.attempts for each in successor.delivered[2]] == [0, 0]
+
+
+async def written(marks: FileMarks) -> None:
+    """Waits until the thread has written all that was noted."""
+    await asyncio.to_thread(until, lambda: not marks._writing, "the marks are written")
+
+
+# --- the file -------------------------------------------------------------------------------------------
+
+
+def test_marks_outlive_a_process_that_is_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.note(3, 100)
+        marks.begin(asyncio.get_running_loop())
+        marks.note(3, 700)
+        marks.note(20_000, 1 << 40)
+        marks._worker.close()  # type: ignore[union-attr]  # all that was handed to the thread is done
+        found = FileMarks(str(tmp_path), BOOT)
+        assert found.before(3) in (100, 700)
+        await asyncio.sleep(0)
+        assert found.before(4) == 0
+
+    asyncio.run(main())
+
+
+def test_what_gathers_while_the_thread_writes_is_written_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop())
+        for mark in range(1, 500):
+            marks.note(mark % 7, mark)
+        await written(marks)
+        found = FileMarks(str(tmp_path), BOOT)
+        assert [found.before(queue) for queue in range(7)] == [497, 498, 499, 493, 494, 495, 496]
+        marks.close()
+
+    asyncio.run(main())
+
+
+def test_after_an_orderly_end_nothing_is_marked(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.note(1, 5)
+        marks.begin(asyncio.get_running_loop())
+        marks.close()
+
+    asyncio.run(main())
+    assert FileMarks(str(tmp_path), BOOT).before(1) == 0
+
+
+def test_after_the_machine_went_down_everything_is_marked(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.note(1, 5)
+        marks.begin(asyncio.get_running_loop())
+
+    asyncio.run(main())
+    found = FileMarks(str(tmp_path), BOOT[::-1])
+    assert found.before(1) == found.before(2) == EVERYTHING
+
+
+def test_a_file_that_is_no_such_file_marks_everything(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"half")
+    assert FileMarks(str(tmp_path), BOOT).before(1) == EVERYTHING
+
+
+def test_a_newer_version_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(struct.pack("<8sHH16s", b"LRDMARKS", 2, 0, BOOT).ljust(64, b"\0"))
+    with pytest.raises(StoreRefused, match="version 2"):
+        FileMarks(str(tmp_path), BOOT)
+
+
+def test_a_disk_that_refuses_the_file_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop())
+        monkeypatch.setattr(os, "pwrite", refuse)
+        for mark in range(3):
+            marks.note(1, mark + 1)
+            await written(marks)
+        marks.close()
+
+    asyncio.run(main())
+    assert len([each for each in caplog.records if "is not marked" in each.message]) == 1

@@ -45,7 +45,7 @@ CALM_S = 3.0
 """How long processes are watched before something happens."""
 AWAY_S = 8.0
 AWAY_THREADS = limits.ETCD_THREADS + limits.ETCD_STREAM_THREADS
-"""What a process may have more of while etcd is away: writes that wait, and a refresh of its lease that does."""
+"""How many more a process may have while etcd is away: writes that wait, and a refresh of its lease."""
 LONG_AWAY_S = 60.0
 PARTIES = ("source", "destination", "frontend", "gateway", "etcd")
 

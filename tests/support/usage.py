@@ -1,7 +1,7 @@
 """What a process has used: processor time and threads, as the system counts them.
 
-The pool of gRPC's core is not counted: the core sizes the pool by the processors and by what waits in it, so a
-busy machine makes one thread more or less of no process's doing.
+The pool of gRPC's core is not counted: the core sizes the pool by the processors and by what waits in it, so
+a busy machine makes one thread more or less.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ def usage(pid: int) -> Usage:
     """Raises OSError when there is no such process any more."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     # Behind the name: state is the 1st, utime and stime the 12th and 13th (proc(5)).
-    return Usage((int(fields[11]) + int(fields[12])) / _TICKS, sum(name not in _POOL for name in _threads(pid)))
+    threads = sum(name not in _POOL for name in _threads(pid))
+    return Usage((int(fields[11]) + int(fields[12])) / _TICKS, threads)
 
 
 def _threads(pid: int) -> Iterator[str]:

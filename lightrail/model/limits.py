@@ -421,6 +421,9 @@ ETCD_OPEN_MS_MAX: Final = 60_000
 """The same of a process, which tries again and again."""
 ETCD_THREADS: Final = 4
 """Writes of one process that are on their way to etcd at a time."""
+ETCD_STREAM_THREADS: Final = 2
+"""Threads that gRPC starts for a stream while it is open: one hands over requests, one collects answers. The
+watch of a process is such a stream, and each refresh of its lease."""
 ETCD_LEASE_MS: Final = 10_000
 """Life of a registration whose process says nothing; refreshed at a third of it."""
 ETCD_BEHIND_MS: Final = 2_000

@@ -206,6 +206,15 @@ class Ledger:
         assert not self.complaints, "\n".join(self.complaints)
 
 
+def shared(ledger: Ledger, page: Page, sender: int) -> Ledger:
+    """A ledger of the same sender with arrivals of its own."""
+    made = Ledger(ledger.calm, strict=ledger.strict)
+    own = made.page(sender, 0)
+    own.count_max, own.arrived = page.count_max, bytearray(page.count_max)
+    own.state, own.born = page.state, page.born
+    return made
+
+
 def messages(sender: int, incarnation: int, first: int, stop: int, size: int) -> list[bytes]:
     """Durable messages first..stop-1 of a sending link, of `size` bytes each."""
     body = max(16, size - len(PREFIX) - 5)

@@ -58,12 +58,14 @@ class Service:
         self.starts = 0
         self.exits: list[int] = []
         self.address = ""
+        self.gateway = ""
+        """``HOST:PORT`` of HTTP, the same after each start."""
         self.broker = self._start()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="service", daemon=True)
 
     def _start(self) -> Broker:
-        where = ("--amqp", self.address) if self.address else ()
+        where = ("--amqp", self.address, "--http", self.gateway) if self.address else ()
         self.starts += 1
         return Broker(self.data, *self.flags, *where, environ=self.environ)
 
@@ -78,6 +80,7 @@ class Service:
     def __enter__(self) -> Self:
         self.broker.until_ready()
         self.address = self.broker.amqp
+        self.gateway = self.broker.http
         self._thread.start()
         return self
 

@@ -5,7 +5,7 @@ from typing import Self
 
 import pytest
 
-from tests.chaos.ledger import Ledger, Page
+from tests.chaos.ledger import shared
 from tests.chaos.scene import Scene
 from tests.chaos.traffic import Receiver
 from tests.support.namespace import give, subscribe
@@ -47,15 +47,6 @@ class RoutedScene(Scene):
             lines.append(f"{queue}: {ledger.summary()}")
             lines += [f"  {complaint}" for complaint in ledger.complaints]
         return "\n".join(lines)
-
-
-def shared(ledger: Ledger, page: Page, sender: int) -> Ledger:
-    """A ledger of the same sender with arrivals of its own."""
-    made = Ledger(ledger.calm, strict=ledger.strict)
-    own = made.page(sender, 0)
-    own.count_max, own.arrived = page.count_max, bytearray(page.count_max)
-    own.state, own.born = page.state, page.born
-    return made
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -25,8 +25,8 @@ CREDIT = 1_000
 Address = Callable[[], str]
 
 
-class Worker(threading.Thread):
-    """A client that works until it is told to stop, over as many connections as that takes."""
+class Traffic(threading.Thread):
+    """A client that works until it is stopped, over as many connections as that takes."""
 
     def __init__(self, name: str, address: Address) -> None:
         super().__init__(name=name, daemon=True)
@@ -35,32 +35,19 @@ class Worker(threading.Thread):
         self.connections = 0
         self.losses: Counter[str] = Counter()
         """Why connections ended, as a client sees it."""
-        self.conditions: Counter[str] = Counter()
-        """Conditions that the broker gave when it ended a connection or refused a link."""
         self.failure: BaseException | None = None
+        self.latest_arrival = time.monotonic()
 
     def run(self) -> None:
         try:
             while not self.stopping.is_set():
-                try:
-                    with Client(self.address()) as client:
-                        self.connections += 1
-                        self.work(client)
-                except (Lost, OSError) as error:
-                    self.losses[str(error)] += 1
-                    if isinstance(error, Lost) and error.condition is not None:
-                        self.conditions[error.condition] += 1
-                    self.lost()
-                    self.stopping.wait(RECONNECT_S)
+                self.visit()
         except BaseException as error:
             self.failure = error
 
-    def work(self, client: Client) -> None:
-        """One connection's life; returns when the work is done, raises Lost when the connection is."""
+    def visit(self) -> None:
+        """One connection from its beginning to its end, however it ends."""
         raise NotImplementedError
-
-    def lost(self) -> None:
-        """The connection went."""
 
     def finish(self, deadline_s: float = wait.DEADLINE_S) -> None:
         self.stopping.set()
@@ -80,6 +67,30 @@ class Worker(threading.Thread):
         self.join(wait.DEADLINE_S)
         if error is None and self.failure is not None:
             raise self.failure
+
+
+class Worker(Traffic):
+    """A client on AMQP."""
+
+    def __init__(self, name: str, address: Address) -> None:
+        super().__init__(name, address)
+        self.conditions: Counter[str] = Counter()
+        """Conditions that the broker gave when it ended a connection or refused a link."""
+
+    def visit(self) -> None:
+        try:
+            with Client(self.address()) as client:
+                self.connections += 1
+                self.work(client)
+        except (Lost, OSError) as error:
+            self.losses[str(error)] += 1
+            if isinstance(error, Lost) and error.condition is not None:
+                self.conditions[error.condition] += 1
+            self.stopping.wait(RECONNECT_S)
+
+    def work(self, client: Client) -> None:
+        """One connection's life; returns when the work is done, raises Lost when the connection is."""
+        raise NotImplementedError
 
 
 class Sender(Worker):
@@ -204,7 +215,6 @@ class Receiver(Worker):
         self.number = number
         self.credit = credit
         self.received = 0
-        self.latest_arrival = time.monotonic()
         self._incarnation = 0
 
     def work(self, client: Client) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from lightrail.cluster.coordinator import Conflict, CoordinatorError, News, Write
 from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
+from lightrail.model import limits
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.etcd import EtcdCluster, etcd
@@ -147,6 +149,44 @@ def test_writes_go_on_when_the_leader_is_killed(three: EtcdCluster) -> None:
         await coordinator.close()
 
     run(check())
+
+
+def test_while_a_server_hangs_only_writes_and_one_refresh_have_threads(one: EtcdCluster) -> None:
+    """More writes than threads for them, and refreshes of the lease, that all run into their time-outs."""
+
+    def threads() -> Counter[str]:
+        ours = [each for each in threading.enumerate() if each not in others]
+        # gRPC's have the function that they run in their name.
+        return Counter(each.name.rpartition("(")[2].strip("0123456789-_)") for each in ours)
+
+    async def main() -> None:
+        (server,) = one.servers
+        coordinator = await opened(server.endpoint)
+        await coordinator.register("shards/0", "here", lambda _: None)
+        server.stop()
+        most: Counter[str] = Counter()
+        refused = 0
+        writes: set[asyncio.Task[int]] = set()
+        while refused < 4 * limits.ETCD_THREADS:
+            while len(writes) < 2 * limits.ETCD_THREADS:
+                writes.add(asyncio.create_task(coordinator.write([Write(f"names/{refused}", "", None)])))
+            done, writes = await asyncio.wait(writes, timeout=0.01)
+            refused += len(done)
+            for each in done:
+                assert isinstance(each.exception(), CoordinatorError)
+            most |= threads()
+        server.proceed()
+        await asyncio.gather(*writes, return_exceptions=True)
+        await coordinator.close()
+        assert most.pop("etcd-write") == limits.ETCD_THREADS
+        assert most.pop("etcd-watch") == 1
+        assert most.pop("etcd-lease") == 1
+        streams = 2
+        """The watch, and a refresh of the lease."""
+        assert 0 < most.total() <= streams * limits.ETCD_STREAM_THREADS, most
+
+    others = set(threading.enumerate())
+    run(main())
 
 
 def test_what_was_compacted_while_a_process_was_away_is_listed_again(three: EtcdCluster) -> None:

@@ -351,8 +351,11 @@ class Queues:
         return queue
 
     def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
-        # Sequences beyond those that were found are given again, to messages that are new.
-        mark = min(self.marks.before(found.queue), found.next_sequence)
+        mark = self.marks.before(found.queue)
+        if mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
+            mark = found.next_sequence
+        # Sequences beyond those that were found are given again: few of them to what was delivered before its
+        # commit and is sent again by its frontend, many of them to new messages after transient ones.
         if mark:
             queue.machine.deliveries.seen_to = queue.redelivered_before = queue.mark_due = mark
             self.marks.note(queue.id, mark)

@@ -191,7 +191,8 @@ class Ledger:
         return (
             f"sent {sum(page.sent for page in pages)}, accepted {self.accepted}, "
             f"rejected {sum(page.rejected for page in pages)}, in doubt {self.in_doubt}, "
-            f"arrived {self.arrivals}, again {self.again} ({self.redelivered} marked), lost {self.lost}"
+            f"arrived {self.arrivals}, again {self.again} ({self.unmarked} unmarked), "
+            f"marked {self.redelivered}, lost {self.lost}"
         )
 
     def verdict(self) -> None:

@@ -72,6 +72,8 @@ class Loads:
     def __init__(self, data: Path, *flags: str) -> None:
         self.service = Service(data, "--frontends", "2", "--shards", "2", *flags)
         self.calm = Calm()
+        self.orderly = False
+        """What comes again after an orderly stop is not marked: what clients had not settled was released."""
         self.recoveries: list[float] = []
         """Seconds from the end of each fault until everybody was at work again."""
         self.all = [
@@ -188,6 +190,7 @@ class Loads:
         for load in self.all:
             for ledger in load.ledgers:
                 ledger.verdict()
+                assert self.orderly or not ledger.unmarked, f"not marked: {ledger.summary()}"
         said = self.service.said()
         assert "Traceback" not in said, f"a traceback on the broker's stderr:\n{said[-4000:]}"
 

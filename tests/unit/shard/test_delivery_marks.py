@@ -102,8 +102,8 @@ def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
     peer = scene.peer()
     peer.produce(1, "q")
     peer.send(1, 1, [b"durable"])
-    peer.send(1, 2, [b"lost"] * 20, durable=False)
-    peer.consume(2, "q", 100)
+    peer.send(1, 2, [b"lost"] * (limits.DELIVERED_LOST_MAX + 1), durable=False)
+    peer.consume(2, "q", 10_000)
     scene.settle_down()
     marks = marks.next_life()
     scene = life(files, marks)
@@ -114,8 +114,27 @@ def test_new_messages_under_sequences_of_lost_ones_are_not_marked() -> None:
     scene.settle_down()
     found = [(each.message, each.attempts) for each in peer.delivered[2]]
     assert found == [(b"durable", 1)] + [(b"new", 0)] * 5
-    # Nor after another crash before any of them was delivered.
-    assert marks.next_life().before(1) <= 6 + AHEAD
+
+
+def test_what_was_delivered_before_its_commit_and_is_sent_again_is_marked() -> None:
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.consume(2, "q", 100)
+    scene.settle_down()
+    peer.send(1, 1, [b"m"] * 3)
+    scene.turn()
+    assert len(peer.messages(2)) == 3
+    # The shard is killed before the commit; the frontend sends again what has no answer.
+    scene = life(files, marks.next_life())
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.consume(2, "q", 100)
+    peer.send(1, 1, [b"m"] * 3)
+    peer.send(1, 2, [b"new"] * 3)
+    scene.settle_down()
+    assert [each.attempts for each in peer.delivered[2]] == [1] * 3 + [0] * 3
 
 
 def test_what_a_lost_frontend_held_is_marked_and_what_it_had_not_is_not() -> None:

@@ -1,4 +1,5 @@
-# `make run` starts a broker, `make test` runs everything that CI runs. Both do all set-up themselves.
+# `make run` starts a broker, `make test` runs what every change has to pass, `make test-slow` what takes longer: CI
+# runs both. Each does all set-up itself.
 # ARGS passes flags on: make run ARGS="--amqp 127.0.0.1:0 --shards 2"
 
 VENV ?= .venv
@@ -6,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test check setup lint types imports unit bench bench-peers soak compose-test constraints clean
+.PHONY: help run test test-slow check setup lint types imports unit bench bench-peers soak compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -15,7 +16,7 @@ run: ## set up, then serve a broker on this machine
 	@scripts/setup.sh run
 	@exec $(BIN)/lightrail serve $(ARGS)
 
-test: setup lint types imports unit ## set up, then everything that CI runs
+test: setup lint types imports unit ## set up, then what every change has to pass
 
 check: test ## the same
 
@@ -31,18 +32,20 @@ types: setup ## mypy --strict
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
-# Tests that compute, and those that talk to a broker file by file, use both processors; those that kill and freeze
-# processes, or start Spark or Docker, need the machine for themselves.
+# Tests that compute, and those that talk to a broker file by file, use both processors; the slower half (those that kill
+# and freeze processes, and start Spark or Docker) needs the machine for itself.
 COMPUTING := tests/unit tests/model tests/simulation
 TALKING := tests/conformance tests/contracts tests/http tests/interop tests/policies tests/ui
-unit: setup ## every test but the long ones, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
+unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(TALKING)
-	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%)
 else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
+
+test-slow: setup ## set up, then the slower half of the tests: clusters, faults, Spark, containers
+	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) $(ARGS)
 
 bench: setup ## measure this machine and write docs/benchmarks.md
 	$(BIN)/python scripts/bench.py $(ARGS)

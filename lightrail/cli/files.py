@@ -1,4 +1,4 @@
-"""What ``lightrail-admin`` does without a gateway: users, rights, and the repair of a journal."""
+"""What ``lightrail-admin`` does without a gateway: users, rights, disks of shards, repair of a journal."""
 
 import argparse
 import asyncio
@@ -6,9 +6,12 @@ import getpass
 import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.generations import accept_disk
+from lightrail.cluster.membership import MemberRefused
 from lightrail.cluster.opening import open_coordinator
 from lightrail.cluster.sqlite import FILE_NAME
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
@@ -30,6 +33,17 @@ class Refused(Exception):
     """What the command was asked can't be done; the message says why."""
 
 
+REFUSALS: Final = (
+    CoordinatorError,
+    StoreError,
+    UserRefused,
+    DirectoryRefused,
+    InvalidName,
+    MemberRefused,
+    Refused,
+)
+
+
 def run(parsed: argparse.Namespace) -> int:
     """The exit status of a command that was read: 0 done, 1 refused."""
     try:
@@ -40,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
     except SettingsError as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 2
-    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, InvalidName, Refused) as error:
+    except REFUSALS as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):
@@ -62,11 +76,14 @@ async def _open(parsed: argparse.Namespace) -> int:
     elif (parsed.thing, parsed.action) == ("user", "add"):
         make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
-        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and no user is defined")
+        none = "no shard has served" if parsed.thing == "shard" else "no user is defined"
+        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and {none}")
     coordinator = await open_coordinator(settings)
     try:
         if parsed.thing == "permission":
             return await _permission(coordinator, parsed)
+        if parsed.thing == "shard":
+            return await _accept_disks(coordinator, parsed.ids, leases=bool(settings.etcd))
         return await _user(coordinator, parsed)
     finally:
         await coordinator.close()
@@ -81,6 +98,16 @@ def _settings(parsed: argparse.Namespace) -> Settings:
         flags={name: text for name, text in given.items() if text is not None},
         environ={name: os.environ[name] for name in variables if name in os.environ},
     )
+
+
+async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases: bool) -> int:
+    for id in ids:
+        accepted = await accept_disk(coordinator, id, leases=leases)
+        print(
+            f"shard {id}: the next start with disk {accepted.disk} serves what its directory has; what "
+            f"generation {accepted.number} had beyond that is given up"
+        )
+    return 0
 
 
 async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:

@@ -6,15 +6,18 @@ import getpass
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.generations import accept_disk
-from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.map import SHARDS, Member
+from lightrail.cluster.membership import MemberRefused, until_free
 from lightrail.cluster.opening import open_coordinator
 from lightrail.cluster.sqlite import FILE_NAME
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
+from lightrail.model import limits
 from lightrail.model.names import InvalidName, check
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings, SettingsError
 from lightrail.namespace.directory import Directory
@@ -25,6 +28,8 @@ from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
+NOBODY: Final = -1
+"""The boot of no process."""
 OPERATOR: Final = Caller("operator", everything=True)
 """Whoever may write the data directory, or etcd, may do everything."""
 
@@ -101,8 +106,18 @@ def _settings(parsed: argparse.Namespace) -> Settings:
 
 
 async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases: bool) -> int:
+    """`leases`: registrations end with their processes, so that one that stays is of a process that lives."""
     for id in ids:
-        accepted = await accept_disk(coordinator, id, leases=leases)
+        if leases:
+            await until_free(
+                coordinator,
+                f"{SHARDS}{id}",
+                Member(id, boot=NOBODY),
+                lease_ms=limits.ETCD_LEASE_MS,
+                clock=time.monotonic,
+                waiting=lambda what: print(f"lightrail-admin: {what}", file=sys.stderr),
+            )
+        accepted = await accept_disk(coordinator, id)
         print(
             f"shard {id}: the next start with disk {accepted.disk} serves what its directory has; what "
             f"generation {accepted.number} had beyond that is given up"

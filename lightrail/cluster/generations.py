@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
-from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
 
 GENERATIONS: Final = "generations/"
@@ -149,13 +148,10 @@ def _refused(shard: int, last: Generation, found: str) -> MemberRefused:
     )
 
 
-async def accept_disk(coordinator: Coordinator, shard: int, *, leases: bool) -> Generation:
+async def accept_disk(coordinator: Coordinator, shard: int) -> Generation:
     """The next directory that is started with the disk of this shard serves, however far behind it is.
 
-    Args:
-        leases: whether registrations go with their processes, so that one that is there is alive.
-
-    Raises MemberRefused, CoordinatorError.
+    The caller knows that the shard does not run. Raises MemberRefused, CoordinatorError.
     """
     for _ in range(ATTEMPTS_MAX):
         found, revision = await last_generation(coordinator, shard)
@@ -163,11 +159,6 @@ async def accept_disk(coordinator: Coordinator, shard: int, *, leases: bool) -> 
             raise MemberRefused(
                 f"shard {shard} has not served yet, so no directory is refused as its copy; "
                 "`lightrail-admin shard list` shows which shards there are"
-            )
-        if leases and await coordinator.entry(f"{SHARDS}{shard}") is not None:
-            raise MemberRefused(
-                f"shard {shard} is registered: it serves, or ended less than ten seconds ago. Stop it first: "
-                "what it stores while a copy of its directory takes its place would be lost"
             )
         accepted = replace(found, accepted=True)
         try:

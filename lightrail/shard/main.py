@@ -143,7 +143,7 @@ async def serve(process: Process) -> None:
         time.perf_counter() - started,
     )
     for first, last in recovered.lost:
-        log.warning("records %d to %d are lost for good: a repair of the journal gave them up", first, last - 1)
+        log.warning("records %d to %d are lost for good: a repair gave them up", first, last - 1)
     del recovered
     # Messages and runs die by reference counting; full collections would only walk the backlog.
     gc.freeze()

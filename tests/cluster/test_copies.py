@@ -63,7 +63,8 @@ def test_a_copy_neither_takes_the_place_of_its_original_nor_serves_after_it(tmp_
         assert done.returncode == 0, done.stderr
         late.start().until_ready()
         assert receive(frontend.amqp, "queue", 1) == ["last"]
-        assert "registered" in cluster.admin("shard", "accept-disk", "0").stderr
+        said = cluster.admin("shard", "accept-disk", "0").stderr
+        assert "shards/0 is held by a living process" in said
         assert late.terminate() == 0
         assert "has generation 2: a copy or a restored backup that is behind" in refused(shard)
 

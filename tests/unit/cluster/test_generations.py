@@ -102,16 +102,13 @@ def test_entries_say_it_and_those_of_newer_programs_are_read() -> None:
             Generation.decode(Entry("k", broken, 1, 1))
 
 
-def test_a_disk_is_accepted_for_a_shard_that_does_not_run() -> None:
+def test_a_disk_is_accepted_of_a_shard_that_has_served() -> None:
     async def story() -> None:
         coordinator = MemoryCoordinator()
         with pytest.raises(MemberRefused, match="has not served yet"):
-            await accept_disk(coordinator, 3, leases=True)
-        await coordinator.write([Write(key_of(3), LAST.encode()), Write("shards/3", "{}")])
-        with pytest.raises(MemberRefused, match=r"is registered.*Stop it first"):
-            await accept_disk(coordinator, 3, leases=True)
-        await coordinator.write([Write("shards/3", None)])
-        assert (await accept_disk(coordinator, 3, leases=True)).accepted
+            await accept_disk(coordinator, 3)
+        await coordinator.write([Write(key_of(3), LAST.encode())])
+        assert (await accept_disk(coordinator, 3)).accepted
         found, _ = await last_generation(coordinator, 3)
         assert found is not None
         assert found.accepted

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,9 +116,12 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(limits, "ETCD_LEASE_MS", 100)
     monkeypatch.setattr(limits, "LEASE_MARGIN_MS", 0)
+    yield
+    # A process that fails gives itself a time limit, which must not be that of the tests.
+    faulthandler.cancel_dump_traceback_later()
 
 
 def test_a_copy_never_wins_against_a_living_owner(tmp_path: Path) -> None:
@@ -215,7 +219,7 @@ def test_an_operator_accepts_a_copy_and_its_original_is_old_then(tmp_path: Path)
             owner.kill()
         await lease_runs_out(coordinator)
         await refused(coordinator, tmp_path / "copy")
-        await accept_disk(coordinator, 0, leases=True)
+        await accept_disk(coordinator, 0)
         async with one(coordinator, tmp_path / "copy") as copy:
             await copy.end()
         assert "behind" in await refused(coordinator, tmp_path / "a")

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 from lightrail.model import limits
 from tests.cluster.letters import make, receive, send
 from tests.support import wait
+from tests.support.broker import ROOT, Broker
 from tests.support.cluster import Cluster, Node
 
 
@@ -127,3 +130,35 @@ def test_a_shard_whose_newest_segment_was_deleted_does_not_start(tmp_path: Path)
         assert "000000000001.segment: 0 bytes at offset 40" in done.stdout
         shard.start().until_ready()
         assert "are lost for good" in shard.said()
+
+
+def test_a_data_directory_of_one_machine_is_copied_as_a_whole_and_not_in_parts(tmp_path: Path) -> None:
+    data, whole, part = tmp_path / "data", tmp_path / "whole", tmp_path / "part"
+
+    def admin(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "lightrail.cli.admin", "--data", str(data), *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=wait.DEADLINE_S)
+
+    with Broker(data) as broker:
+        send(f"amqp://{broker.amqp}", "queue", "old")
+        assert broker.terminate() == 0
+    shutil.copytree(data / "shard-0", part)
+    with Broker(data) as broker:
+        send(f"amqp://{broker.amqp}", "queue", "new")
+        broker.kill_everything()
+    shutil.copytree(data, whole, ignore=shutil.ignore_patterns("*.sock"))
+    with Broker(whole) as broker:
+        assert receive(f"amqp://{broker.amqp}", "queue", 2) == ["old", "new"]
+
+    shutil.rmtree(data / "shard-0")
+    shutil.copytree(part, data / "shard-0")
+    refused = Broker(data)
+    try:
+        assert refused.process.wait(wait.DEADLINE_S) == 1
+        assert "has generation 1: a copy or a restored backup that is behind" in refused.said()
+    finally:
+        refused.stop()
+    done = admin("shard", "accept-disk", "0")
+    assert (done.returncode, done.stderr) == (0, "")
+    with Broker(data) as broker:
+        assert receive(f"amqp://{broker.amqp}", "queue", 1) == ["old"]

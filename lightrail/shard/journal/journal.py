@@ -272,10 +272,10 @@ class Journal:
         if self._refusal:
             raise StoreBroken(f"the journal commits nothing: {self._refusal}")
         commit = self._tail.begin_commit()
-        extent = self._extent_after(commit)
-        begun = extent.segment != self._extent.written.segment
+        reached = commit.reached if _shows(commit) else self.committed
+        begun = reached.segment != self._extent.written.segment
         if begun or self._extent_wanted:
-            commit.extent = partial(self._extent.write, extent, sync=begun)
+            commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
             self._extent_wanted = False
         return commit
 
@@ -319,10 +319,6 @@ class Journal:
         segment = self._segments.get(reached.segment)
         first_lsn = segment.index.first_lsn if segment is not None else reached.next_lsn
         return Extent(reached.segment, first_lsn, reached.next_lsn)
-
-    def _extent_after(self, commit: JournalCommit) -> Extent:
-        """How far it will be on disk when this commit is."""
-        return self._extent_of(commit.reached if _shows(commit) else self.committed)
 
     @property
     def full(self) -> bool:

@@ -272,10 +272,11 @@ class Journal:
         if self._refusal:
             raise StoreBroken(f"the journal commits nothing: {self._refusal}")
         commit = self._tail.begin_commit()
-        reached = commit.reached if _shows(commit) else self.committed
-        begun = reached.segment != self._extent.written.segment
-        if begun or self._extent_wanted:
-            commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
+        if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
+            reached = commit.reached if _shows(commit) else self.committed
+            begun = reached.segment != self._extent.written.segment
+            if begun or self._extent_wanted:
+                commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
             self._extent_wanted = False
         return commit
 

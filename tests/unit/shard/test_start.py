@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import faulthandler
 import json
+import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.cluster.coordinator import CoordinatorError, Write
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
 from lightrail.cluster.generations import Generation, accept_disk, key_of, last_generation
 from lightrail.cluster.joining import Joining
 from lightrail.cluster.map import SHARDS, Member
 from lightrail.cluster.membership import MemberRefused
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import limits
 from lightrail.model.settings import Settings, endpoint
 from lightrail.shard import residence as residences
@@ -41,6 +43,8 @@ class Life:
         self.residence = found
         self.start = Start(self.joining, found)
         self.journal: Journal | None = None
+        self.held: set[str] = set()
+        """Names of queues that its journal has."""
 
     @property
     def failure(self) -> str | None:
@@ -51,7 +55,8 @@ class Life:
         self.journal = Journal(RealFiles(self.residence.directory), "c", 0, segment_bytes=10_000)
         disk = self.residence.settle("journal", "c")
         self.journal.judge = self.start.judge
-        self.journal.recover(0)
+        recovered = self.journal.recover(0)
+        self.held = {queue.name for queue in recovered.queues}
         await self.start.begin(disk, self.journal.extent)
         key = f"{SHARDS}0"
         member = Member(0, self.joining.process.boot, disk=disk, host=self.joining.own.host)
@@ -62,6 +67,13 @@ class Life:
         assert self.journal is not None
         assert self.journal.seal(0)
         self.journal.flush()
+
+    def declare(self, number: int) -> None:
+        """A queue more on disk, such as is answered for."""
+        assert self.journal is not None
+        self.journal.append(Queue(QueueEvent.DECLARED, number, f"q{number}"))
+        self.journal.flush()
+        self.held.add(f"q{number}")
 
     async def report(self) -> None:
         assert self.journal is not None
@@ -373,3 +385,96 @@ def test_a_lock_is_that_of_one_file_of_one_running_kernel(
     assert again.lock_id == ""
     again.leave()
     second.leave()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Flaky(MemoryCoordinator):
+    """What becomes of writes of generations, and of who makes them, is by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chance: random.Random | None = None
+
+    async def write(self, writes: Sequence[Write]) -> int:
+        fate = 1.0
+        if self.chance is not None and any(each.key == key_of(0) for each in writes):
+            fate = self.chance.random()
+        if fate < 0.2:
+            raise Killed
+        if fate < 0.3:
+            raise Conflict(key_of(0))
+        if fate < 0.4:
+            raise CoordinatorError("it was not written")
+        revision = await super().write(writes)
+        if fate < 0.5:
+            raise CoordinatorError("it was written, and nobody knows")
+        if fate < 0.7:
+            raise Killed
+        return revision
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_serves_has_all_that_was_stored_whatever_is_copied_and_killed(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies file by file at any time, kills at any step of a start, orderly ends, any directory started."""
+    monkeypatch.setattr(limits, "ETCD_LEASE_MS", 1)
+    chance = random.Random(seed)
+    coordinator = Flaky()
+    directories = [tmp_path / "0"]
+    stored: set[str] = set()
+
+    async def story() -> None:
+        owner: Life | None = None
+        last = directories[0]
+        number = 0
+        for _ in range(40):
+            what = chance.choice(("copy", "copy", "store", "store", "kill", "end", "start", "start", "dies"))
+            if what == "copy" and (last / "shard-0").exists():
+                directories.append(tmp_path / str(len(directories)))
+                shutil.copytree(chance.choice(directories[:-1]), directories[-1])
+            elif what == "store" and owner is not None:
+                number += 1
+                owner.declare(number)
+                stored.add(f"q{number}")
+                if chance.random() < 0.5:
+                    await owner.report()
+            elif what == "kill" and owner is not None:
+                owner.kill()
+                owner = None
+            elif what == "end" and owner is not None:
+                await owner.end()
+                owner = None
+            elif what in ("start", "dies"):
+                if owner is None:
+                    await lease_runs_out(coordinator)
+                where = chance.choice(directories)
+                if owner is not None and where == last:
+                    continue  # Its lock is not free.
+                life = Life(coordinator, where)
+                coordinator.chance = chance if what == "dies" else None
+                refusal = None
+                try:
+                    await life.serve()
+                except Killed:
+                    life.kill()
+                except (MemberRefused, StoreRefused) as error:
+                    life.kill()
+                    refusal = error
+                else:
+                    assert owner is None, "nobody starts beside one who lives"
+                    assert life.held == stored, where
+                    owner, last = life, where
+                coordinator.chance = None
+                # The directory that served last is never refused, nor one whose start seemed to fail.
+                assert refusal is None or where != last, refusal
+                found, _ = await last_generation(coordinator, 0)
+                if found is not None and found.boot == life.joining.process.boot:
+                    last = where  # It was written, also where the process died then.
+        if owner is not None:
+            await owner.end()
+
+    run(story)

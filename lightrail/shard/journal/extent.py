@@ -42,9 +42,9 @@ NOTHING: Final = Extent(0, 1, 1)
 
 
 def encode(extent: Extent, salt: int) -> bytes:
-    """One slot."""
+    """The beginning of a slot; the rest stays as it was allocated."""
     body = _BODY.pack(*extent)
-    return (_HEAD.pack(MAGIC, VERSION, 0, crc32(body, salt)) + body).ljust(SLOT_BYTES, b"\0")
+    return _HEAD.pack(MAGIC, VERSION, 0, crc32(body, salt)) + body
 
 
 def decode(slot: bytes, salt: int) -> Extent | None:

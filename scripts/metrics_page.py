@@ -9,6 +9,7 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES, PLACEMENT_FAMILIES
 from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.members import FAMILIES as MEMBER_FAMILIES
+from lightrail.gateway.presence import PRESENCE_FAMILIES
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES
 from lightrail.telemetry.families import FRONTEND_FAMILIES, SHARD_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily
@@ -54,7 +55,7 @@ SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
     ("Every process", "", (*RUNNING_FAMILIES, *COORDINATOR_FAMILIES)),
     ("Shards", "", (*SHARD_FAMILIES, *ARCHIVE_FAMILIES)),
     ("Frontends", "", FRONTEND_FAMILIES),
-    ("Gateways", "", (*HTTP_FAMILIES, *COURIER_FAMILIES, *PLACEMENT_FAMILIES)),
+    ("Gateways", "", (*HTTP_FAMILIES, *COURIER_FAMILIES, *PLACEMENT_FAMILIES, *PRESENCE_FAMILIES)),
     (
         "The gateway of one machine",
         "What the supervisor says of the processes of `lightrail serve`.",

@@ -38,6 +38,9 @@ Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no me
 """
 
 
+OF_COORDINATOR: Final = "for user, permission, shard accept-disk"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status: 0 done, 1 refused, 2 wrong use; more in cli/administration."""
     parsed = _parser().parse_args(argv)
@@ -65,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         if name in COORDINATOR_SETTINGS:
             flag = "--" + name.replace("_", "-")
             variable = VARIABLE_PREFIX + name.upper()
-            parser.add_argument(flag, metavar=metavar, help=f"{help} (or {variable}); for user, permission")
+            parser.add_argument(flag, metavar=metavar, help=f"{help} (or {variable}); {OF_COORDINATOR}")
     things = parser.add_subparsers(dest="thing", required=True, metavar="THING")
     user = things.add_parser("user", help="who may connect")
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")

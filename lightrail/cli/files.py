@@ -1,4 +1,4 @@
-"""What ``lightrail-admin`` does without a gateway: users, rights, and the repair of a journal."""
+"""What ``lightrail-admin`` does without a gateway: users, rights, disks of shards, repair of a journal."""
 
 import argparse
 import asyncio
@@ -6,12 +6,18 @@ import getpass
 import json
 import os
 import sys
+import time
+from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.generations import accept_disk
+from lightrail.cluster.map import SHARDS, Member
+from lightrail.cluster.membership import MemberRefused, until_free
 from lightrail.cluster.opening import open_coordinator
 from lightrail.cluster.sqlite import FILE_NAME
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
+from lightrail.model import limits
 from lightrail.model.names import InvalidName, check
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings, SettingsError
 from lightrail.namespace.directory import Directory
@@ -22,12 +28,25 @@ from lightrail.shard.journal.repair import repair
 from lightrail.shard.journal.store import StoreError
 from lightrail.telemetry.directories import DirectoryRefused, make_data_directory
 
+NOBODY: Final = -1
+"""The boot of no process."""
 OPERATOR: Final = Caller("operator", everything=True)
 """Whoever may write the data directory, or etcd, may do everything."""
 
 
 class Refused(Exception):
     """What the command was asked can't be done; the message says why."""
+
+
+REFUSALS: Final = (
+    CoordinatorError,
+    StoreError,
+    UserRefused,
+    DirectoryRefused,
+    InvalidName,
+    MemberRefused,
+    Refused,
+)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -40,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
     except SettingsError as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 2
-    except (CoordinatorError, StoreError, UserRefused, DirectoryRefused, InvalidName, Refused) as error:
+    except REFUSALS as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)
         return 1
     except (KeyboardInterrupt, EOFError):
@@ -62,11 +81,14 @@ async def _open(parsed: argparse.Namespace) -> int:
     elif (parsed.thing, parsed.action) == ("user", "add"):
         make_data_directory(settings.data)
     elif not os.path.exists(path):  # noqa: ASYNC240 - nothing else runs on this loop
-        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and no user is defined")
+        none = "no shard has served" if parsed.thing == "shard" else "no user is defined"
+        raise Refused(f"{path} is not there: no broker has used --data {parsed.data}, and {none}")
     coordinator = await open_coordinator(settings)
     try:
         if parsed.thing == "permission":
             return await _permission(coordinator, parsed)
+        if parsed.thing == "shard":
+            return await _accept_disks(coordinator, parsed.ids, leases=bool(settings.etcd))
         return await _user(coordinator, parsed)
     finally:
         await coordinator.close()
@@ -81,6 +103,26 @@ def _settings(parsed: argparse.Namespace) -> Settings:
         flags={name: text for name, text in given.items() if text is not None},
         environ={name: os.environ[name] for name in variables if name in os.environ},
     )
+
+
+async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases: bool) -> int:
+    """`leases`: registrations end with their processes, so that one that stays is of a process that lives."""
+    for id in ids:
+        if leases:
+            await until_free(
+                coordinator,
+                f"{SHARDS}{id}",
+                Member(id, boot=NOBODY),
+                lease_ms=limits.ETCD_LEASE_MS,
+                clock=time.monotonic,
+                waiting=lambda what: print(f"lightrail-admin: {what}", file=sys.stderr),
+            )
+        accepted = await accept_disk(coordinator, id)
+        print(
+            f"shard {id}: the next start with disk {accepted.disk} serves what its directory has; what "
+            f"generation {accepted.number} had beyond that is given up"
+        )
+    return 0
 
 
 async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:

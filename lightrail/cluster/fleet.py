@@ -210,12 +210,6 @@ class Fleet:
         """See Homes.request."""
         return await self.homes.request(queue, op, fields, blob, wait_ms=wait_ms)
 
-    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Asks every shard at once; answers by shard, in order. Raises ShardAway, ShardRefused."""
-        peers = sorted(self.peers.items())
-        answers = await asyncio.gather(*(peer.request(op, fields) for _, peer in peers))
-        return {shard: answer for (shard, _), answer in zip(peers, answers, strict=True)}
-
     # --- news ------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:

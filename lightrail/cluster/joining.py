@@ -118,8 +118,12 @@ class Joining:
         else:
             self._entry = f"{prefix}{process.id}"
 
-    async def until_free(self, key: str) -> int:
-        """See membership.until_free. Raises CannotServe, MemberRefused, Stopped."""
+    async def until_free(self, key: str, dead: int | None = None) -> int:
+        """See membership.until_free. Raises CannotServe, MemberRefused, Stopped.
+
+        Args:
+            dead: the boot of a process of which the caller knows that it has ended.
+        """
         process = self.process
         if not process.settings.etcd:
             return 0  # Whoever was registered in the file of this data directory does not live any more.
@@ -136,8 +140,8 @@ class Joining:
                 key,
                 self.own,
                 lease_ms=limits.ETCD_LEASE_MS,
-                # Whose number it was is dead, and this number was its own.
-                replaces=process.replaces,
+                # The process of the same supervisor that had the number before has ended, too.
+                replaces=process.replaces if dead is None else dead,
                 clock=time.monotonic,
                 waiting=waiting,
             ),

@@ -1,8 +1,9 @@
 """Membership: which number a process has, who may take it, and who is refused.
 
 A shard's number belongs to its disk: ``shardsets/ID`` pins the disk of the first process that registered, so
-that an empty disk under an old name does not pass for the shard whose messages it has lost. Frontends and
-gateways keep nothing, so any number that nobody has is as good. Who is registered under a number that is
+that an empty disk under an old name does not pass for the shard whose messages it has lost; which of several
+copies of that disk may serve is in generations.py. Frontends and gateways keep nothing, so any number that
+nobody has is as good. Who is registered under a number that is
 wanted may be dead: then the entry goes as soon as its lease has run out, and until then we wait.
 """
 
@@ -55,12 +56,7 @@ def holder(found: Member | None, own: Member, replaces: int | None = None) -> Me
     Args:
         replaces: the boot of a process that is known to be dead.
     """
-    if found is None or found.boot in (own.boot, replaces):
-        return None
-    if own.disk and (found.disk, found.host) == (own.disk, own.host):
-        # Both hold the lock of one directory on one machine, so only one of them lives, and that is us.
-        return None
-    return found
+    return None if found is None or found.boot in (own.boot, replaces) else found
 
 
 def member_of(entry: Entry | None) -> Member | None:

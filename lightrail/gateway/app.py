@@ -44,6 +44,7 @@ from lightrail.gateway.members import Members
 from lightrail.gateway.openapi import document
 from lightrail.gateway.pages.pages import CALLER, Pages
 from lightrail.gateway.place import BELOW, NAME, place
+from lightrail.gateway.presence import PRESENCE_FAMILIES, Presence
 from lightrail.gateway.receiving import Receivers
 from lightrail.gateway.sending import Sender
 from lightrail.gateway.shards import Shards
@@ -148,6 +149,8 @@ class Gateway:
         self.health = health
         self.map = map or Map(coordinator)
         health.show(PLACEMENT_FAMILIES, self.map)
+        self.presence = health.presence = Presence(self.map, shards.peers)
+        health.show(PRESENCE_FAMILIES, self.presence)
         self.connections = connections.Connections(members, sockets, key)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)

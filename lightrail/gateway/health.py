@@ -11,6 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from lightrail.gateway.members import Member, Members
+from lightrail.gateway.presence import Presence
 from lightrail.telemetry.exposition import TEXT
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import AnyFamily
@@ -42,6 +43,8 @@ class Health:
     ) -> None:
         self.members = members
         self.running = running = running or Running("gateway", lambda: id)
+        self.presence: Presence | None = None
+        """Of the shards; None before the gateway has a map of them."""
         running.ready = self._not_ready = not_ready
         running.show(members.families, members)
         self._session: aiohttp.ClientSession | None = None
@@ -83,9 +86,15 @@ class Health:
     async def _alive(self, _: web.Request) -> web.Response:
         return web.Response(text="alive\n")
 
-    async def _ready(self, _: web.Request) -> web.Response:
-        """200 when every process serves; 503 with a line for each that does not."""
-        reasons = await self.reasons()
+    async def _ready(self, request: web.Request) -> web.Response:
+        """200 when every process serves; 503 with a line for each that does not.
+
+        With ?self it is asked of this gateway alone, as a load balancer has to: with one shard of many away
+        it serves the queues of all others.
+        """
+        own = self._not_ready()
+        alone = "self" in request.query
+        reasons = ([own] if own else []) if alone else await self.reasons()
         text = "".join(f"{reason}\n" for reason in reasons) or "ready\n"
         return web.Response(text=text, status=503 if reasons else 200)
 
@@ -95,7 +104,17 @@ class Health:
         members = self.members.list()
         answers = await asyncio.gather(*(self._asked(member) for member in members))
         reasons = [own] if own else []
-        return reasons + [f"{m.name}: {reason}" for m, reason in zip(members, answers, strict=True) if reason]
+        named = {m.name: reason for m, reason in zip(members, answers, strict=True) if reason}
+        if self.presence is not None:
+            for member in members:
+                waiting = self.presence.waiting(member.id) if member.role == "shard" else ""
+                if member.name in named and waiting:
+                    named[member.name] += f"; {waiting}"
+            listed = {member.name for member in members}
+            for shard, reason in self.presence.unregistered():
+                if f"shard-{shard}" not in listed:
+                    named[f"shard-{shard}"] = reason
+        return reasons + [f"{name}: {reason}" for name, reason in named.items()]
 
     async def _asked(self, member: Member) -> str | None:
         """Why a process does not serve, by its own word; a stopped one gives none."""

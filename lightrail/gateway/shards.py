@@ -12,7 +12,7 @@ from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardPeer
+from lightrail.wire.shards import ShardAway, ShardPeer, State
 
 
 class _Turn:
@@ -122,9 +122,20 @@ class Shards:
         """Asks the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
         return await self.fleet.request(name, op, fields)
 
-    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Asks every shard at once; answers by shard, in order. Raises ShardAway, ShardRefused."""
-        return await self.fleet.request_all(op, fields)
+    async def request_serving(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Asks every shard at once; answers by shard, in order, of those that answer. Raises ShardRefused."""
+        peers = sorted(self.peers.items())
+        asked = [peer.request(op, fields) for _, peer in peers if peer.state is State.SERVING]
+        serving = [shard for shard, peer in peers if peer.state is State.SERVING]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found: dict[int, Answer] = {}
+        for shard, answer in zip(serving, answers, strict=True):
+            if isinstance(answer, ShardAway):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found[shard] = answer
+        return found
 
     def close(self) -> None:
         """Says goodbye to all of them."""

@@ -1,6 +1,6 @@
 """Views of a broker that runs: what requests and pages show, each checked for the rights of who asks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +27,8 @@ SHARD: Final = (
     ("store_failures", "lightrail_store_failures_total"),
 )
 """(key, sample) of a shard's row."""
+COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
+"""Figures of a queue, each None, where no shard answers at all."""
 TOTALS: Final = (
     ("shard", "queues", "lightrail_queues"),
     ("shard", "messages", "lightrail_queue_messages"),
@@ -67,17 +69,33 @@ class BrokerViews:
                 {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
                 for each in gateway.members.list()
             ],
-            "shards": [
-                {
-                    "id": member.id,
-                    **{key: int(each.get(sample, 0)) for key, sample in SHARD},
-                    **self._placed(member.id),
-                }
-                for member, each in found.items()
-                if member.role == "shard"
-            ],
+            "shards": self._shards(
+                {member.id: samples for member, samples in found.items() if member.role == "shard"}
+            ),
             "totals": totals,
         }
+
+    def _shards(self, found: Mapping[int, figures.Samples]) -> list[dict[str, Any]]:
+        """A row for each shard that is known; figures are None of one that does not tell them."""
+        presence = self._gateway.presence
+        rows = []
+        for shard in sorted({*presence.known(), *found}):
+            samples = found.get(shard)
+            figured = {
+                key: int(samples.get(sample, 0)) if samples is not None else None for key, sample in SHARD
+            }
+            if samples is None:
+                figured["queues"] = presence.queues(shard)
+            rows.append(
+                {
+                    "id": shard,
+                    "serving": samples is not None and presence.serves(shard),
+                    "placed": presence.queues(shard),
+                    **figured,
+                    **self._placed(shard),
+                }
+            )
+        return rows
 
     def _placed(self, shard: int) -> dict[str, Any]:
         """Whether a shard takes queues, and how many are on their way."""
@@ -192,9 +210,9 @@ class BrokerViews:
     async def _rows(self, names: list[str]) -> list[dict[str, Any]]:
         """Figures of those that are on a shard, in the order asked for."""
         shards = self._gateway.shards
-        answers = await shards.request_all("queues", {"names": names})
+        answers = await shards.request_serving("queues", {"names": names})
         found: dict[str, dict[str, Any]] = {}
-        columns: list[str] = []
+        columns: list[str] = list(COLUMNS)
         for shard, answer in answers.items():
             columns = answer.fields["columns"]
             for name, values in answer.fields["queues"].items():
@@ -205,9 +223,13 @@ class BrokerViews:
             if row is None:
                 if is_dead_letter(name):
                     continue
-                # It was made a moment ago, and its shard has not looked since.
                 shard, _ = await shards.find(name)
-                row = {"name": name, **dict.fromkeys(columns, 0), "shard": shard}
+                # Of a shard that answered: it was made a moment ago, and its shard has not looked since.
+                row = {
+                    "name": name,
+                    **dict.fromkeys(columns, 0 if shard in answers else None),
+                    "shard": shard,
+                }
             policy = self._directory.get(name).policy
             if policy.role is Role.QUEUE:
                 row |= {key: policy[key] for key in ("max_length", "max_bytes") if policy[key]}

@@ -429,6 +429,9 @@ ETCD_STREAM_THREADS: Final = 2
 watch of a process is such a stream, and each refresh of its lease."""
 ETCD_LEASE_MS: Final = 10_000
 """Life of a registration whose process says nothing; refreshed at a third of it."""
+EXTENT_REPORT_MS: Final = 5_000
+"""How often a shard reports how far its journal has come: so much of the end may be missing from a copy that
+can't be told from the original by anything but its length."""
 ETCD_BEHIND_MS: Final = 2_000
 """How long a write waits until the process's own view has seen it."""
 ETCD_PAUSE_MS: Final = 100

@@ -92,7 +92,7 @@ async def serve(process: Process) -> None:
     joining = await Joining.begin(process)
     coordinator = joining.coordinator
     cluster = await patiently(process, coordinator.cluster_id)
-    residence = await move_in(joining, cluster)
+    residence, start = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
     places = Map(coordinator)
@@ -113,6 +113,8 @@ async def serve(process: Process) -> None:
     try:
         store = open_store(settings, process.id, cluster)
         disk = residence.settle(settings.store, cluster)
+        if isinstance(store, Journal):
+            store.judge = start.judge
         recovered = store.recover(settings.memory_mark, now_ms)
         archive_counts = ArchiveCounts()
         archiver = archiver_of(settings, store, places, archive_counts)
@@ -145,6 +147,8 @@ async def serve(process: Process) -> None:
         len(recovered.queues),
         time.perf_counter() - started,
     )
+    for first, last in recovered.lost:
+        log.warning("records %d to %d are lost for good: a repair gave them up", first, last - 1)
     del recovered
     # Messages and runs die by reference counting; full collections would only walk the backlog.
     gc.freeze()
@@ -158,7 +162,8 @@ async def serve(process: Process) -> None:
     if isinstance(store, Journal) and archiver is not None:
         reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
         engine.answer(reading.operations)
-    await make_known(joining, residence, disk, server.address, page)
+    await make_known(joining, residence, start, store, disk, server.address, page)
+    keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, places, counts)
     process.check = engine.not_ready
     process.report_ready(metrics=str(page))
@@ -168,6 +173,7 @@ async def serve(process: Process) -> None:
     if not stop.done():
         raise CannotServe("the store can't be written; the shard starts again and recovers what is on disk")
     failed.cancel()
+    keeping.cancel()
     await mover.close()
     sources.close()
     if reading is not None:
@@ -175,6 +181,8 @@ async def serve(process: Process) -> None:
     await server.close()
     if isinstance(marks, FileMarks):
         marks.close()
+    await asyncio.gather(keeping, return_exceptions=True)
+    await start.close(store)
     await runner.cleanup()
     await asyncio.gather(*dropping)
     await joining.leave()

@@ -9,13 +9,16 @@ from lightrail.cluster.membership import MemberRefused, allocate_shard, check_di
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint
 from lightrail.shard import residence as residences
-from lightrail.shard.journal.store import StoreError
+from lightrail.shard.journal.extent import NOTHING
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.residence import Residence
+from lightrail.shard.start import Start
 from lightrail.telemetry.process import CannotServe
 
 
-async def move_in(joining: Joining, cluster: str) -> Residence:
-    """The directory of this shard and, where it was not told, its number; see residence.py.
+async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
+    """The directory of this shard and, where it was not told, its number; see residence.py and start.py.
 
     Raises CannotServe, Stopped.
     """
@@ -42,13 +45,22 @@ async def move_in(joining: Joining, cluster: str) -> Residence:
             known = await patiently(process, lambda: shard_sets(joining.coordinator))
             check_disk(process.id, known.get(process.id), disk, residence.directory)
         joining.own = replace(joining.own, disk=disk or "")
-        await joining.until_free(f"{SHARDS}{process.id}")
+        start = Start(joining, residence)
+        await start.until_alone()
     except (StoreError, MemberRefused) as error:
         raise CannotServe(str(error)) from None
-    return residence
+    return residence, start
 
 
-async def make_known(joining: Joining, residence: Residence, disk: str, address: str, page: Endpoint) -> None:
+async def make_known(
+    joining: Joining,
+    residence: Residence,
+    start: Start,
+    store: Store,
+    disk: str,
+    address: str,
+    page: Endpoint,
+) -> None:
     """Registers the shard, which serves at `address`. Raises CannotServe, Stopped."""
     process = joining.process
     lasting = process.settings.store != "memory"
@@ -59,7 +71,8 @@ async def make_known(joining: Joining, residence: Residence, disk: str, address:
                 joining.coordinator, process.id, disk, lasting=lasting, directory=residence.directory
             ),
         )
-    except MemberRefused as error:
+        await start.begin(disk, store.extent if isinstance(store, Journal) else NOTHING)
+    except (StoreError, MemberRefused) as error:
         raise CannotServe(str(error)) from None
     await joining.register(
         f"{SHARDS}{process.id}",

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lightrail.cluster.generations import Mark
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.segment import numbers
@@ -23,6 +24,10 @@ from lightrail.shard.journal.store import StoreRefused
 NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,8})")
 DISK_FILE: Final = "disk.json"
 """Names the disk where the store has no identity file of its own."""
+MARK_FILE: Final = "generation.json"
+MARK_FORMAT: Final = 1
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+"""Drawn by Linux at each boot, and the same in all containers of a machine."""
 DRAFT: Final = "shard-new.json"
 
 Allocate = Callable[[str], Awaitable[int]]
@@ -63,6 +68,63 @@ class Residence:
                 f"expected the id of a disk in {self.directory}/{DISK_FILE}, found {data[:80]!r} ({error}): "
                 "restore the file from a copy"
             ) from error
+
+    @property
+    def inode(self) -> int:
+        """Of the directory: another one than that of a copy, and the same wherever its volume is mounted."""
+        return os.stat(self.directory).st_ino
+
+    @property
+    def lock_id(self) -> str:
+        """Which lock of which running kernel this is; who holds the same one is the only one alive.
+
+        Empty where the kernel does not say which one it is.
+        """
+        try:
+            with open(BOOT_ID, encoding="ascii") as file:
+                boot = file.read().strip()
+        except OSError:
+            return ""
+        found = os.fstat(self.lock)
+        return f"{boot}:{found.st_dev}:{found.st_ino}"
+
+    @property
+    def mark(self) -> Mark | None:
+        """Of the last start on this directory; None where none is known. Raises StoreRefused."""
+        path = os.path.join(self.directory, MARK_FILE)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        try:
+            fields: dict[str, Any] = json.loads(data)
+            if int(fields["format"]) > MARK_FORMAT:
+                raise StoreRefused(
+                    f"{path} has format version {fields['format']}, this program knows {MARK_FORMAT}: start "
+                    "it with the newer program that wrote it"
+                )
+            previous = tuple(str(token) for token in fields["previous"])
+            return Mark(int(fields["generation"]), str(fields["token"]), previous)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreRefused(
+                f"expected the generation of a shard in {path}, found {data[:80]!r} ({error}): restore the "
+                "file from a copy"
+            ) from error
+
+    def write_mark(self, mark: Mark) -> None:
+        """It is on disk when this returns. Raises OSError."""
+        fields = {
+            "format": MARK_FORMAT,
+            "generation": mark.number,
+            "token": mark.token,
+            "previous": mark.previous,
+        }
+        files = RealFiles(self.directory)
+        try:
+            files.replace(MARK_FILE, json.dumps(fields).encode() + b"\n")
+        finally:
+            files.unlock()
 
     def settle(self, store: str, cluster: str, disk: str | None = None) -> str:
         """Gives the directory a disk id, `disk` or one that is drawn, unless it has one. Raises StoreRefused.

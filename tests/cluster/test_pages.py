@@ -134,11 +134,15 @@ def test_a_cluster_is_backed_up_and_restored_as_the_page_says(tmp_path: Path) ->
         for node in nodes:
             shutil.rmtree(node.data)
             node.data.mkdir()
-        restore, untar, verify, doctor = commands("backup.md", "Restore")
+        restore, untar, accept, verify, doctor = commands("backup.md", "Restore")
         shell(restore)
         cluster.etcd.start()
         for node in nodes:
             shell(untar, node)
+        # They were copied before their last start.
+        assert nodes[0].start().ended() == 1
+        assert "a copy or a restored backup that is behind" in nodes[0].said()
+        run(gateway, accept.replace("10.0.0.1:2379", etcd.endpoint))
         cluster.start(*nodes, gateway)
         wait.until(lambda: all(each["serving"] for each in shards(gateway).values()), "everybody serves")
         assert kept(gateway, names) == [MESSAGES] * len(names)
@@ -181,6 +185,7 @@ def test_copies_of_different_times_lose_what_the_page_says(tmp_path: Path) -> No
             for node in nodes:
                 shutil.rmtree(node.data)
                 shutil.copytree(shards_of / node.name, node.data)
+            assert cluster.admin("shard", "accept-disk", "0", "1").returncode == 0
             cluster.start(*everybody)
             wait.until(lambda: all(each["serving"] for each in shards(gateway).values()), "all serve")
 

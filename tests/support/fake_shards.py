@@ -84,6 +84,7 @@ class FakeShards:
 
     def __init__(self) -> None:
         self.peer = FakePeer()
+        self.peers: dict[int, Any] = {}
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
         self._links = 0
 

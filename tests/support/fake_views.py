@@ -28,6 +28,8 @@ class FakeViews:
             "shards": [
                 {
                     "id": 0,
+                    "serving": True,
+                    "placed": 3,
                     "state": "active",
                     "moving_in": 0,
                     "moving_out": 0,
@@ -36,7 +38,20 @@ class FakeViews:
                     "bytes": 1_234_567,
                     "memory_bytes": 1,
                     "disk_bytes": 2,
-                }
+                },
+                {
+                    "id": 1,
+                    "serving": False,
+                    "placed": 1_200,
+                    "state": "active",
+                    "moving_in": 0,
+                    "moving_out": 0,
+                    "queues": 1_200,
+                    "messages": None,
+                    "bytes": None,
+                    "memory_bytes": None,
+                    "disk_bytes": None,
+                },
             ],
             "totals": {
                 "queues": 3,

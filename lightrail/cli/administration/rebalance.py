@@ -39,6 +39,17 @@ DRAIN: Final = """Its queues move to the other shards while their clients stay a
 stop its process and `lightrail-admin shard remove` it. Ctrl-C leaves the moves going on; run it again to
 watch them.
 """
+ACCEPT_DISK: Final = """let a directory that was refused as a copy or as behind serve
+
+Asks etcd (--etcd), or the file in the data directory (--data), not a gateway. The next directory that is
+started with the disk of this shard serves what it has; what was stored later elsewhere is given up, and
+what was consumed later comes again. For a restored backup of a running cluster, and for a copy of a machine
+that is lost for good.
+
+examples:
+  lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 3
+  lightrail-admin --etcd 10.0.0.1:2379 shard accept-disk 0 1 2      after the restore of all of them
+"""
 REMOVE: Final = """examples:
   lightrail-admin shard remove 3                        it was drained and stopped
   lightrail-admin shard remove 3 --lose-queues          its disk is lost for good: shows what goes with it
@@ -76,6 +87,14 @@ def register(things: Subparsers) -> None:
     command.add_argument("id", metavar="ID", type=int)
     command = add(shards, "forget-disk", _forget_disk, "give up a disk that is lost, with its messages")
     command.add_argument("id", metavar="ID", type=int)
+    # Without a gateway, which may wait for this very shard: cli/files.py does it.
+    command = shards.add_parser(
+        "accept-disk",
+        help="let a directory that was refused as a copy or as behind serve",
+        description=ACCEPT_DISK,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("ids", metavar="ID", type=int, nargs="+")
     command = add(shards, "remove", _remove, "forget a shard that has no queues and was stopped", REMOVE)
     command.add_argument("id", metavar="ID", type=int)
     command.add_argument(

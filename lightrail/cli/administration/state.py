@@ -1,18 +1,27 @@
 """The commands `status`, `doctor` and `connections`: how the broker is, and what is wrong with it."""
 
 import argparse
-from typing import Any, NamedTuple
+import sys
+from typing import Any, Final, NamedTuple
 
-from lightrail.cli.administration.client import Client, path_of
+from lightrail.cli.administration.client import Client, Failed, path_of
 from lightrail.cli.administration.commands import Subparsers, add, group
 from lightrail.cli.administration.names import pages
 from lightrail.console.results import pairs, show_json, table
+from lightrail.console.text import printable
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
 """Messages without any consumer that are worth a word."""
 FULL = 0.9
 """Part of a queue's limit from which it is worth a word."""
+
+
+AWAY: Final = (
+    "start it again where its directory is; the last lines of its log say why it ended. Is the directory "
+    "lost for good: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
+)
+"""What to do about a shard that does not answer."""
 
 
 class Finding(NamedTuple):
@@ -46,13 +55,22 @@ def _status(client: Client, parsed: argparse.Namespace) -> int:
     print()
     table(status["processes"], ("role", "id", "ready", "restarts"))
     print()
-    table(status["shards"], ("id", "queues", "messages", "bytes", "memory_bytes", "disk_bytes"))
+    table(status["shards"], ("id", "serving", "queues", "messages", "bytes", "memory_bytes", "disk_bytes"))
+    for reason in status["reasons"]:
+        print(printable(f"not ready: {reason}"))
     return 0 if status["ready"] else 1
 
 
 def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
-    queues = list(pages(client, "/!queues", "queues"))
+    try:
+        queues = list(pages(client, "/!queues", "queues"))
+    except Failed as error:
+        if error.status != 503:
+            raise
+        # What is away is a finding itself.
+        queues = []
+        print(f"queues could not be looked at: {error}", file=sys.stderr)
     found = diagnose(status, queues)
     if parsed.json:
         show_json([finding._asdict() for finding in found])
@@ -66,7 +84,12 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
 def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
     """What the figures say is wrong; errors first."""
     found: list[Finding] = []
+    away = {f"shard-{each['id']}": each for each in status["shards"] if not each.get("serving", True)}
     for reason in status.get("reasons", []):
+        shard = away.get(reason.partition(":")[0])
+        if shard is not None:
+            found.append(Finding("error", f"not ready: {reason}", AWAY.format(id=shard["id"])))
+            continue
         found.append(
             Finding("error", f"not ready: {reason}", "look at that process's log; the supervisor restarts it")
         )
@@ -97,7 +120,8 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 )
             )
     for queue in queues:
-        found += _about(queue)
+        if queue["ready"] is not None:
+            found += _about(queue)
     return sorted(found, key=lambda finding: finding.severity)
 
 

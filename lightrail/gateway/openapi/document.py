@@ -27,6 +27,7 @@ from lightrail.gateway.openapi.operation import (
     Paths,
     content,
     object_of,
+    query,
     ref,
 )
 
@@ -50,6 +51,7 @@ PATHS: Final[Paths] = {
                 200: ("ready", content(TEXT, "text/plain")),
                 503: ("what does not", content(TEXT, "text/plain")),
             },
+            (query("self", TEXT, "asked of this gateway alone, as a load balancer does"),),
         )
     },
 }

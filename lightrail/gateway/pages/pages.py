@@ -369,13 +369,21 @@ def _whole(request: web.Request, name: str, default: int, low: int, high: int) -
 # --- filters of the templates ----------------------------------------------------------------------------
 
 
-def number(value: float) -> str:
+UNKNOWN: Final = "?"
+"""A figure of a shard that does not answer."""
+
+
+def number(value: float | None) -> str:
     """With separators: 12,345."""
+    if value is None:
+        return UNKNOWN
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
-def size(value: float) -> str:
+def size(value: float | None) -> str:
     """Bytes with a unit: 1.5 MB."""
+    if value is None:
+        return UNKNOWN
     for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= step:
             return f"{value / step:.1f} {unit}"

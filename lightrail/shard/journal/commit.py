@@ -74,6 +74,7 @@ class JournalCommit:
         "_salt",
         "bytes",
         "drops",
+        "extent",
         "last_lsn",
         "messages",
         "parts",
@@ -104,6 +105,8 @@ class JournalCommit:
         self.messages: Final = messages
         self.reached: Final = reached
         self.drops: Final = drops
+        self.extent: Callable[[], None] | None = None
+        """Writes down how far the journal has come (extent.py), before anybody is answered."""
         self.bytes = 0
         self.syncs = 0
         self.sync_seconds = 0.0
@@ -122,6 +125,8 @@ class JournalCommit:
                 part.segment.file.sync()
                 self.sync_seconds += time.perf_counter() - started
                 self.syncs += 1
+        if self.extent is not None:
+            self.extent()
         self._afterwards(self.drops)
 
 

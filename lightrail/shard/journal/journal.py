@@ -6,11 +6,13 @@ and recovery.py for the rules that the order of writes and syncs has to uphold:
 
 - a segment's file is made, allocated and its name synced before it is begun;
 - a segment is synced before anything is written to the next one;
-- a segment is removed only after everything appended before `drop` is synced, one at a time, oldest first.
+- a segment is removed only after everything appended before `drop` is synced, one at a time, oldest first;
+- that a segment was begun is written down (extent.py) before anybody hears that a record of it is on disk.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from lightrail.journal.archive import Incarnation
@@ -28,9 +30,11 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.model import limits
+from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.cleaner import oldest_to_clean
 from lightrail.shard.journal.commit import JournalCommit, Reached
+from lightrail.shard.journal.extent import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.files import Files
 from lightrail.shard.journal.loading import load_queues
 from lightrail.shard.journal.reading import read_place
@@ -80,6 +84,10 @@ class Journal:
         """How far it is on disk, groups whole: what may be shown to others. Any thread may look."""
         self.holds: Callable[[Segment], bool] | None = None
         """Whether a segment must not go yet, as it is wanted in the archive and not there."""
+        self.judge: Callable[[Extent], None] = lambda _: None
+        """Asked at recovery how far the journal goes, before anything is changed; raises StoreError."""
+        self._extent = ExtentFile(files, 0, NOTHING)
+        self._extent_wanted = False
         self._space = Space(files, segment_bytes, 1)
         self._relief: Callable[[int], bool] | None = None
         self._refusal = "it has not been recovered yet: call recover() first"
@@ -109,7 +117,13 @@ class Journal:
         found = identity.settle(files, self._cluster, self._shard, salt)
         self._salt = found.salt
         self.incarnation = Incarnation(found.cluster, found.shard, found.disk)
-        replay = recovery.replay(files, self._salt, self._tables.producers_max)
+        known = extents.load(files, self._salt)
+
+        def check(found: Extent, end: int) -> None:
+            extents.check(known, found.segment, end, found.next_lsn)
+            self.judge(found)
+
+        replay = recovery.replay(files, self._salt, self._tables.producers_max, check)
         self._segments = {segment.number: segment for segment in replay.segments}
         try:
             queues = load_queues(replay, self._salt, memory_bytes)
@@ -134,6 +148,7 @@ class Journal:
             dict(replay.tables.parts),
         )
         self._refusal = ""
+        self._extent = ExtentFile(files, self._salt, known)
         self._space = Space(files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
@@ -157,8 +172,11 @@ class Journal:
                 with contextlib.suppress(StoreFull):
                     self._tail.small(Close(), now_ms)
                 self.flush()
+                if self.extent.next_lsn > self._extent.written.next_lsn:
+                    self._extent.write(self.extent, sync=True)
         finally:
             self._refusal = "it is closed"
+            self._extent.close()
             for segment in self._segments.values():
                 segment.close()
             self._space.close()
@@ -247,19 +265,26 @@ class Journal:
     @property
     def pending(self) -> bool:
         """See `Store.pending`."""
-        return self._tail.pending
+        return self._tail.pending or self._extent_wanted
 
     def begin_commit(self) -> JournalCommit:
         """See `Store.begin_commit`."""
         if self._refusal:
             raise StoreBroken(f"the journal commits nothing: {self._refusal}")
-        return self._tail.begin_commit()
+        commit = self._tail.begin_commit()
+        if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
+            reached = commit.reached if _shows(commit) else self.committed
+            begun = reached.segment != self._extent.written.segment
+            if begun or self._extent_wanted:
+                commit.extent = partial(self._extent.write, self._extent_of(reached), sync=begun)
+            self._extent_wanted = False
+        return commit
 
     def end_commit(self, commit: Commit) -> None:
         """See `Store.end_commit`."""
         assert isinstance(commit, JournalCommit)
         self._tail.end_commit(commit)
-        if commit.synced and commit.reached.whole and commit.parts:
+        if _shows(commit):
             self.committed = commit.reached
         usage = self._usage
         usage.records += commit.records
@@ -278,6 +303,23 @@ class Journal:
 
     def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+
+    # --- how far it has come -----------------------------------------------------------------------------
+
+    @property
+    def extent(self) -> Extent:
+        """How far it is on disk, groups whole."""
+        return self._extent_of(self.committed)
+
+    def write_extent(self) -> None:
+        """With the next commit, or one of its own, it is written down how far the journal has come."""
+        if not self._refusal and self.extent.next_lsn > self._extent.written.next_lsn:
+            self._extent_wanted = True
+
+    def _extent_of(self, reached: Reached) -> Extent:
+        segment = self._segments.get(reached.segment)
+        first_lsn = segment.index.first_lsn if segment is not None else reached.next_lsn
+        return Extent(reached.segment, first_lsn, reached.next_lsn)
 
     @property
     def full(self) -> bool:
@@ -414,3 +456,8 @@ class Journal:
         usage.full = self._space.full
         usage.broken = self._refusal
         return usage
+
+
+def _shows(commit: JournalCommit) -> bool:
+    """Whether all records are on disk after this commit, and none of them in a group that goes on."""
+    return bool(commit.synced and commit.reached.whole and commit.parts)

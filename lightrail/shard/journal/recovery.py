@@ -12,9 +12,12 @@ The rules, in the order in which they are applied:
 4. A group (flag CONTINUED) whose last record is missing is cut whole.
 5. What was cut is cut on disk too, and synced, before anything is written: stale records beyond the end must
    never come to follow new ones.
+6. Before anything is cut, the end is compared with what else is known of it (extent.py): a journal that is
+   shorter than it once was on disk is not gone on with.
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lightrail.journal.layout import (
@@ -52,11 +55,15 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, name_of, numbers
 from lightrail.shard.journal.store import JournalDamaged, StoreRefused
 from lightrail.shard.journal.tables import Tables
+
+Check = Callable[[Extent, int], None]
+"""Raises StoreError where a journal that goes so far, to this offset of its last segment, is too short."""
 
 
 @dataclass(slots=True)
@@ -88,11 +95,12 @@ class _Cut:
 class _Replayer:
     """Goes through the segments once."""
 
-    __slots__ = ("_cut", "_files", "_group", "_replay", "_salt")
+    __slots__ = ("_check", "_cut", "_files", "_group", "_replay", "_salt")
 
-    def __init__(self, files: Files, salt: int, producers_max: int) -> None:
+    def __init__(self, files: Files, salt: int, producers_max: int, check: Check) -> None:
         self._files = files
         self._salt = salt
+        self._check = check
         self._replay = Replay(Tables(producers_max))
         self._group: list[tuple[Segment, Found]] = []
         self._cut: _Cut | None = None
@@ -328,6 +336,15 @@ class _Replayer:
             replay.lost.append((found.lsn, record.next_lsn))
             scan.skip_to(record.next_lsn)
 
+    def _extent(self) -> Extent:
+        """How far the whole records, and whole groups of them, go."""
+        replay = self._replay
+        if not replay.segments:
+            return NOTHING
+        last = replay.segments[-1]
+        next_lsn = self._cut.lsn if self._group and self._cut is not None else replay.lsn + 1
+        return Extent(last.number, last.index.first_lsn, next_lsn)
+
     def _end(self, opened: dict[int, DiskFile]) -> None:
         """Cuts what is half-written, in memory and on disk."""
         replay, files = self._replay, self._files
@@ -341,6 +358,7 @@ class _Replayer:
                         name_of(number), 0, f"no header of this segment, but record {found.lsn}"
                     )
         keep = segments[-1].number if segments else 0
+        self._check(self._extent(), segments[-1].end if segments else 0)
         if self._group:
             assert self._cut is not None
             cut = self._cut
@@ -385,14 +403,15 @@ class _Replayer:
         return written
 
 
-def replay(files: Files, salt: int, producers_max: int) -> Replay:
-    """Reads all segments of a journal.
+def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_: None) -> Replay:
+    """Reads all segments of a journal; `check` is asked before anything is changed.
 
     Raises:
         JournalDamaged: bytes that no crash explains.
         StoreRefused: a newer format.
+        StoreError: what `check` raised.
     """
-    return _Replayer(files, salt, producers_max).run()
+    return _Replayer(files, salt, producers_max, check).run()
 
 
 def salt_of(files: Files) -> int | None:

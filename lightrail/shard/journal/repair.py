@@ -38,6 +38,7 @@ from lightrail.journal.layout import (
 )
 from lightrail.journal.record import Delivered, Gap, Ids, Numbers, Queue, Settle, Taken
 from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal import extent as extents
 from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.files import DiskFile, Files, RealFiles, own_copy
 from lightrail.shard.journal.segment import name_of, numbers
@@ -129,11 +130,12 @@ def repair_files(files: Files) -> Report:
 class _Repairer:
     """Goes through the segments once."""
 
-    __slots__ = ("_files", "_lsn", "_opened", "_report", "_salt")
+    __slots__ = ("_extent", "_files", "_lsn", "_opened", "_report", "_salt")
 
     def __init__(self, files: Files, salt: int) -> None:
         self._files = files
         self._salt = salt
+        self._extent = extents.load(files, salt)
         self._lsn = 0
         self._report = Report()
         self._opened: dict[int, DiskFile] = {}
@@ -151,10 +153,14 @@ class _Repairer:
                 and (not begun or number > max(begun))
                 and self._was_begun(file, end)
             ]
+            firsts = {number: self._first_lsn(number, opened[number], headers[number]) for number in opened}
+            if self._extent.segment > max(begun, default=0):
+                # Segments that were begun and are not there any more, or have nothing in them.
+                begun.append(self._extent.segment)
+                firsts[self._extent.segment] = self._extent.first_lsn
             if not begun:
                 return self._report
-            firsts = {number: self._first_lsn(number, opened[number], headers[number]) for number in opened}
-            for number in range(min(opened), max(begun) + 1):
+            for number in range(min(opened, default=max(begun)), max(begun) + 1):
                 self._report.segments += 1
                 if number not in opened:
                     opened[number] = self._files.create(name_of(number))
@@ -229,7 +235,9 @@ class _Repairer:
             size = file.size()
             whole = self._next(file, offset, size, lsn, stop, last)
             if whole is None:
-                if not last and (stop is not None or file.read(offset, size - offset).strip(b"\0")):
+                if last and lsn < self._extent.next_lsn:
+                    self._gap(number, offset, size, lsn, self._extent.next_lsn, True)
+                elif not last and (stop is not None or file.read(offset, size - offset).strip(b"\0")):
                     self._gap(number, offset, size, lsn, stop or lsn, True)
                 return
             self._gap(number, offset, whole.offset, lsn, whole.lsn, False)

@@ -1,0 +1,178 @@
+"""Generations: what a copy of a shard's directory does not have.
+
+Every start of a shard is a generation: a number that rises and a token that is drawn. The directory has that
+of its last start (`Mark`, in ``generation.json``), the coordinator that of the last start that went through
+(`Generation`, ``generations/ID``). The directory is written first, so one whose process died in between still
+knows the token before:
+
+    directory  {5, token e, previous [d]}      about to begin 5, or serving
+    coordinator {5, token e}                   serves, or served last: any directory without e is another one
+    coordinator {4, token d}                   died between the two; nobody else has begun meanwhile
+
+A copy that was made before the owner's last start has an older token. One that was made later has the same,
+and differs in where it is (the inode of the directory) and, in time, in how far its journal goes. After an
+orderly stop, a copy that has all records is as good as the original, and whoever starts first makes the other
+one old.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
+
+GENERATIONS: Final = "generations/"
+PREVIOUS_MAX: Final = 8
+"""Starts in a row that died between directory and coordinator, whose tokens are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a directory knows of its last start."""
+
+    number: int
+    token: str
+    """Drawn for this start."""
+    previous: tuple[str, ...] = ()
+    """Tokens of which the coordinator may know one instead, as long as this start had not gone through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The last start of a shard that went through: the entry ``generations/ID``."""
+
+    disk: str
+    number: int
+    token: str
+    boot: int
+    """Of the process."""
+    lock: str = ""
+    """Which lock of which running kernel the process holds; empty where the system does not say."""
+    inode: int = 0
+    """Of the directory; 0 where it does not matter."""
+    segment: int = 0
+    """The newest of its journal, as last reported; 0 for a store without segments."""
+    next_lsn: int = 0
+    """The record that came next then: all before it are on its disk."""
+    closed: bool = False
+    """It ended in order, and this is how far its journal goes."""
+    accepted: bool = False
+    """An operator accepts the next directory that is started with this disk, whatever it has."""
+
+    def encode(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, entry: Entry) -> "Generation":
+        """Fields that a newer program added are passed over. Raises CoordinatorError."""
+        try:
+            fields: dict[str, Any] = json.loads(entry.value or "")
+            return cls(**{key: fields[key] for key in cls.__slots__ if key in fields})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
+
+
+def key_of(shard: int) -> str:
+    return f"{GENERATIONS}{shard}"
+
+
+async def last_generation(coordinator: Coordinator, shard: int) -> tuple[Generation | None, int]:
+    """The last start that went through, and the revision of its entry or 0. Raises CoordinatorError."""
+    entry = await coordinator.entry(key_of(shard))
+    return (None, 0) if entry is None else (Generation.decode(entry), entry.revision)
+
+
+def check_generation(
+    shard: int, last: Generation | None, mark: Mark | None, *, disk: str | None, inode: int, directory: str
+) -> None:
+    """Whether a directory is the one of the last start, when nobody is registered under this number.
+
+    Args:
+        inode: of the directory; 0 where the coordinator is copied together with it.
+
+    Raises MemberRefused.
+    """
+    if not _concerns(last, disk):
+        return
+    assert last is not None
+    if mark is None:
+        found = f"this directory ({directory}) is a copy from before generations were kept"
+        raise _refused(shard, last, found)
+    if last.token not in (mark.token, *mark.previous):
+        if mark.number <= last.number:
+            found = f"has generation {mark.number}: a copy or a restored backup that is behind"
+        else:
+            found = (
+                f"has generation {mark.number} of another line: it was started elsewhere, or the "
+                "coordinator was restored from an older backup"
+            )
+        raise _refused(shard, last, f"this directory ({directory}) {found}")
+    if inode and last.inode and inode != last.inode and not last.closed:
+        raise _refused(
+            shard,
+            last,
+            f"that start did not end in order, and this directory ({directory}) is not the one that it ran "
+            "on but a copy, which may lack its last records",
+        )
+
+
+def check_extent(
+    shard: int, last: Generation | None, *, disk: str | None, next_lsn: int, directory: str
+) -> None:
+    """Whether a journal goes as far as the last start has reported. Raises MemberRefused."""
+    if not _concerns(last, disk):
+        return
+    assert last is not None
+    if next_lsn < last.next_lsn:
+        raise _refused(
+            shard,
+            last,
+            f"its journal had come to record {last.next_lsn - 1} in segment {last.segment}, the one in this "
+            f"directory ({directory}) ends with record {next_lsn - 1}: a copy or a restored backup that is "
+            "behind, or a journal that has lost its end",
+        )
+
+
+def _concerns(last: Generation | None, disk: str | None) -> bool:
+    """A disk that was given up and another one made the shard's has nothing to do with the entry."""
+    return last is not None and last.disk == disk and not last.accepted
+
+
+def _refused(shard: int, last: Generation, found: str) -> MemberRefused:
+    return MemberRefused(
+        f"{key_of(shard)} says that shard {shard} was last started as generation {last.number}; {found}. "
+        "What it lacks would be lost, and what was consumed since would come again. Give the shard its own "
+        "directory, or, where that is lost and this one is all there is, "
+        f"`lightrail-admin shard accept-disk {shard}` lets it start"
+    )
+
+
+async def accept_disk(coordinator: Coordinator, shard: int) -> Generation:
+    """The next directory that is started with the disk of this shard serves, however far behind it is.
+
+    The caller knows that the shard does not run. Raises MemberRefused, CoordinatorError.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        found, revision = await last_generation(coordinator, shard)
+        if found is None:
+            raise MemberRefused(
+                f"shard {shard} has not served yet, so no directory is refused as its copy; "
+                "`lightrail-admin shard list` shows which shards there are"
+            )
+        accepted = replace(found, accepted=True)
+        try:
+            await coordinator.write([Write(key_of(shard), accepted.encode(), revision)])
+        except Conflict:
+            continue
+        return accepted
+    raise CoordinatorError(f"{key_of(shard)} is being changed by others all the time: try again")
+
+
+def next_mark(last: Generation | None, mark: Mark | None, token: str) -> Mark:
+    """What is written into the directory before the coordinator hears of this start."""
+    number = 1 + max(last.number if last else 0, mark.number if mark else 0)
+    known = [last.token] if last else []
+    if mark is not None and mark.token not in known:
+        known += [each for each in (mark.token, *mark.previous) if each not in known]
+    return Mark(number, token, tuple(known[:PREVIOUS_MAX]))

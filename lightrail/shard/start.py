@@ -1,0 +1,221 @@
+"""Start: one start of a shard on its directory, from the question whether it may serve to its orderly end.
+
+    start = Start(joining, residence, cluster)
+    await start.until_alone()          # nobody who lives is registered, and the directory is no copy
+    store.judge = start.judge          # recovery: the journal goes as far as the coordinator knows
+    await start.begin(extent)          # from here on every other directory of this shard is a copy
+    ... start.keep(store) beside it    # reports how far the journal comes
+    await start.close(extent)          # after an orderly end a copy is as good as the original
+
+The rules are in cluster/generations.py, and docs/adr/0017 says why they are so.
+"""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import replace
+from typing import Final
+
+from lightrail.cluster.coordinator import Conflict, CoordinatorError, Write
+from lightrail.cluster.generations import (
+    Generation,
+    Mark,
+    check_extent,
+    check_generation,
+    key_of,
+    last_generation,
+    next_mark,
+)
+from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
+from lightrail.cluster.map import SHARDS
+from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
+from lightrail.model import limits
+from lightrail.shard.journal.extent import Extent
+from lightrail.shard.journal.journal import Journal
+from lightrail.shard.journal.store import Store, StoreRefused
+from lightrail.shard.residence import Residence
+
+log = logging.getLogger("lightrail.shard")
+TOKEN_BYTES: Final = 12
+
+
+class Start:
+    """Of a shard with a store that lasts; one in memory has nothing that a copy could be behind of."""
+
+    def __init__(self, joining: Joining, residence: Residence) -> None:
+        self._joining = joining
+        self._coordinator = joining.coordinator
+        self._residence = residence
+        self._shard = residence.shard
+        self._lasting = joining.process.settings.store != "memory"
+        self._together = not joining.process.settings.etcd
+        """The coordinator is a file beside the directory, and copied with it."""
+        self._last: Generation | None = None
+        self._revision = 0
+        self._mark: Mark | None = None
+        """What the directory had before this start."""
+        self._own: Generation | None = None
+        self._superseded = False
+
+    # --- before the store is opened ----------------------------------------------------------------------
+
+    async def until_alone(self) -> None:
+        """Waits for whoever may live under this number.
+
+        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        """
+        await self._look()
+        dead = None
+        lock = self._residence.lock_id
+        if self._last is not None and lock and self._last.lock == lock:
+            # Whoever had this very lock has ended, for it is ours now.
+            dead = self._last.boot
+        await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
+        if self._lasting:
+            await self._look()
+            self._mark = self._residence.mark
+            self._check()
+
+    async def _look(self) -> None:
+        self._last, self._revision = await patiently(
+            self._joining.process, lambda: last_generation(self._coordinator, self._shard)
+        )
+
+    def _check(self) -> None:
+        residence = self._residence
+        disk = residence.disk
+        check_generation(
+            self._shard,
+            self._last,
+            self._mark,
+            disk=disk,
+            inode=residence.inode if disk and not self._together else 0,
+            directory=residence.directory,
+        )
+
+    def judge(self, found: Extent) -> None:
+        """Whether the journal goes as far as it once did. Raises StoreRefused."""
+        try:
+            check_extent(
+                self._shard,
+                self._last,
+                disk=self._residence.disk,
+                next_lsn=found.next_lsn,
+                directory=self._residence.directory,
+            )
+        except MemberRefused as error:
+            raise StoreRefused(str(error)) from None
+
+    # --- serving -------------------------------------------------------------------------------------------
+
+    async def begin(self, disk: str, extent: Extent) -> None:
+        """Makes this the last start, in the directory and then in the coordinator.
+
+        Raises MemberRefused, StoreRefused, CannotServe, Stopped.
+        """
+        if not self._lasting:
+            return
+        for _ in range(ATTEMPTS_MAX):
+            mark = next_mark(self._last, self._mark, secrets.token_hex(TOKEN_BYTES))
+            own = Generation(
+                disk=disk,
+                number=mark.number,
+                token=mark.token,
+                boot=self._joining.process.boot,
+                lock=self._residence.lock_id,
+                inode=0 if self._together else self._residence.inode,
+                segment=extent.segment,
+                next_lsn=extent.next_lsn,
+            )
+            try:
+                self._residence.write_mark(mark)
+            except OSError as error:
+                raise StoreRefused(
+                    f"expected to write the generation of shard {self._shard} into "
+                    f"{self._residence.directory}, found {error.strerror}: make room on this disk, or mend it"
+                ) from error
+            if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
+                return
+            await self._look()
+            if self._last is not None and self._last.token == own.token:
+                # It was written by an attempt whose answer was lost.
+                self._own = own
+                return
+            # Somebody else was faster: an earlier start on this directory that had seemed to fail, or on
+            # another one.
+            self._check()
+            self.judge(extent)
+        raise MemberRefused(f"{key_of(self._shard)} is being changed by others all the time: try again")
+
+    async def _written(self, own: Generation) -> bool:
+        """False where the entry is not as it was read. Raises CoordinatorError."""
+        try:
+            write = Write(key_of(self._shard), own.encode(), self._revision)
+            self._revision = await self._coordinator.write([write])
+        except Conflict:
+            return False
+        self._own = own
+        return True
+
+    async def keep(self, store: Store) -> None:
+        """Reports how far the journal has come, for as long as the shard serves."""
+        if not self._lasting or not isinstance(store, Journal):
+            return
+        while not self._superseded:
+            await asyncio.sleep(limits.EXTENT_REPORT_MS / 1000)
+            store.write_extent()
+            if not self._together:
+                # Beside the directory the file `extent` says the same.
+                await self._report(store.extent)
+
+    async def _report(self, extent: Extent) -> None:
+        try:
+            found, revision = await last_generation(self._coordinator, self._shard)
+            own = self._own
+            assert own is not None, "it has begun"
+            if found is not None and found.disk == own.disk and found.token != own.token:
+                if found.number >= own.number:
+                    self._supersede(found)
+                    return
+                log.warning(
+                    "%s was set back to generation %d; it is written anew",
+                    key_of(self._shard),
+                    found.number,
+                )
+            self._revision = revision
+            new = replace(own, segment=extent.segment, next_lsn=extent.next_lsn)
+            if found != new:
+                await self._written(new)
+        except CoordinatorError as error:
+            # The next report says it all.
+            log.debug("how far the journal has come was not reported: %s", error)
+
+    def _supersede(self, found: Generation) -> None:
+        self._superseded = True
+        self._joining.process.fail(
+            f"{key_of(self._shard)} is generation {found.number} of another process: shard {self._shard} was "
+            "started elsewhere on a copy of this directory that an operator has accepted"
+        )
+
+    async def close(self, store: Store) -> None:
+        """The store was closed in order: a copy that has all of it may be started instead."""
+        own = self._own
+        if own is None or self._superseded:
+            return
+        if isinstance(store, Journal):
+            own = replace(own, segment=store.extent.segment, next_lsn=store.extent.next_lsn)
+        try:
+            async with asyncio.timeout(LEAVE_TIME_MAX_S):
+                await self._close(replace(own, closed=True))
+        except (CoordinatorError, TimeoutError) as error:
+            log.warning("the coordinator did not hear that shard %d ended in order: %s", self._shard, error)
+
+    async def _close(self, closed: Generation) -> None:
+        for _ in range(ATTEMPTS_MAX):
+            found, self._revision = await last_generation(self._coordinator, self._shard)
+            if found is not None and found.token != closed.token and found.number >= closed.number:
+                return  # Another start is the last one by now.
+            if await self._written(closed):
+                return
+            # A report that was cancelled has been written, and its news is on its way.
+            await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)

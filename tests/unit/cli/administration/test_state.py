@@ -1,0 +1,38 @@
+"""What `doctor` makes of the figures: above all a shard that does not answer."""
+
+from typing import Any
+
+from lightrail.cli.administration.state import diagnose
+
+
+def shard(id: int, **more: Any) -> dict[str, Any]:
+    return {"id": id, "serving": True, "placed": 3, "queues": 3, "store_failures": 0} | more
+
+
+def status(*shards: dict[str, Any], reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"reasons": list(reasons), "processes": [], "shards": list(shards)}
+
+
+def test_nothing_is_wrong_where_all_shards_answer() -> None:
+    assert diagnose(status(shard(0), shard(1)), []) == []
+
+
+def test_a_shard_that_does_not_answer_is_one_error_with_what_to_do() -> None:
+    reason = "shard-1: not registered; 3 queues wait for it"
+    away = shard(1, serving=False, store_failures=None)
+    (found,) = diagnose(status(shard(0), away, reasons=(reason,)), [])
+    assert (found.severity, found.what) == ("error", f"not ready: {reason}")
+    assert "start it again where its directory is" in found.do
+    assert "forget-disk 1" in found.do
+
+
+def test_another_process_that_is_not_ready_is_not_a_shard_that_is_away() -> None:
+    (found,) = diagnose(status(shard(0), reasons=("frontend-0: starting",)), [])
+    assert "the supervisor restarts it" in found.do
+
+
+def test_queues_whose_figures_nobody_knows_are_passed_over() -> None:
+    unknown = {"name": "a", "ready": None, "in_flight": None, "bytes": None, "consumers": None}
+    backlog = {"name": "b", "ready": 5_000, "in_flight": 0, "bytes": 1, "consumers": 0}
+    (found,) = diagnose(status(shard(0)), [unknown, backlog])
+    assert found.what.startswith("b holds 5,000")

@@ -1,0 +1,117 @@
+"""Which directory of a shard may serve, and the operator's word, on values and a coordinator in memory."""
+
+import asyncio
+
+import pytest
+
+from lightrail.cluster.coordinator import CoordinatorError, Entry, Write
+from lightrail.cluster.generations import (
+    PREVIOUS_MAX,
+    Generation,
+    Mark,
+    accept_disk,
+    check_extent,
+    check_generation,
+    key_of,
+    last_generation,
+    next_mark,
+)
+from lightrail.cluster.membership import MemberRefused
+from lightrail.cluster.memory import MemoryCoordinator
+
+LAST = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100)
+CLOSED = Generation("d", 5, "e", boot=1, inode=77, segment=3, next_lsn=100, closed=True)
+
+
+def check(last: Generation | None, mark: Mark | None, inode: int = 77, disk: str | None = "d") -> None:
+    check_generation(3, last, mark, disk=disk, inode=inode, directory="dir")
+
+
+def test_the_directory_of_the_last_start_may_serve_again() -> None:
+    check(LAST, Mark(5, "e", ("c",)))
+    check(CLOSED, Mark(5, "e"))
+
+
+def test_a_directory_whose_process_died_before_the_coordinator_heard_may_serve() -> None:
+    check(LAST, Mark(6, "f", ("e",)))
+    check(LAST, Mark(8, "h", ("e", "g", "f")))
+
+
+def test_a_directory_from_before_the_last_start_is_behind() -> None:
+    for mark in (Mark(4, "d", ("c",)), Mark(5, "x", ("d",))):
+        for last in (LAST, CLOSED):
+            with pytest.raises(MemberRefused, match=r"generation 5; this directory.*behind.*accept-disk 3"):
+                check(last, mark)
+    with pytest.raises(MemberRefused, match="before generations were kept"):
+        check(LAST, None)
+
+
+def test_a_directory_that_went_on_elsewhere_is_of_another_line() -> None:
+    with pytest.raises(MemberRefused, match="generation 9 of another line"):
+        check(LAST, Mark(9, "x", ("y",)))
+
+
+def test_a_copy_of_a_running_owner_needs_a_word_after_a_crash_and_none_after_an_orderly_end() -> None:
+    with pytest.raises(MemberRefused, match=r"did not end in order.*but a copy.*accept-disk 3"):
+        check(LAST, Mark(5, "e"), inode=78)
+    check(CLOSED, Mark(5, "e"), inode=78)
+    # The coordinator is a file that was copied with it.
+    check(LAST, Mark(5, "e"), inode=0)
+
+
+def test_directories_of_older_programs_and_other_disks_may_serve() -> None:
+    check(None, None)
+    check(None, Mark(2, "b", ("a",)))
+    check(LAST, None, disk="another")
+    check(LAST, None, disk=None)
+
+
+def test_an_operator_has_the_last_word() -> None:
+    accepted = Generation("d", 5, "e", boot=1, inode=77, next_lsn=100, accepted=True)
+    check(accepted, Mark(2, "b"), inode=1)
+    check(accepted, None)
+    check_extent(3, accepted, disk="d", next_lsn=7, directory="dir")
+
+
+def test_a_journal_that_is_shorter_than_was_reported_is_behind() -> None:
+    check_extent(3, LAST, disk="d", next_lsn=100, directory="dir")
+    check_extent(3, LAST, disk="another", next_lsn=1, directory="dir")
+    check_extent(3, None, disk="d", next_lsn=1, directory="dir")
+    with pytest.raises(MemberRefused, match=r"record 99 in segment 3.*ends with record 98.*accept-disk"):
+        check_extent(3, LAST, disk="d", next_lsn=99, directory="dir")
+
+
+def test_each_start_has_a_number_of_its_own_and_remembers_whom_the_coordinator_may_know() -> None:
+    assert next_mark(None, None, "a") == Mark(1, "a")
+    assert next_mark(LAST, Mark(5, "e", ("d",)), "f") == Mark(6, "f", ("e",))
+    assert next_mark(LAST, Mark(6, "f", ("e",)), "g") == Mark(7, "g", ("e", "f"))
+    assert next_mark(LAST, Mark(9, "x"), "g").number == 10
+    mark = None
+    for token in "abcdefghijklmnop":
+        mark = next_mark(LAST, mark, token)
+        check(LAST, mark)
+        assert len(mark.previous) <= PREVIOUS_MAX
+
+
+def test_entries_say_it_and_those_of_newer_programs_are_read() -> None:
+    entry = Entry(key_of(3), CLOSED.encode(), 1, 2)
+    assert Generation.decode(entry) == CLOSED
+    assert Generation.decode(Entry("k", '{"more":1,' + CLOSED.encode()[1:], 1, 1)) == CLOSED
+    for broken in ("", "[]", "{}", "null"):
+        with pytest.raises(CoordinatorError, match="can't be read"):
+            Generation.decode(Entry("k", broken, 1, 1))
+
+
+def test_a_disk_is_accepted_of_a_shard_that_has_served() -> None:
+    async def story() -> None:
+        coordinator = MemoryCoordinator()
+        with pytest.raises(MemberRefused, match="has not served yet"):
+            await accept_disk(coordinator, 3)
+        await coordinator.write([Write(key_of(3), LAST.encode())])
+        assert (await accept_disk(coordinator, 3)).accepted
+        found, _ = await last_generation(coordinator, 3)
+        assert found is not None
+        assert found.accepted
+        assert found.token == LAST.token
+
+    asyncio.run(story())

@@ -50,7 +50,11 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
 
 
 class LoopSocket:
-    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in."""
+    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in.
+
+    Errors that either raises are logged, and the next message is read. So whoever counts messages, or what is
+    in them, lets none escape: it has to tell the other end that something was not applied.
+    """
 
     __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket", "copies")
 

@@ -1,8 +1,8 @@
 """Whichever system call of the journal fails, and how: what was accepted is there after two restarts.
 
-Each call of a script fails once, by itself. The process ends, or goes on where the disk has no room; it starts
-again twice on the same machine, whose memory may show what the disk does not have, and once more after a power
-cut, which leaves what is on the disk.
+Each call of a script fails once, by itself. The process ends, or goes on where the disk has no room; it
+starts again twice on the same machine, whose memory may show what the disk does not have, and once more
+after a power cut, which leaves what is on the disk.
 """
 
 import errno

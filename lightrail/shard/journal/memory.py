@@ -37,6 +37,7 @@ class MemoryStore:
         self._appends: dict[int, Append] = {}
         self._live: dict[int, int] = {}
         self._next = 0
+        self._lsn = 0
         self._records = 0
         self._messages = 0
         self._sync_wanted = False
@@ -52,6 +53,7 @@ class MemoryStore:
         """See `Store.append`."""
         if self._refusal:
             raise StoreBroken(f"the store takes no records: {self._refusal}")
+        self._lsn += 1
         self._records += 1
         self._sync_wanted |= needs_sync(record)
         if not isinstance(record, Append):
@@ -84,6 +86,21 @@ class MemoryStore:
         self._live[segment] = self._live.get(segment, 0) + size
         self._messages += count
         return place
+
+    @property
+    def failure(self) -> str:
+        """See `Store.failure`."""
+        return self._refusal
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`: memory has its mark, and no end."""
+        return ""
+
+    @property
+    def lsn(self) -> int:
+        """See `Store.lsn`."""
+        return self._lsn
 
     @property
     def pending(self) -> bool:

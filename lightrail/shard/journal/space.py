@@ -51,12 +51,12 @@ class Space:
             StoreFull: it is not, and can't be made.
         """
         if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
-            raise StoreFull(self._text())
+            raise StoreFull(self.refusal())
         self._asked_at_ms = now_ms
         with self._lock:
             self._prepare()
             if self.spare is None:
-                raise StoreFull(self._text())
+                raise StoreFull(self.refusal())
 
     def take(self, needed: int) -> Segment:
         """The spare segment, with room for `needed` bytes at least.
@@ -68,14 +68,14 @@ class Space:
             self._prepare()
             spare = self.spare
             if spare is None:
-                raise StoreFull(self._text())
+                raise StoreFull(self.refusal())
             if spare.capacity < needed:
                 try:
                     self._allocate(spare.file, needed)
                 except OSError as error:
                     if error.errno not in NO_SPACE:
                         raise
-                    raise StoreFull(self._text()) from error
+                    raise StoreFull(self.refusal()) from error
                 spare.capacity = needed
             self.spare = None
             self._next = spare.number + 1
@@ -157,7 +157,8 @@ class Space:
         self.spare = Segment(self._next, file, capacity)
         self.made += 1
 
-    def _text(self) -> str:
+    def refusal(self) -> str:
+        """What is missing while the disk is full, and what to do."""
         return (
             f"expected room for a segment of {self._segment_bytes} bytes, found none: free space on the "
             "disk, or let receivers take messages; then sending goes on by itself"

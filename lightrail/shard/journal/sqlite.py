@@ -114,6 +114,8 @@ class SqliteStore:
         """See `Store.recover`."""
         directory = os.path.dirname(os.path.abspath(self._path))
         os.makedirs(directory, exist_ok=True)
+        for path in (self._path, f"{self._path}-wal"):
+            _forget(path)
         self._connection = sqlite3.connect(
             self._path, timeout=0.5, isolation_level=None, check_same_thread=False
         )
@@ -259,15 +261,37 @@ class SqliteStore:
         """Raises StoreFull while less than the reserve is free; asked at most every FULL_RETRY_MS."""
         if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
-            figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
+            try:
+                figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
+            except OSError as error:
+                self._refuse(error)
+                raise StoreBroken(f"the store takes no records: {self._refusal}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
-            raise StoreFull(
-                f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
-                "the disk, or let receivers take messages; then sending goes on by itself"
-            )
+            raise StoreFull(self._lacks_room())
+
+    def _lacks_room(self) -> str:
+        return (
+            f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
+            "the disk, or let receivers take messages; then sending goes on by itself"
+        )
 
     # --- committing ------------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> str:
+        """See `Store.failure`."""
+        return self._refusal
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`."""
+        return self._lacks_room() if self._full else ""
+
+    @property
+    def lsn(self) -> int:
+        """See `Store.lsn`."""
+        return self._lsn
 
     @property
     def pending(self) -> bool:
@@ -335,6 +359,9 @@ class SqliteStore:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
+        self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -402,6 +429,20 @@ class SqliteStore:
         usage.full = self._full
         usage.broken = self._refusal
         return usage
+
+
+def _forget(path: str) -> None:
+    """Drops what memory holds of a file: after a failed sync that may be what the disk does not have, and
+    SQLite would go on behind it. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 class _Whole:

@@ -154,6 +154,19 @@ class Store(Protocol):
             StoreRefused: not this shard's, or in use.
         """
 
+    @property
+    def failure(self) -> str:
+        """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed,
+        by whichever thread. Empty while it works."""
+
+    @property
+    def no_room(self) -> str:
+        """Why there was no room for messages when it was looked for last; empty where there was."""
+
+    @property
+    def lsn(self) -> int:
+        """Number of the last record that was appended; a process may count from any number."""
+
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """Gathers a record for the next commit.
 
@@ -162,7 +175,7 @@ class Store(Protocol):
 
         Raises:
             StoreFull: no room (settlements get through for longer than messages do).
-            StoreBroken: a commit failed before.
+            StoreBroken: the disk failed, now or before: see `failure`.
         """
 
     @property
@@ -200,6 +213,9 @@ class Store(Protocol):
         """No live message is in this segment any more; its file goes with the next commit.
 
         What was appended before this call is on disk before the file goes.
+
+        Raises:
+            StoreBroken: the disk failed: see `failure`.
         """
 
     def usage(self) -> Usage:

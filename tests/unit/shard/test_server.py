@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 import zmq
 
 from lightrail.cluster.readers import Reader
@@ -18,6 +19,8 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.store import Recovered
+from lightrail.shard.queue.runs import Place, Run, batch_of
+from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
@@ -325,3 +328,37 @@ def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: 
             assert (folder / segment_name(number)).samefile(tmp_path / "shard-0" / segment_name(number))
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("where", ["frame", "turn", "heartbeat", "directory", "commit", "read"])
+def test_an_error_on_the_loop_ends_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+
+        def fails(*_: object, **__: object) -> None:
+            raise OSError("too many open files")
+
+        if where == "heartbeat":
+            monkeypatch.setattr(Engine, "tick", fails)
+            server._beat()
+            assert server._timer is not None
+        elif where == "directory":
+            monkeypatch.setattr(Engine, "refresh", fails)
+            server.look()
+        elif where == "read":
+            monkeypatch.setattr(Engine, "read_ended", fails)
+            server._end_read(Read("q", 1, Run(batch_of([b"a"]), 0, 1, 0), Place(0, 0, 1)), None)
+        else:
+            name = {"frame": "receive", "turn": "step", "commit": "commit_ended"}[where]
+            monkeypatch.setattr(Engine, name, fails)
+            frontend.say(batch(1, 1, [b"a"]))
+        async with asyncio.timeout(WAIT_S):
+            await server.failed.wait()
+        assert "too many open files" in (server.not_ready() or "")
+        assert Kind.ACCEPTED not in {kind for kind, _, _ in frontend.heard}
+        monkeypatch.undo()
+
+    play(test, tmp_path)

@@ -1,4 +1,4 @@
-"""One error of the disk that passes leaves a journal that starts, as often as one likes, with what was accepted."""
+"""An error of the disk that passes leaves a journal that starts, again and again, with what was accepted."""
 
 import errno
 
@@ -103,7 +103,7 @@ def test_a_segment_too_short_for_a_record_has_lost_none(header: bytes) -> None:
 
 
 def test_a_segment_too_short_for_a_record_is_damaged_where_records_are_missing() -> None:
-    with pytest.raises(JournalDamaged, match="000000000001.*the next segment begins with record"):
+    with pytest.raises(JournalDamaged, match=r"000000000001.*the next segment begins with record"):
         opened(left_by_an_earlier_program(bytes(SEGMENT_HEADER_SIZE), missing=1))
 
 

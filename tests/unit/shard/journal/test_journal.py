@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Ids, Outcome, Queue, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.shard.journal.commit import pieces_of
 from lightrail.shard.journal.journal import Journal
@@ -346,6 +346,22 @@ def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_
     with pytest.raises(StoreBroken, match="no new file"):
         send(journal, len(live) + 2, size=1_900, now_ms=limits.FULL_RETRY_MS)
     assert "restart" in journal.usage().broken
+
+
+def test_an_error_while_the_oldest_segment_goes_is_a_broken_disk() -> None:
+    files = FakeFiles()
+    journal = declared(files)
+    # They are written again when their segment goes, and find no room in the newest.
+    journal.append(Ids(1, 1 << 40, bytes(16) * 80))
+    journal.flush()
+    oldest = journal.current.number
+    journal.seal(0)
+    journal.append(Ids(1, 1 << 40, bytes(16) * 80))
+    journal._space.close()
+    files.fail_creates = errno.EIO
+    with pytest.raises(StoreBroken, match="no new file"):
+        journal.drop(oldest)
+    assert "no new file" in journal.failure
 
 
 # --- a broken disk -----------------------------------------------------------------------------------------

@@ -89,6 +89,9 @@ class Server:
         except Exception as error:
             log.exception("a message of %d frames could not be applied", len(parts) - 1)
             self._fail(error)
+        if self._store.is_crowded:
+            # The rest stays in the socket until the commit under way has ended.
+            self._socket.is_paused = True
 
     def turn(self) -> None:
         """The engine did something that came by no socket."""
@@ -185,6 +188,7 @@ class Server:
     def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
         self._commit = None
         self.disk.commit_ended(self._clock())
+        self._socket.resume()
         if error is not None:
             self._store.fail_commit(commit, error)
             self._fail(error)

@@ -295,6 +295,11 @@ class Journal:
         return self._space.refusal() if self._space.full else ""
 
     @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`."""
+        return self._tail.is_crowded
+
+    @property
     def lsn(self) -> int:
         """See `Store.lsn`."""
         return self._tail.lsn

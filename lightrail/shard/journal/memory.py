@@ -98,6 +98,11 @@ class MemoryStore:
         return ""
 
     @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`: memory takes everything at once."""
+        return False
+
+    @property
     def lsn(self) -> int:
         """See `Store.lsn`."""
         return self._lsn

@@ -4,16 +4,24 @@ Messages are taken only while there is a spare segment, or while one can still b
 current segment then belongs to settlements, whose number is bounded by the messages that are there. A
 segment that the cleaner freed becomes the spare at once when the disk is full.
 
-Both threads come here: the loop to begin a segment, the commit thread to prepare the next.
+Both threads come here: the loop to begin a segment, the commit thread to prepare the next. While a commit is
+under way, files are made and removed by its thread alone, which may stand in a call of the disk for as long
+as that hangs; the loop takes what is ready and never waits for it. Between commits the loop makes what is
+missing. Only a record that is larger than a segment has its space allocated on the loop at any time.
 """
 
-import threading
 from collections.abc import Callable
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreFull
+
+NOT_READY: Final = (
+    "expected the next segment to be ready, found that the commit before it is still on its way to the disk, "
+    "which is slower than what comes: send again in a moment"
+)
 
 
 class Space:
@@ -22,11 +30,12 @@ class Space:
     __slots__ = (
         "_asked_at_ms",
         "_files",
-        "_lock",
+        "_is_wanted",
         "_next",
         "_segment_bytes",
         "free",
         "full",
+        "is_committing",
         "made",
         "spare",
     )
@@ -35,9 +44,12 @@ class Space:
         self._files = files
         self._segment_bytes = segment_bytes
         self._next = next_number
-        self._lock = threading.Lock()
+        self._is_wanted = False
+        """The loop needs a spare segment, which the commit under way makes at its end."""
         self._asked_at_ms = -limits.FULL_RETRY_MS
         self.spare: Segment | None = None
+        self.is_committing = False
+        """A commit is under way. Set by the loop."""
         self.full = False
         """The last attempt to make a spare found no space."""
         self.made = 0
@@ -47,16 +59,22 @@ class Space:
     def ensure(self, now_ms: int) -> None:
         """Makes sure that a spare segment is there; a full disk is asked every FULL_RETRY_MS.
 
+        Where a commit is under way, its thread makes one, and what is left of the current segment is used.
+
         Raises:
             StoreFull: it is not, and can't be made.
         """
         if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
             raise StoreFull(self.refusal())
         self._asked_at_ms = now_ms
-        with self._lock:
-            self._prepare()
-            if self.spare is None:
+        if self.is_committing:
+            self._is_wanted = True
+            if self.full:
                 raise StoreFull(self.refusal())
+            return
+        self._prepare()
+        if self.spare is None:
+            raise StoreFull(self.refusal())
 
     def take(self, needed: int) -> Segment:
         """The spare segment, with room for `needed` bytes at least.
@@ -64,41 +82,41 @@ class Space:
         Raises:
             StoreFull: there is none of that size; nothing has changed.
         """
-        with self._lock:
+        if not self.is_committing:
             self._prepare()
-            spare = self.spare
-            if spare is None:
-                raise StoreFull(self.refusal())
-            if spare.capacity < needed:
-                try:
-                    self._allocate(spare.file, needed)
-                except OSError as error:
-                    if error.errno not in NO_SPACE:
-                        raise
-                    raise StoreFull(self.refusal()) from error
-                spare.capacity = needed
-            self.spare = None
-            self._next = spare.number + 1
-            return spare
+        spare = self.spare
+        if spare is None:
+            self._is_wanted = True
+            raise StoreFull(self.refusal() if self.full else NOT_READY)
+        if spare.capacity < needed:
+            try:
+                self._allocate(spare.file, needed)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                raise StoreFull(self.refusal()) from error
+            spare.capacity = needed
+        # In this order: the commit thread makes the next one as soon as it sees none.
+        self._next = spare.number + 1
+        self.spare = None
+        return spare
 
     def tidy(self, drops: list[Segment]) -> None:
         """In the commit thread, after the sync: these segments go, the oldest first, and the spare comes."""
         for segment in drops:
-            with self._lock:
-                if not (self.full and self._recycle(segment)):
-                    segment.close()
-                    self._files.remove(name_of(segment.number))
-                    self._files.sync()
-        with self._lock:
-            if not self.full or drops:
-                self._prepare()
+            if not (self.full and self._recycle(segment)):
+                segment.close()
+                self._files.remove(name_of(segment.number))
+                self._files.sync()
+        if not self.full or drops or self._is_wanted:
+            self._is_wanted = False
+            self._prepare()
 
     def close(self) -> None:
         """Lets go of the spare's file; the next start removes it."""
-        with self._lock:
-            if self.spare is not None:
-                self.spare.close()
-                self.spare = None
+        if self.spare is not None:
+            self.spare.close()
+            self.spare = None
 
     def _prepare(self) -> None:
         if self.spare is None:

@@ -289,6 +289,11 @@ class SqliteStore:
         return self._lacks_room() if self._full else ""
 
     @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`: jobs gather in memory, within what links have credit for."""
+        return False
+
+    @property
     def lsn(self) -> int:
         """See `Store.lsn`."""
         return self._lsn

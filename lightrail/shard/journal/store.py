@@ -164,6 +164,11 @@ class Store(Protocol):
         """Why there was no room for messages when it was looked for last; empty where there was."""
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether new messages should wait until the commit under way has ended: soon there is no place to put
+        them, and the disk is not full."""
+
+    @property
     def lsn(self) -> int:
         """Number of the last record that was appended; a process may count from any number."""
 

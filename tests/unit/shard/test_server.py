@@ -41,6 +41,12 @@ class SlowStore(MemoryStore):
         self.go_on.set()
         self.error: OSError | None = None
         self.closed = False
+        self.crowded_by = 1 << 30
+        """Records from which on the store is crowded while a commit is under way."""
+
+    @property
+    def is_crowded(self) -> bool:
+        return self._in_flight is not None and self._records >= self.crowded_by
 
     def begin_commit(self) -> MemoryCommit:
         commit = super().begin_commit()
@@ -328,6 +334,32 @@ def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: 
             assert (folder / segment_name(number)).samefile(tmp_path / "shard-0" / segment_name(number))
 
     asyncio.run(run())
+
+
+def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_ended(
+    tmp_path: Path,
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        store.crowded_by = 2
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        for number in range(2, 9):
+            frontend.say(batch(1, number, [b"b"]))
+        frontend.say(frame(Kind.PING))
+        async with asyncio.timeout(WAIT_S):
+            while not server._socket.is_paused:
+                await asyncio.sleep(0)
+        assert store._records == 2
+        assert sum(1 for kind, _, _ in frontend.heard if kind is Kind.PONG) == 1
+        store.go_on.set()
+        await frontend.until(Kind.PONG, 2)
+        await frontend.until(Kind.ACCEPTED, 2)
+        assert server._engine._queues.find("q").machine.gauges.ready == 8
+
+    play(test, tmp_path)
 
 
 @pytest.mark.parametrize("where", ["frame", "turn", "heartbeat", "directory", "commit", "read"])

@@ -56,7 +56,17 @@ class LoopSocket:
     in them, lets none escape: it has to tell the other end that something was not applied.
     """
 
-    __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket", "copies", "is_paused")
+    __slots__ = (
+        "_after",
+        "_closed",
+        "_fd",
+        "_loop",
+        "_receive",
+        "_scheduled",
+        "_socket",
+        "copies",
+        "is_paused",
+    )
 
     def __init__(
         self,

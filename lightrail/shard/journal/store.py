@@ -165,7 +165,7 @@ class Store(Protocol):
 
     @property
     def is_crowded(self) -> bool:
-        """Whether new messages should wait until the commit under way has ended: soon there is no place to put
+        """Whether new messages should wait until the commit under way has ended: soon there is no place for
         them, and the disk is not full."""
 
     @property

@@ -156,6 +156,7 @@ async def serve(process: Process) -> None:
     await make_known(joining, residence, disk, server.address, page)
     mover, sources = moving(joining, engine, server, directory, places, counts)
     process.check = server.not_ready
+    process.notice = server.disk.notice
     process.report_ready(metrics=str(page))
     stop = asyncio.create_task(process.until_stop())
     failed = asyncio.create_task(server.failed.wait())

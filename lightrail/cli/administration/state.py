@@ -3,7 +3,7 @@
 import argparse
 from typing import Any, NamedTuple
 
-from lightrail.cli.administration.client import Client, path_of
+from lightrail.cli.administration.client import Client, Failed, path_of
 from lightrail.cli.administration.commands import Subparsers, add, group
 from lightrail.cli.administration.names import pages
 from lightrail.console.results import pairs, show_json, table
@@ -13,6 +13,14 @@ BACKLOG = 1_000
 """Messages without any consumer that are worth a word."""
 FULL = 0.9
 """Part of a queue's limit from which it is worth a word."""
+
+
+NO_ANSWER = "the disk has not answered"
+"""In the reason of a shard whose disk hangs."""
+HANGS = (
+    "look at the disk under the data directory, its controller or the network behind it, and the kernel's "
+    "log; nothing that was accepted is lost, and the shard goes on when the disk answers"
+)
 
 
 class Finding(NamedTuple):
@@ -52,8 +60,14 @@ def _status(client: Client, parsed: argparse.Namespace) -> int:
 
 def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
-    queues = list(pages(client, "/!queues", "queues"))
-    found = diagnose(status, queues)
+    try:
+        queues = list(pages(client, "/!queues", "queues"))
+    except Failed as failed:
+        # A shard that does not answer: why is the first thing to know, and among the reasons.
+        found = diagnose(status, [])
+        found.insert(0, Finding("error", f"queues can't be listed: {failed}", "look at what is not ready"))
+    else:
+        found = diagnose(status, queues)
     if parsed.json:
         show_json([finding._asdict() for finding in found])
     else:
@@ -67,9 +81,8 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
     """What the figures say is wrong; errors first."""
     found: list[Finding] = []
     for reason in status.get("reasons", []):
-        found.append(
-            Finding("error", f"not ready: {reason}", "look at that process's log; the supervisor restarts it")
-        )
+        do = HANGS if NO_ANSWER in reason else "look at that process's log; the supervisor restarts it"
+        found.append(Finding("error", f"not ready: {reason}", do))
     for process in status["processes"]:
         if process["restarts"]:
             found.append(
@@ -80,7 +93,16 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 )
             )
     for shard in status["shards"]:
-        if shard.get("store_failures"):
+        if shard.get("store_full"):
+            found.append(
+                Finding(
+                    "error",
+                    f"shard {shard['id']} refuses messages: its disk has no room",
+                    "free space on the disk that holds the data directory, or let consumers take messages; "
+                    "sending goes on by itself",
+                )
+            )
+        elif shard.get("store_failures"):
             found.append(
                 Finding(
                     "error",

@@ -81,6 +81,7 @@ class Engine:
         self.shard = shard
         self.boot = boot
         self._store = store
+        self._position = store.position
         self._counts = counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
@@ -154,9 +155,9 @@ class Engine:
             self._stranger(identity, parts, now_ms)
             return
         peer.heard_ms = now_ms
-        store = self._store
+        position = self._position
         for part in parts:
-            lsn = store.lsn
+            lsn = position.lsn
             try:
                 kind = part[0]
                 if kind == ENQUEUE:
@@ -174,7 +175,7 @@ class Engine:
             except StoreBroken as error:
                 self.commit_failed(error)
             except Exception as error:
-                self._not_applied(peer, part, error, store.lsn != lsn, now_ms)
+                self._not_applied(peer, part, error, position.lsn != lsn, now_ms)
             now_peer = self._peers.get(identity)
             if now_peer is None:
                 return

@@ -32,9 +32,9 @@ async def start(
     """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
 
     ``ready`` says why the process doesn't serve, or None when it does; ``notice`` what is worth knowing of
-    one that serves. With ``running``, all series carry the role and number of the process, and what it says about
-    itself is among them. With ``shard``, /metrics/detailed has a series per queue; ``?queue=PREFIX`` chooses
-    among them.
+    one that serves. With ``running``, all series carry the role and number of the process, and what it says
+    about itself is among them. With ``shard``, /metrics/detailed has a series per queue; ``?queue=PREFIX``
+    chooses among them.
     """
     app = web.Application()
     if running is not None:

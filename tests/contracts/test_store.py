@@ -142,10 +142,10 @@ def test_after_a_failed_commit_everything_is_refused(make: Make, tmp_path: Path)
 def test_a_store_that_works_has_no_failure_and_counts_its_records(make: Make, tmp_path: Path) -> None:
     store, _ = opened(make, tmp_path)
     assert (store.failure, store.no_room) == ("", "")
-    before = store.lsn
+    before = store.position.lsn
     declare(store, 1)
     send(store, batch_of([b"a"], durable=True), 0)
-    assert store.lsn == before + 2
+    assert store.position.lsn == before + 2
     store.close()
 
 

@@ -300,9 +300,9 @@ class Journal:
         return self._tail.is_crowded
 
     @property
-    def lsn(self) -> int:
-        """See `Store.lsn`."""
-        return self._tail.lsn
+    def position(self) -> Tail:
+        """See `Store.position`."""
+        return self._tail
 
     def relieve_by(self, free: Callable[[int], bool]) -> None:
         """Where the disk is full, `free` is asked for room for so many bytes; any thread calls it.

@@ -36,6 +36,7 @@ from lightrail.shard.journal.sqlite_opening import load_runs, load_tables, prepa
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamaged,
+    Position,
     Recovered,
     RecoveredQueue,
     StoreBroken,
@@ -99,7 +100,7 @@ class SqliteStore:
         self._waiting: dict[int, Entry] = {}
         self._live: dict[int, int] = {}
         self._in_flight: SqliteCommit | None = None
-        self._lsn = 0
+        self.lsn = 0
         self._next = 1
         self._messages = 0
         self._sync_wanted = False
@@ -141,7 +142,7 @@ class SqliteStore:
         meta = prepare(self._connection, self._path, self._cluster, self._shard)
         load_tables(self._connection, tables)
         tables.epoch = int(meta["epoch"])
-        self._lsn, self._next = int(meta["lsn"]), int(meta["next"])
+        self.lsn, self._next = int(meta["lsn"]), int(meta["next"])
         self._refusal = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
@@ -157,7 +158,7 @@ class SqliteStore:
         ]
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
-        return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, sealed, parts=parts)
+        return Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
@@ -179,7 +180,7 @@ class SqliteStore:
         """See `Store.append`."""
         if self._refusal:
             raise StoreBroken(f"the store takes no records: {self._refusal}")
-        lsn = self._lsn + 1
+        lsn = self.lsn + 1
         place = None
         if isinstance(record, Append):
             place = self._append(record, lsn, now_ms)
@@ -206,7 +207,7 @@ class SqliteStore:
         elif isinstance(record, Epoch | Seal):
             self._tables.epoch = record.epoch
             self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
-        self._lsn = lsn
+        self.lsn = lsn
         self._sync_wanted |= needs_sync(record)
         return place
 
@@ -294,9 +295,9 @@ class SqliteStore:
         return False
 
     @property
-    def lsn(self) -> int:
-        """See `Store.lsn`."""
-        return self._lsn
+    def position(self) -> Position:
+        """See `Store.position`."""
+        return self
 
     @property
     def pending(self) -> bool:
@@ -308,7 +309,7 @@ class SqliteStore:
         if self._refusal:
             raise StoreBroken(f"the store commits nothing: {self._refusal}")
         assert self._in_flight is None, "one commit at a time"
-        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self._lsn)
+        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
         self._in_flight = commit
         self._jobs = []
         self._messages = 0

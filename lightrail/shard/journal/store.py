@@ -136,6 +136,13 @@ class Commit(Protocol):
         """
 
 
+class Position(Protocol):
+    """How far a store has come; looked at with every frame, so it is a plain attribute."""
+
+    lsn: int
+    """Number of the last record that was appended; a process may count from any number."""
+
+
 class Store(Protocol):
     """Keeps records and gives them back after a crash. See the module's text for who calls what."""
 
@@ -169,8 +176,8 @@ class Store(Protocol):
         them, and the disk is not full."""
 
     @property
-    def lsn(self) -> int:
-        """Number of the last record that was appended; a process may count from any number."""
+    def position(self) -> Position:
+        """How far records were appended; the same object from `recover` on."""
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """Gathers a record for the next commit.

@@ -4,12 +4,14 @@ Messages are taken only while there is a spare segment, or while one can still b
 current segment then belongs to settlements, whose number is bounded by the messages that are there. A
 segment that the cleaner freed becomes the spare at once when the disk is full.
 
-Both threads come here: the loop to begin a segment, the commit thread to prepare the next. While a commit is
-under way, files are made and removed by its thread alone, which may stand in a call of the disk for as long
-as that hangs; the loop takes what is ready and never waits for it. Between commits the loop makes what is
-missing. Only a record that is larger than a segment has its space allocated on the loop at any time.
+Both threads come here: the loop to begin a segment, the commit thread to prepare the next. The commit thread
+may stand in a call of the disk for as long as that hangs; the loop takes what is ready and never waits for
+it. While a commit is under way the loop leaves it to that thread to make a segment and to ask a full disk
+again. It makes one itself only between commits, or where one message needs more than the quarter of a segment
+that is left when new messages begin to wait (`Tail.is_crowded`), and the commit thread is not at it.
 """
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
@@ -31,6 +33,7 @@ class Space:
         "_asked_at_ms",
         "_files",
         "_is_wanted",
+        "_making",
         "_next",
         "_segment_bytes",
         "free",
@@ -44,6 +47,8 @@ class Space:
         self._files = files
         self._segment_bytes = segment_bytes
         self._next = next_number
+        self._making = threading.Lock()
+        """Held while files are made and removed; the loop never waits for it."""
         self._is_wanted = False
         """The loop needs a spare segment, which the commit under way makes at its end."""
         self._asked_at_ms = -limits.FULL_RETRY_MS
@@ -72,7 +77,7 @@ class Space:
             if self.full:
                 raise StoreFull(self.refusal())
             return
-        self._prepare()
+        self._prepare_without_waiting()
         if self.spare is None:
             raise StoreFull(self.refusal())
 
@@ -82,11 +87,10 @@ class Space:
         Raises:
             StoreFull: there is none of that size; nothing has changed.
         """
-        if not self.is_committing:
-            self._prepare()
+        if self.spare is None:
+            self._prepare_without_waiting()
         spare = self.spare
         if spare is None:
-            self._is_wanted = True
             raise StoreFull(self.refusal() if self.full else NOT_READY)
         if spare.capacity < needed:
             try:
@@ -103,20 +107,31 @@ class Space:
 
     def tidy(self, drops: list[Segment]) -> None:
         """In the commit thread, after the sync: these segments go, the oldest first, and the spare comes."""
-        for segment in drops:
-            if not (self.full and self._recycle(segment)):
-                segment.close()
-                self._files.remove(name_of(segment.number))
-                self._files.sync()
-        if not self.full or drops or self._is_wanted:
-            self._is_wanted = False
-            self._prepare()
+        with self._making:
+            for segment in drops:
+                if not (self.full and self._recycle(segment)):
+                    segment.close()
+                    self._files.remove(name_of(segment.number))
+                    self._files.sync()
+            if not self.full or drops or self._is_wanted:
+                self._is_wanted = False
+                self._prepare()
 
     def close(self) -> None:
         """Lets go of the spare's file; the next start removes it."""
         if self.spare is not None:
             self.spare.close()
             self.spare = None
+
+    def _prepare_without_waiting(self) -> None:
+        """On the loop: makes a spare, unless the commit thread is about to."""
+        if self.full and self.is_committing:
+            self._is_wanted = True
+        elif self._making.acquire(blocking=False):
+            try:
+                self._prepare()
+            finally:
+                self._making.release()
 
     def _prepare(self) -> None:
         if self.spare is None:

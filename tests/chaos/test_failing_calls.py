@@ -158,6 +158,7 @@ def contents(shard: Shard) -> list[int]:
 def run(data: Path, failing: FailingCalls, call: int | None, kind: str = "EIO") -> Ledger:
     """One call fails; then the shard starts twice."""
     data.mkdir(mode=0o700)
+    namespace.with_service(data, lambda service: service._coordinator.set_shards(1))
     namespace.give(data, "q", role="queue", capture=True)
     ledger = Ledger()
     environ = failing.environ(call, ERRORS.get(kind, 0) or errno.EIO, is_short=kind == SHORT)

@@ -19,7 +19,7 @@ from lightrail.amqp.types import encode
 from lightrail.model import limits
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer
+from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -190,6 +190,9 @@ class ConsumerLink(Consumer):
         """A slice of the queue for the client."""
         if self._closed:
             return
+        if number != self._sent:
+            queue = self._options.queue
+            raise DeliveriesMissing(f"expected delivery {self._sent} of {queue}, found {number}")
         _sequence, expires, _enqueued, attempts, message_format, base, size = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -105,7 +105,15 @@ class Posting(Producer):
     def say_all(self) -> None:
         """Opens at the shard, and sends what has no answer."""
         opening = ProducerOpen(self.queue).encode()
-        self._home.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._home.epoch, body=opening))
+        self._home.post(
+            frame(
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self._home.epoch,
+                number=self._next + 1,
+                body=opening,
+            )
+        )
         if self._part:
             self._home.post(self._part)
 

@@ -95,6 +95,7 @@ class ProducerLink(IncomingLink):
                 Kind.PRODUCER_OPEN,
                 link=self.number,
                 epoch=self._home.epoch,
+                number=self._next,
                 body=ProducerOpen(self.queue, label=self._label).encode(),
             )
         )

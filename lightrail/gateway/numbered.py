@@ -136,8 +136,16 @@ class NumberedProducer(Producer):
         """See Producer."""
         queue = self._home.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
+        # Frames of one batch have no gap, unless one of them was refused; those behind it will be, too.
+        first = next(iter(self._unanswered), 0) if self._refusal is None else 0
         self._home.post(
-            frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._home.epoch, body=opened.encode())
+            frame(
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self._home.epoch,
+                number=first,
+                body=opened.encode(),
+            )
         )
         for run in self._unanswered.values():
             self._home.post(run.part)

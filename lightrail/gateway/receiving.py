@@ -24,7 +24,7 @@ from lightrail.namespace.records import Name
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.home import Home
 from lightrail.wire.messages import ConsumerOpen, Refusal
-from lightrail.wire.shards import Consumer
+from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 log = logging.getLogger("lightrail.gateway.receiving")
 
@@ -316,6 +316,8 @@ class QueueConsumer(Consumer):
 
     def deliver(self, part: bytes, number: int, count: int) -> None:
         """Messages for those who have waited longest."""
+        if number != self._next:
+            raise DeliveriesMissing(f"expected delivery {self._next} of {self.queue}, found {number}")
         sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -228,7 +228,15 @@ class QueueProducer(Producer):
     def say_all(self) -> None:
         """Opens this producer, and sends again what has no answer and is still waited for."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
-        self._home.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
+        self._home.post(
+            frame(
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self._home.epoch,
+                number=self._next,
+                body=body,
+            )
+        )
         for batch in self._unanswered.values():
             self._home.post(batch.part)
         self._said_to = self._next

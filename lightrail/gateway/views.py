@@ -25,6 +25,8 @@ SHARD: Final = (
     ("memory_bytes", "lightrail_memory_bytes"),
     ("disk_bytes", figures.STORE_TOTAL),
     ("store_failures", "lightrail_store_failures_total"),
+    ("store_full", "lightrail_store_full"),
+    ("commit_seconds", "lightrail_commit_under_way_seconds"),
 )
 """(key, sample) of a shard's row."""
 COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")

@@ -108,6 +108,11 @@ HEARTBEAT_MS: Final = 1_000
 PEER_SILENCE_MS: Final = 5_000
 """A shard or frontend that says nothing for so long is taken as gone until it speaks again."""
 
+DISK_SILENCE_MS: Final = 5_000
+"""A commit is under way for so long: the disk does not answer, and the shard says nothing until it does."""
+DISK_ROOM_MS: Final = 10_000
+"""A disk that was full has room again once messages have found room for so long."""
+
 REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
 REQUESTS_MAX: Final = 20_000

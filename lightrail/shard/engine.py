@@ -18,7 +18,7 @@ from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreFull
+from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken, StoreFull
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
@@ -26,7 +26,7 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.sealing import Sealing
 from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.outcomes import outcome_in
-from lightrail.shard.peers import Numbered, Peer, Waiter
+from lightrail.shard.peers import Numbered, NumberMissing, Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
@@ -83,6 +83,7 @@ class Engine:
         self.shard = shard
         self.boot = boot
         self._store = store
+        self._position = store.position
         self._counts = counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
@@ -156,37 +157,35 @@ class Engine:
             self._stranger(identity, parts, now_ms)
             return
         peer.heard_ms = now_ms
+        position = self._position
         for part in parts:
-            kind = part[0]
-            if kind == ENQUEUE:
-                self._enqueue(peer, part, now_ms)
-            elif kind == SETTLE:
-                self._settle(peer, part, now_ms)
-            elif kind == CREDIT:
-                _, flags, _, _, link, _, number = HEADER.unpack_from(part)
-                consumer = peer.consumers.get(link)
-                if consumer is not None:
-                    queue = consumer.queue
-                    self._performer.perform(
-                        queue,
-                        queue.machine.apply(
-                            commands.Credit(consumer.id, number, bool(flags & DRAIN)), now_ms
-                        ),
-                        now_ms,
-                    )
-                    self._performer.touched[queue] = None
-                else:
-                    self._relays.credit(peer, part)
-            else:
+            lsn = position.lsn
+            try:
+                kind = part[0]
+                if kind == ENQUEUE:
+                    self._enqueue(peer, part, now_ms)
+                    continue
+                if kind == SETTLE:
+                    self._settle(peer, part, now_ms)
+                    continue
+                if kind == CREDIT:
+                    self._credit(peer, part, now_ms)
+                    continue
                 self._rare(peer, part, now_ms)
-                now_peer = self._peers.get(identity)
-                if now_peer is None:
-                    return
-                peer = now_peer
+            except NumberMissing as error:
+                self._greet_anew(peer, str(error), now_ms)
+            except StoreBroken as error:
+                self.commit_failed(error)
+            except Exception as error:
+                self._not_applied(peer, part, error, position.lsn != lsn, now_ms)
+            now_peer = self._peers.get(identity)
+            if now_peer is None:
+                return
+            peer = now_peer
 
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
-        performer = self._performer
+        performer, store = self._performer, self._store
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
         while performer.touched:
@@ -208,6 +207,9 @@ class Engine:
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
         self._relays.step(now_ms)
+        if self._failed is None and store.failure:
+            # Of a call that this step made; whoever made it may only have counted a refusal.
+            self.commit_failed(StoreBroken(store.failure))
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
         """Lets in what waited for room, and what is to flow to disk flows."""
@@ -279,9 +281,18 @@ class Engine:
                 waiter.accept(number)
         return bool(others)
 
+    @property
+    def failed(self) -> str | None:
+        """Why nothing here can be trusted any more, or None: only a new process, with recovery, helps."""
+        return self._failed
+
     def commit_failed(self, error: BaseException) -> None:
-        """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers)."""
-        self._failed = str(error)
+        """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers).
+
+        The same where something was applied in part, by an error of this program.
+        """
+        if self._failed is None:
+            self._failed = str(error)
         self._committing = []
         self._unsynced = []
         self._refusals = []
@@ -403,16 +414,43 @@ class Engine:
         self._links.forget(peer, now_ms)
         self._relays.forget(peer)
 
+    def _greet_anew(self, peer: Peer, why: str, now_ms: int) -> None:
+        """Something that a frontend sent is missing. What comes behind it must not be stored: the number of a
+        later batch would stand for those that are missing. The frontend has to send everything once more."""
+        log.warning("frontend %s has to greet again: %s", peer.frontend, why)
+        self._forget(peer, now_ms)
+        self._strangers[peer.identity] = frame(Kind.ABSENT)
+
+    def _not_applied(
+        self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int
+    ) -> None:
+        """A frame that was not understood, or met an error of this program, ends its link and no other.
+
+        Its sender is told, so that no number goes missing in silence; what the link held goes back.
+
+        Args:
+            is_stored: a record of it is in the store. Then only recovery knows what the queue holds.
+        """
+        kind = part[0] if part else -1
+        log.error("a frame of kind %d from frontend %s was not applied", kind, peer.frontend, exc_info=error)
+        if is_stored:
+            self.commit_failed(RuntimeError(f"internal error: a frame of kind {kind} was applied in part"))
+        elif len(part) >= HEADER_SIZE:
+            link = HEADER.unpack_from(part)[4]
+            self._links.end_link(peer, link, now_ms)
+            self._relays.close_sender(peer, link)
+            self._relays.close_listener(peer, link)
+            why = "internal error of the shard, whose log says more; attach the link again"
+            refusal = Refusal(conditions.INTERNAL_ERROR, why)
+            peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
+
     def _rare(self, peer: Peer, part: bytes, now_ms: int) -> None:
         kind, _flags, _reserved, epoch, link, _count, number = HEADER.unpack_from(part)
         if kind == Kind.COUNT:
             peer.heard += 1
             if number != peer.heard:
-                # What it said before was lost with a connection. What comes now must not be taken: the number
-                # of a later batch would stand for those that are missing. It has to say everything once more.
-                log.warning("%d messages of frontend %s got lost", number - peer.heard, peer.frontend)
-                self._forget(peer, now_ms)
-                self._strangers[peer.identity] = frame(Kind.ABSENT)
+                # They were lost with a connection.
+                self._greet_anew(peer, f"{number - peer.heard} of its messages got lost", now_ms)
         elif kind == Kind.PING:
             peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self.boot))
         elif kind == Kind.PRODUCER_OPEN:
@@ -421,9 +459,9 @@ class Engine:
             if opening.relay:
                 self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
             elif opening.queue:
-                self._links.open_producer(peer, link, epoch, opening, now_ms)
+                self._links.open_producer(peer, link, epoch, opening, number, now_ms)
             else:
-                self._links.open_router(peer, link)
+                self._links.open_router(peer, link, number)
         elif kind == Kind.CONSUMER_OPEN:
             self._follower.refresh(now_ms)
             wanted = ConsumerOpen.decode(part[HEADER_SIZE:])
@@ -474,6 +512,20 @@ class Engine:
 
     # --- the hot frames ----------------------------------------------------------------------------------
 
+    def _credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        _, flags, _, _, link, _, number = HEADER.unpack_from(part)
+        consumer = peer.consumers.get(link)
+        if consumer is None:
+            self._relays.credit(peer, part)
+            return
+        queue = consumer.queue
+        self._performer.perform(
+            queue,
+            queue.machine.apply(commands.Credit(consumer.id, number, bool(flags & DRAIN)), now_ms),
+            now_ms,
+        )
+        self._performer.touched[queue] = None
+
     def _enqueue(self, peer: Peer, part: bytes, now_ms: int) -> None:
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
@@ -482,6 +534,10 @@ class Engine:
             return
         if self._failed is not None:
             return
+        if number == producer.next_number:
+            producer.next_number = number + 1
+        elif number > producer.next_number:
+            producer.missed(number)
         durable = bool(flags & DURABLE)
         if number <= producer.last_number and not (producer.part and number == producer.last_number):
             self._counts.batches_duplicate += 1

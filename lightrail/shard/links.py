@@ -82,8 +82,10 @@ class Links:
         self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
         """Told of each consumer that goes, and whether only its frontend lost its way."""
 
-    def open_producer(self, peer: Peer, link: int, epoch: int, body: ProducerOpen, now_ms: int) -> None:
-        """A frontend's link wants to enqueue."""
+    def open_producer(
+        self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
+    ) -> None:
+        """A frontend's link wants to enqueue; `next_number` as in `Numbered`."""
         queue = self._queues.open(body.queue, now_ms, epoch)
         if isinstance(queue, Refusal):
             if queue.condition == conditions.MOVED:
@@ -99,6 +101,7 @@ class Links:
             self._take_over(queue, id)
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
         producer = peer.producers[link] = Producer(peer, link, queue, id, number, part)
+        producer.next_number = next_number
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
         queue.producers[producer] = None
@@ -116,14 +119,15 @@ class Links:
             refusal = Refusal(conditions.STOLEN, "another request of the same producer has come")
             _gone(former.peer, former.link, refusal)
 
-    def open_router(self, peer: Peer, link: int) -> None:
-        """A frontend's link wants to send to sets of queues."""
+    def open_router(self, peer: Peer, link: int, next_number: int) -> None:
+        """A frontend's link wants to send to sets of queues; `next_number` as in `Numbered`."""
         earlier = peer.routers.get(link)
         if earlier is not None:
             self._keep_number(earlier)
         id = peer.boot << 32 | link
         number, part = self._numbers.pop(id, 0), self._parts.pop(id, 0)
-        peer.routers[link] = RouteProducer(peer, link, id, number, part)
+        producer = peer.routers[link] = RouteProducer(peer, link, id, number, part)
+        producer.next_number = next_number
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def close_producer(self, peer: Peer, link: int) -> None:
@@ -256,6 +260,13 @@ class Links:
             if consumer is not None:
                 consumer.peer.consumers.pop(consumer.link, None)
                 _gone(consumer.peer, consumer.link, refusal)
+
+    def end_link(self, peer: Peer, link: int, now_ms: int) -> None:
+        """Whatever a link is, it is nothing here any more; what it holds goes back."""
+        self.close_producer(peer, link)
+        consumer = peer.consumers.get(link)
+        if consumer is not None:
+            self.close_consumer(consumer, now_ms)
 
     def forget(self, peer: Peer, now_ms: int) -> None:
         """The frontend is gone: what its consumers hold returns, its producers' numbers are kept."""

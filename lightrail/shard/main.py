@@ -165,13 +165,14 @@ async def serve(process: Process) -> None:
     await make_known(joining, residence, start, store, disk, server.address, page)
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, places, counts)
-    process.check = engine.not_ready
+    process.check = server.not_ready
+    process.notice = server.disk.notice
     process.report_ready(metrics=str(page))
     stop = asyncio.create_task(process.until_stop())
     failed = asyncio.create_task(server.failed.wait())
     await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
     if not stop.done():
-        raise CannotServe("the store can't be written; the shard starts again and recovers what is on disk")
+        raise CannotServe(f"{server.not_ready()}; the shard starts again and recovers what is on disk")
     failed.cancel()
     keeping.cancel()
     await mover.close()

@@ -18,21 +18,39 @@ class Waiter(Protocol):
         """It is there: the batch of this number, of a producer."""
 
 
+class NumberMissing(Exception):
+    """Batches of a sending link did not come, and later ones do."""
+
+
 class Numbered:
     """A sending link of a frontend: the batches it sent are numbered, the last number is known."""
 
-    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "peer", "refusing")
+    __slots__ = ("ack_count", "ack_first", "id", "last_number", "link", "next_number", "peer", "refusing")
 
     def __init__(self, peer: "Peer", link: int, id: int, last_number: int) -> None:
         self.peer = peer
         self.link = link
         self.id = id
         self.last_number = last_number
+        self.next_number = 0
+        """Of the next batch that was never sent before; 0 where the link does not say it. Batches that are
+        sent again have lower numbers, which have gaps: some were answered."""
         self.refusing = False
         """A batch was refused: those behind it are, too, until one comes that is marked AFRESH. Otherwise the
         last number that is remembered could stand for one that was refused and whose refusal got lost."""
         self.ack_first = 0
         self.ack_count = 0
+
+    def missed(self, number: int) -> None:
+        """A batch came that is not the next.
+
+        Raises:
+            NumberMissing: those before it would never be stored, as later numbers stand for them.
+        """
+        if self.next_number:
+            raise NumberMissing(
+                f"expected batch {self.next_number} of its link {self.link}, found batch {number}"
+            )
 
     def accept(self, number: int) -> None:
         """The batch is where it has to be; neighbours are answered with one frame."""

@@ -78,8 +78,15 @@ class Routes:
 
     def route(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """A batch for the queues of a set; it waits behind others of its link that wait for room."""
-        producer = peer.routers.get(HEADER.unpack_from(part)[4])
-        if producer is None or not self._is_wanted(producer, part):
+        _kind, _flags, _priority, _set, link, _count, number = HEADER.unpack_from(part)
+        producer = peer.routers.get(link)
+        if producer is None:
+            return
+        if number == producer.next_number:
+            producer.next_number = number + 1
+        elif number > producer.next_number:
+            producer.missed(number)
+        if not self._is_wanted(producer, part):
             return
         if producer not in self.holding.lines:
             self._route(producer, part, now_ms, self._hold)

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 import zmq
 
 from lightrail.model import limits
 from lightrail.shard.archiving.archiver import Archiver, Round
+from lightrail.shard.disk import DiskWatch
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
 from lightrail.shard.reading import Read
@@ -32,7 +34,9 @@ class Server:
         address: str,
         key: WireKey | None = None,
         archiver: Archiver | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives seconds, never goes back, and says how long a commit takes."""
         self._loop = loop
         self._engine = engine
         self._store = store
@@ -44,6 +48,10 @@ class Server:
         self._archive_due_ms = 0
         self._lazy_timer: asyncio.TimerHandle | None = None
         self._commit: Commit | None = None
+        self._clock = clock
+        self.disk = DiskWatch()
+        counts.commit_under_way = lambda: self.disk.age_s(clock())
+        counts.store_full = lambda: self.disk.is_full
         self._timer: asyncio.TimerHandle | None = None
         self._beat_ms = 0
         """When the timer rings."""
@@ -76,25 +84,63 @@ class Server:
     # --- the turn --------------------------------------------------------------------------------------
 
     def _receive(self, parts: list[bytes]) -> None:
-        self._engine.receive(parts[0], parts[1:], self.now_ms())
+        try:
+            self._engine.receive(parts[0], parts[1:], self.now_ms())
+        except Exception as error:
+            log.exception("a message of %d frames could not be applied", len(parts) - 1)
+            self._fail(error)
+        if self._store.is_crowded:
+            # The rest stays in the socket until the commit under way has ended.
+            self._socket.is_paused = True
 
     def turn(self) -> None:
         """The engine did something that came by no socket."""
         self._turn()
 
     def look(self) -> None:
-        """There is news of the coordinator."""
-        if not self._closing:
+        """There may be news of the coordinator."""
+        if self._closing:
+            return
+        try:
             self._engine.refresh(self.now_ms())
-            if self._engine.has_work:
+            has_work = self._engine.has_work
+        except Exception as error:
+            log.exception("what changed in the directory could not be applied")
+            self._fail(error)
+        else:
+            if has_work:
                 self._turn()
+
+    def not_ready(self) -> str | None:
+        """Why this shard does not serve, or None."""
+        return self._engine.not_ready() or self.disk.silence(self._clock())
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing more is answered; whoever started this ends the process, and the next one recovers.
+
+        The store failed, on whichever thread, or this program did where what the engine holds may be wrong.
+        """
+        if not self.failed.is_set():
+            log.critical("the shard can't go on: %s; it starts again and recovers what is on disk", error)
+            self._counts.store_failures += 1
+            self._engine.commit_failed(error)
+            self.failed.set()
 
     def _turn(self) -> None:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
         if self._closed:
             return
+        try:
+            self._turn_once()
+        except Exception as error:
+            log.exception("a turn could not be ended")
+            self._fail(error)
+
+    def _turn_once(self) -> None:
         engine = self._engine
         engine.step(self.now_ms())
+        if engine.failed is not None and not self.failed.is_set():
+            self._fail(RuntimeError(engine.failed))
         self._send()
         if self._commit is None and not self.failed.is_set():
             if not self._store.pending:
@@ -113,6 +159,10 @@ class Server:
             self._arm()
 
     def _send(self) -> None:
+        if self._commit is not None and self.disk.is_silent(self._clock()):
+            # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
+            # back after shard_wait. What is said now leaves when the disk has answered.
+            return
         for identity, parts in self._engine.take_output():
             if not self._socket.send([identity, *parts]):
                 self._engine.lost(identity)
@@ -128,6 +178,7 @@ class Server:
 
     def _begin_commit(self) -> None:
         commit = self._store.begin_commit()
+        self.disk.commit_begun(self._clock())
         self._engine.commit_begun()
         self._commit = commit
         self._idle.clear()
@@ -136,23 +187,24 @@ class Server:
 
     def _end_commit(self, commit: Commit, started: float, error: BaseException | None) -> None:
         self._commit = None
+        self.disk.commit_ended(self._clock())
+        self._socket.resume()
         if error is not None:
-            log.critical("the store failed to write: %s; nothing more is accepted", error)
-            self._counts.store_failures += 1
             self._store.fail_commit(commit, error)
-            self._engine.commit_failed(error)
-            self.failed.set()
+            self._fail(error)
         else:
-            self._store.end_commit(commit)
-            messages = self._engine.commit_ended(self.now_ms())
-            self._counts.synced(messages, time.perf_counter() - started)
-            if self._archiver is not None:
-                self._archive()
-        try:
-            self._turn()
-        finally:
-            if self._commit is None:
-                self._idle.set()
+            try:
+                self._store.end_commit(commit)
+                messages = self._engine.commit_ended(self.now_ms())
+                self._counts.synced(messages, time.perf_counter() - started)
+                if self._archiver is not None:
+                    self._archive()
+            except Exception as raised:
+                log.exception("a commit could not be ended")
+                self._fail(raised)
+        self._turn()
+        if self._commit is None:
+            self._idle.set()
 
     # --- reads -----------------------------------------------------------------------------------------
 
@@ -162,7 +214,11 @@ class Server:
     def _end_read(self, read: Read, error: BaseException | None) -> None:
         if error is not None:
             log.error("messages of queue %s could not be read back: %s", read.queue, error)
-        self._engine.read_ended(read, error, self.now_ms())
+        try:
+            self._engine.read_ended(read, error, self.now_ms())
+        except Exception as raised:
+            log.exception("messages of queue %s that were read back could not be applied", read.queue)
+            self._fail(raised)
         self._turn()
 
     # --- the archive -----------------------------------------------------------------------------------
@@ -194,11 +250,14 @@ class Server:
     def _beat(self) -> None:
         self._beat_ms = 0
         try:
+            self.disk.look(self._store.no_room, self._clock())
             self._engine.tick(self.now_ms())
             self._tick_archive()
-            self._turn()
-        finally:
-            self._arm()
+        except Exception as raised:
+            log.exception("a heartbeat could not be ended")
+            self._fail(raised)
+        self._turn()
+        self._arm()
 
     def _arm(self) -> None:
         """Sets the timer to the next deadline of a queue, or to the next heartbeat."""
@@ -216,13 +275,8 @@ class Server:
 
     def _look(self) -> None:
         """Asks the directory what changed."""
-        if self._closing:
-            return
-        try:
-            self._engine.refresh(self.now_ms())
-            if self._engine.has_work:
-                self._turn()
-        finally:
+        if not self._closing:
+            self.look()
             self._poll = self._loop.call_later(limits.DIRECTORY_POLL_MS / 1000, self._look)
 
     # --- the end ---------------------------------------------------------------------------------------

@@ -27,12 +27,14 @@ async def start(
     *,
     running: Running | None = None,
     shard: ShardCounts | None = None,
+    notice: Ready = lambda: None,
 ) -> tuple[web.AppRunner, int]:
     """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
 
-    ``ready`` says why the process doesn't serve, or None when it does. With ``running``, all series carry the
-    role and number of the process, and what it says about itself is among them. With ``shard``,
-    /metrics/detailed has a series per queue; ``?queue=PREFIX`` chooses among them.
+    ``ready`` says why the process doesn't serve, or None when it does; ``notice`` what is worth knowing of
+    one that serves. With ``running``, all series carry the role and number of the process, and what it says
+    about itself is among them. With ``shard``, /metrics/detailed has a series per queue; ``?queue=PREFIX``
+    chooses among them.
     """
     app = web.Application()
     if running is not None:
@@ -57,7 +59,10 @@ async def start(
 
     async def serving(_: web.Request) -> web.Response:
         reason = ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        if reason:
+            return web.Response(text=f"{reason}\n", status=503)
+        told = notice()
+        return web.Response(text=f"ready; {told}\n" if told else "ready\n")
 
     app.add_routes(
         [
@@ -80,7 +85,13 @@ async def of_process(
     wanted = process.settings.metrics
     try:
         runner, port = await start(
-            wanted.host, wanted.port, metrics, process.not_ready, running=process.running, shard=shard
+            wanted.host,
+            wanted.port,
+            metrics,
+            process.not_ready,
+            running=process.running,
+            shard=shard,
+            notice=lambda: process.notice(),
         )
     except OSError as error:
         raise CannotServe(

@@ -221,6 +221,7 @@ class ShardCounts:
 
     __slots__ = (
         "batches_duplicate",
+        "commit_under_way",
         "dead_lettered",
         "evicted_bytes",
         "evictions",
@@ -242,6 +243,7 @@ class ShardCounts:
         "retired",
         "store_directory",
         "store_failures",
+        "store_full",
         "store_usage",
         "sync_seconds",
         "syncs",
@@ -275,6 +277,9 @@ class ShardCounts:
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
         self.store_failures = 0
+        self.store_full: Callable[[], bool] = lambda: False
+        self.commit_under_way: Callable[[], float] = lambda: 0.0
+        """Seconds since the commit that is being written began; 0 while none is."""
         self.store_directory: str | None = None
         """Where the store keeps its files; None where it keeps none."""
         self.store_usage: Callable[[], Mapping[str, int]] = dict
@@ -426,7 +431,21 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "queues_sealed",
     ),
     gauge("lightrail_shard_queues_copying", "Queues that are being copied here.", "queues_copying"),
+    Family(
+        "gauge",
+        "lightrail_commit_under_way_seconds",
+        "How long the commit that is on its way to the disk takes already; 0 while none is.",
+        (),
+        lambda counts: [((), counts.commit_under_way())],
+    ),
     counter("lightrail_store_failures", "Writes that the store refused: full, or failed.", "store_failures"),
+    Family(
+        "gauge",
+        "lightrail_store_full",
+        "1 while the store has no room for messages; what is there is delivered.",
+        (),
+        lambda counts: [((), float(counts.store_full()))],
+    ),
     Family(
         "gauge",
         "lightrail_store_bytes",

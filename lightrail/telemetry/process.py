@@ -67,6 +67,7 @@ class Process:
         "check",
         "failure",
         "id",
+        "notice",
         "on_message",
         "ready",
         "replaces",
@@ -104,6 +105,8 @@ class Process:
         """What it waits for before it can serve."""
         self.check: Callable[[], str | None] = lambda: None
         """Why it doesn't serve although it has once reported ready, or None."""
+        self.notice: Callable[[], str | None] = lambda: None
+        """What an operator should know of a process that serves, or None; /readyz tells it with its 200."""
         self.failure: str | None = None
         """Why it ends, where that is an error."""
         self.stopping = asyncio.Event()

@@ -226,7 +226,7 @@ class Lane(Producer):
     def say_all(self) -> None:
         """Opens this lane at the shard and sends what was never answered, in order."""
         body = ProducerOpen("", label=self._label).encode()
-        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, body=body))
+        self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._next, body=body))
         self._declared.clear()
         self._sets.clear()
         for load in self._unanswered.values():

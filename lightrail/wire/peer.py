@@ -50,9 +50,23 @@ def _allow_ipv6(socket: "zmq.Socket[bytes]", address: str) -> None:
 
 
 class LoopSocket:
-    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in."""
+    """One ZeroMQ socket: messages reach `receive`, and `after` is called once when a turn's are in.
 
-    __slots__ = ("_after", "_closed", "_fd", "_loop", "_receive", "_scheduled", "_socket", "copies")
+    Errors that either raises are logged, and the next message is read. So whoever counts messages, or what is
+    in them, lets none escape: it has to tell the other end that something was not applied.
+    """
+
+    __slots__ = (
+        "_after",
+        "_closed",
+        "_fd",
+        "_loop",
+        "_receive",
+        "_scheduled",
+        "_socket",
+        "copies",
+        "is_paused",
+    )
 
     def __init__(
         self,
@@ -67,6 +81,8 @@ class LoopSocket:
         self._after = after
         self._scheduled = False
         self._closed = False
+        self.is_paused = False
+        """Set to leave what comes in the socket; see `resume`."""
         self.copies = True
         """False: parts that are large come as views of what ZeroMQ received, and live as long as these."""
         self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
@@ -90,9 +106,20 @@ class LoopSocket:
                 raise
         else:
             sent = True
-        if not self._scheduled and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+        if (
+            not self._scheduled
+            and not self.is_paused
+            and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator,arg-type]
+        ):
             self._schedule()
         return sent
+
+    def resume(self) -> None:
+        """What came while the socket was paused is read."""
+        if self.is_paused:
+            self.is_paused = False
+            if not self._scheduled and not self._closed:
+                self._schedule()
 
     def close(self, linger_ms: int = 0) -> None:
         """Takes the socket off the loop; what was sent has `linger_ms` to leave."""
@@ -112,15 +139,23 @@ class LoopSocket:
         self._scheduled = True
         self._loop.call_soon(self._drain)
 
+    def _rests(self) -> bool:
+        """Whether the socket is paused; the edge is used up then, or the loop would not rest."""
+        if self.is_paused:
+            self._socket.getsockopt(zmq.EVENTS)
+        return self.is_paused
+
     def _drain(self) -> None:
         self._scheduled = False
         if self._closed:
+            return
+        if self._rests():
             return
         receive_multipart = self._socket.recv_multipart
         receive = self._receive
         copies = self.copies
         got = 0
-        while got < MESSAGES_PER_TURN:
+        while got < MESSAGES_PER_TURN and not self.is_paused:
             try:
                 parts = receive_multipart(zmq.NOBLOCK) if copies else self._received()
             except zmq.Again:
@@ -137,6 +172,8 @@ class LoopSocket:
             except Exception:
                 log.exception("a turn could not be ended")
         if self._closed or self._scheduled:
+            return
+        if self._rests():
             return
         if got == MESSAGES_PER_TURN or self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             self._schedule()

@@ -115,6 +115,10 @@ class Consumer:
         raise NotImplementedError
 
 
+class DeliveriesMissing(Exception):
+    """A slice came that does not follow the one before: the link would settle others than it means."""
+
+
 class ShardAway(Exception):
     """The shard is not there, or went before it answered: what was asked may or may not have been done."""
 
@@ -451,15 +455,20 @@ class ShardPeer:
         self._heard_ms = self._now_ms()
         self._heard += 1
         for part in parts:
-            kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
+            kind = link = 0
             try:
+                kind, _flags, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
                 if kind == Kind.WELCOME:
                     self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
                 elif self.state is State.SERVING:
                     self._apply(kind, link, count, number, part)
             except Exception:
                 log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
-                self._give_up(link)
+                try:
+                    self._give_up(link)
+                except Exception:
+                    log.exception("link %d could not be ended", link)
+                    self._lost("nobody knows what of its messages was applied")
 
     def _apply(self, kind: int, link: int, count: int, number: int, part: bytes) -> None:
         producers = self.producers

@@ -1,5 +1,6 @@
 """Every store keeps the same promises while it runs: one suite on the journal, SQLite and memory."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,48 @@ def test_after_a_failed_commit_everything_is_refused(make: Make, tmp_path: Path)
     with pytest.raises(StoreBroken, match="broken"):
         store.begin_commit()
     assert "broken" in store.usage().broken
+    assert "broken" in store.failure
+    store.close()
+
+
+@STORES
+def test_a_store_that_works_has_no_failure_and_counts_its_records(make: Make, tmp_path: Path) -> None:
+    store, _ = opened(make, tmp_path)
+    assert (store.failure, store.no_room) == ("", "")
+    before = store.position.lsn
+    declare(store, 1)
+    send(store, batch_of([b"a"], durable=True), 0)
+    assert store.position.lsn == before + 2
+    store.close()
+
+
+def test_sqlite_that_can_not_ask_for_free_space_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = opened(sqlite, tmp_path)
+    declare(store, 1)
+
+    def fails(_: object) -> None:
+        raise OSError(5, "input/output error")
+
+    monkeypatch.setattr("os.statvfs", fails)
+    with pytest.raises(StoreBroken, match="input/output"):
+        send(store, batch_of([b"a"], durable=True), 0)
+    monkeypatch.undo()
+    assert "input/output" in store.failure
+    with pytest.raises(StoreBroken):
+        declare(store, 2)
+    store.close()
+
+
+def test_sqlite_reads_what_the_disk_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _ = opened(sqlite, tmp_path)
+    store.close()
+    forgotten: list[int] = []
+    monkeypatch.setattr("os.posix_fadvise", lambda _, first, length, advice: forgotten.append(advice))
+    (tmp_path / "store.sqlite-wal").touch()
+    store, _ = opened(sqlite, tmp_path)
+    assert forgotten == [os.POSIX_FADV_DONTNEED] * 2
     store.close()
 
 

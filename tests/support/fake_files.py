@@ -3,6 +3,7 @@
 import errno
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 SECTOR = 16
 """Smaller than any real one, so that a small journal is torn in many ways."""
@@ -10,6 +11,16 @@ SECTOR = 16
 
 class Crash(BaseException):
     """The machine stopped; nothing after this reaches the disk. Not an Exception: nobody may handle it."""
+
+
+class Fault(NamedTuple):
+    """One system call fails: the one of this number among all calls of the disk, counted from 0."""
+
+    call: int
+    error: int
+    """The errno."""
+    is_short: bool = False
+    """Half of what a write brings is written before it fails."""
 
 
 class Inode:
@@ -40,6 +51,13 @@ class Inode:
     def sync(self) -> None:
         for change in self.pending:
             self.apply(self.durable, *change)
+        self.pending.clear()
+
+    def fail_to_sync(self) -> None:
+        """As Linux does: what was written counts as clean from now on and is not on disk; sizes are."""
+        for change in self.pending:
+            if change[0] != "write":
+                self.apply(self.durable, *change)
         self.pending.clear()
 
     def after_crash(self, chance: random.Random, keep: str) -> bytes:
@@ -75,6 +93,7 @@ class FakeFile:
     def read(self, offset: int, length: int) -> bytes:
         assert not self.closed
         self._disk.alive()
+        self._disk.call("read")
         return bytes(self.inode.live[offset : offset + length])
 
     def write(self, offset: int, pieces: Sequence[bytes | bytearray | memoryview]) -> int:
@@ -84,6 +103,10 @@ class FakeFile:
         if disk.fail_writes:
             raise OSError(errno.EIO, "the disk is broken")
         data = b"".join(pieces)
+        if (fault := disk.fault_of("write")) is not None:
+            if fault.is_short:
+                self.inode.change("write", offset, data[: len(data) // 2])
+            raise OSError(fault.error, "the disk is broken")
         if disk.steps_left is not None and disk.steps_left < len(data):
             self.inode.change("write", offset, data[: disk.steps_left])
             disk.crash()
@@ -100,11 +123,15 @@ class FakeFile:
             # As Linux does: the pages count as clean from now on, and are not on disk.
             self.inode.pending.clear()
             raise OSError(errno.EIO, "the disk is broken")
+        if (fault := self._disk.fault_of("sync")) is not None:
+            self.inode.fail_to_sync()
+            raise OSError(fault.error, "the disk is broken")
         self.inode.sync()
         self._disk.syncs += 1
 
     def allocate(self, size: int) -> None:
         self._disk.step()
+        self._disk.call("allocate")
         more = size - len(self.inode.live)
         if more > 0:
             if self._disk.space is not None and self._disk.used() + more > self._disk.space:
@@ -113,6 +140,7 @@ class FakeFile:
 
     def truncate(self, size: int) -> None:
         self._disk.step()
+        self._disk.call("truncate")
         self.inode.change("truncate", size)
 
     def links(self) -> int:
@@ -144,6 +172,9 @@ class FakeFiles:
         """An errno."""
         self.fail_links = 0
         """An errno."""
+        self.fault: Fault | None = None
+        self.calls: list[str] = []
+        """Every system call that could fail, in order."""
         self.crashed = False
         self.inodes: dict[str, Inode] = {}
         self._durable: dict[str, Inode] = {}
@@ -168,6 +199,17 @@ class FakeFiles:
                 self.crash()
             self.steps_left -= 1
         self.written += 1
+
+    def fault_of(self, call: str) -> Fault | None:
+        """Counts a system call; the fault where it is this one that fails."""
+        self.calls.append(call)
+        fault = self.fault
+        return fault if fault is not None and fault.call == len(self.calls) - 1 else None
+
+    def call(self, call: str) -> None:
+        """A system call that does nothing where it fails."""
+        if (fault := self.fault_of(call)) is not None:
+            raise OSError(fault.error, "the disk is broken")
 
     def after_crash(self, seed: int = 0, keep: str = "some") -> "FakeFiles":
         """The disk as the next start finds it. `keep` of what was not synced: all, none, some."""
@@ -204,11 +246,13 @@ class FakeFiles:
 
     def open(self, name: str) -> FakeFile:
         self.alive()
+        self.call("open")
         self.opened.append(FakeFile(self, self.inodes[name]))
         return self.opened[-1]
 
     def create(self, name: str) -> FakeFile:
         self.step()
+        self.call("create")
         if self.fail_creates:
             raise OSError(self.fail_creates, "no new file")
         if name in self.inodes:
@@ -220,12 +264,14 @@ class FakeFiles:
 
     def rename(self, old: str, new: str) -> None:
         self.step()
+        self.call("rename")
         assert new not in self.inodes
         inode = self.inodes[new] = self.inodes.pop(old)
         self._changes.append(("move", f"{old}>{new}", inode))
 
     def supersede(self, old: str, new: str) -> None:
         self.step()
+        self.call("supersede")
         inode = self.inodes[new] = self.inodes.pop(old)
         self._changes.append(("move", f"{old}>{new}", inode))
 
@@ -233,6 +279,7 @@ class FakeFiles:
         assert isinstance(to, FakeFolder)
         assert to.disk is self
         self.step()
+        self.call("link")
         if self.fail_links:
             raise OSError(self.fail_links, "no link")
         if to.prefix + name in self.inodes:
@@ -242,6 +289,7 @@ class FakeFiles:
 
     def remove(self, name: str) -> None:
         self.step()
+        self.call("remove")
         self._changes.append(("remove", name, self.inodes.pop(name)))
 
     def sync(self) -> None:
@@ -254,17 +302,20 @@ class FakeFiles:
             return name.startswith(prefix) if prefix else "/" not in name
 
         self.step()
+        self.call("sync of names")
         self._durable = {name: inode for name, inode in self._durable.items() if not within(name)}
         self._durable |= {name: inode for name, inode in self.inodes.items() if within(name)}
         self._changes = [change for change in self._changes if not within(change[1])]
 
     def load(self, name: str) -> bytes | None:
         self.alive()
+        self.call("load")
         inode = self.inodes.get(name)
         return None if inode is None else bytes(inode.live)
 
     def replace(self, name: str, data: bytes) -> None:
         self.step()
+        self.call("replace")
         inode = self.inodes[name] = self._durable[name] = Inode(data)
         assert inode.durable == data
 

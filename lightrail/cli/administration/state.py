@@ -22,6 +22,12 @@ AWAY: Final = (
     "lost for good: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
 )
 """What to do about a shard that does not answer."""
+NO_ANSWER = "the disk has not answered"
+"""In the reason of a shard whose disk hangs."""
+HANGS = (
+    "look at the disk under the data directory, its controller or the network behind it, and the kernel's "
+    "log; nothing that was accepted is lost, and the shard goes on when the disk answers"
+)
 
 
 class Finding(NamedTuple):
@@ -68,7 +74,7 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     except Failed as error:
         if error.status != 503:
             raise
-        # What is away is a finding itself.
+        # What is away, or does not answer, is a finding itself.
         queues = []
         print(f"queues could not be looked at: {error}", file=sys.stderr)
     found = diagnose(status, queues)
@@ -88,11 +94,12 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
     for reason in status.get("reasons", []):
         shard = away.get(reason.partition(":")[0])
         if shard is not None:
-            found.append(Finding("error", f"not ready: {reason}", AWAY.format(id=shard["id"])))
-            continue
-        found.append(
-            Finding("error", f"not ready: {reason}", "look at that process's log; the supervisor restarts it")
-        )
+            do = AWAY.format(id=shard["id"])
+        elif NO_ANSWER in reason:
+            do = HANGS
+        else:
+            do = "look at that process's log; the supervisor restarts it"
+        found.append(Finding("error", f"not ready: {reason}", do))
     for process in status["processes"]:
         if process["restarts"]:
             found.append(
@@ -103,7 +110,16 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 )
             )
     for shard in status["shards"]:
-        if shard.get("store_failures"):
+        if shard.get("store_full"):
+            found.append(
+                Finding(
+                    "error",
+                    f"shard {shard['id']} refuses messages: its disk has no room",
+                    "free space on the disk that holds the data directory, or let consumers take messages; "
+                    "sending goes on by itself",
+                )
+            )
+        elif shard.get("store_failures"):
             found.append(
                 Finding(
                     "error",

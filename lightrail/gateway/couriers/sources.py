@@ -7,7 +7,7 @@ from lightrail.gateway.couriers.letters import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
-from lightrail.wire.shards import Consumer
+from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 
 class Links(Protocol):
@@ -161,6 +161,8 @@ class Source(Consumer):
         """A slice of the queue."""
         if self._is_closed:
             return
+        if number != self._next:
+            raise DeliveriesMissing(f"expected delivery {self._next}, found {number}")
         sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )

@@ -177,6 +177,8 @@ class Contents:
         try:
             files.link(name, folder)
         except FileExistsError:
+            # By an attempt whose sync may have failed: the journal drops its own file once this returns.
+            folder.sync()
             return
         except OSError as error:
             if error.errno not in NO_LINK:

@@ -322,9 +322,29 @@ class Journal:
         return Extent(reached.segment, first_lsn, reached.next_lsn)
 
     @property
+    def failure(self) -> str:
+        """See `Store.failure`."""
+        return self._refusal
+
+    @property
     def full(self) -> bool:
         """The disk had no room for the next segment when it was asked last."""
         return self._space.full
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`."""
+        return self._space.refusal() if self._space.full else ""
+
+    @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`."""
+        return self._tail.is_crowded
+
+    @property
+    def position(self) -> Tail:
+        """See `Store.position`."""
+        return self._tail
 
     def relieve_by(self, free: Callable[[int], bool]) -> None:
         """Where the disk is full, `free` is asked for room for so many bytes; any thread calls it.
@@ -430,6 +450,9 @@ class Journal:
             self._move_ids(segment, now_ms)
         except StoreFull:
             return  # It is asked for again with the next commit.
+        except OSError as error:
+            self._refuse(error)
+            raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
         self._tail.drops.append(self._segments.pop(segment))
 
     def _move_ids(self, segment: int, now_ms: int) -> None:

@@ -9,7 +9,15 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.journal.batches import lay_over
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Commit, Recovered, StoreBroken, StoreError, Usage, needs_sync
+from lightrail.shard.journal.store import (
+    Commit,
+    Position,
+    Recovered,
+    StoreBroken,
+    StoreError,
+    Usage,
+    needs_sync,
+)
 from lightrail.shard.queue.runs import Batch, Place, Run
 
 
@@ -37,6 +45,7 @@ class MemoryStore:
         self._appends: dict[int, Append] = {}
         self._live: dict[int, int] = {}
         self._next = 0
+        self.lsn = 0
         self._records = 0
         self._messages = 0
         self._sync_wanted = False
@@ -52,6 +61,7 @@ class MemoryStore:
         """See `Store.append`."""
         if self._refusal:
             raise StoreBroken(f"the store takes no records: {self._refusal}")
+        self.lsn += 1
         self._records += 1
         self._sync_wanted |= needs_sync(record)
         if not isinstance(record, Append):
@@ -84,6 +94,26 @@ class MemoryStore:
         self._live[segment] = self._live.get(segment, 0) + size
         self._messages += count
         return place
+
+    @property
+    def failure(self) -> str:
+        """See `Store.failure`."""
+        return self._refusal
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`: memory has its mark, and no end."""
+        return ""
+
+    @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`: memory takes everything at once."""
+        return False
+
+    @property
+    def position(self) -> Position:
+        """See `Store.position`."""
+        return self
 
     @property
     def pending(self) -> bool:

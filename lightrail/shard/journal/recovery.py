@@ -2,8 +2,8 @@
 
 The rules, in the order in which they are applied:
 
-1. Segments have consecutive numbers and consecutive records. Files after the last one with a header were
-   prepared and never begun; they go.
+1. Segments have consecutive numbers and consecutive records. Files after the last one with a header on the
+   disk (begun.py) were prepared and never begun; they go.
 2. Where the last segment stops being whole records, it ends. If a whole record further on says that what is
    missing had been synced, the bytes were damaged later: JournalDamaged. A crash can't do that, since each
    record says how many before it were not known to be on disk.
@@ -26,14 +26,12 @@ from lightrail.journal.layout import (
     APPEND_FIXED,
     CLOSE,
     DELIVERED,
-    FORMAT_VERSION,
     GAP,
     HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
     SNAPSHOT,
     TARGET,
     LayoutError,
-    SegmentHeader,
     decode_append_head,
     decode_segment_header,
     decode_small,
@@ -55,11 +53,12 @@ from lightrail.journal.record import (
     Taken,
 )
 from lightrail.journal.scan import Found, Scan, next_whole
+from lightrail.shard.journal.begun import begun
 from lightrail.shard.journal.extent import NOTHING, Extent
 from lightrail.shard.journal.files import DiskFile, Files, own_copy
 from lightrail.shard.journal.live import LiveSpans
 from lightrail.shard.journal.segment import Segment, name_of, numbers
-from lightrail.shard.journal.store import JournalDamaged, StoreRefused
+from lightrail.shard.journal.store import JournalDamaged
 from lightrail.shard.journal.tables import Tables
 
 Check = Callable[[Extent, int], None]
@@ -109,15 +108,10 @@ class _Replayer:
         files, replay = self._files, self._replay
         opened = {number: files.open(name_of(number)) for number in numbers(files)}
         try:
-            begun = self._headers(opened)
-            for index, (number, header) in enumerate(begun):
+            segments = begun(opened, self._salt)
+            for index, (number, header) in enumerate(segments):
                 file = opened[number]
-                last = index == len(begun) - 1
-                if last:
-                    # What was written before a power cut or a failed sync may be in memory only: recovery
-                    # must see what the disk has, and nothing may be served that is not on it.
-                    file.sync()
-                    file.forget()
+                last = index == len(segments) - 1
                 size = file.size()
                 segment = Segment(number, file, size)
                 segment.index.first_lsn = header.first_lsn
@@ -130,36 +124,13 @@ class _Replayer:
                         0,
                         f"it begins with record {header.first_lsn} where {replay.lsn + 1} should come",
                     )
-                self._segment(index, segment, None if last else begun[index + 1][1].first_lsn)
+                self._segment(index, segment, None if last else segments[index + 1][1].first_lsn)
             self._end(opened)
         except BaseException:
             for file in opened.values():
                 file.close()
             raise
         return replay
-
-    def _headers(self, opened: dict[int, DiskFile]) -> list[tuple[int, SegmentHeader]]:
-        """The segments that were begun, with every one between the first and the last."""
-        found: dict[int, SegmentHeader] = {}
-        for number, file in opened.items():
-            header = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
-            if header is None or header.segment != number:
-                continue
-            if header.version > FORMAT_VERSION:
-                raise StoreRefused(
-                    f"segment {name_of(number)} has format version {header.version}, this program knows "
-                    f"{FORMAT_VERSION} and older: start it with the newer program that wrote it"
-                )
-            if header.salt != self._salt:
-                raise JournalDamaged(name_of(number), 0, "the header of a segment of another journal")
-            found[number] = header
-        if found:
-            for number in range(min(opened), max(found) + 1):
-                if number not in opened:
-                    raise JournalDamaged(name_of(number), 0, "the file is missing")
-                if number not in found:
-                    raise JournalDamaged(name_of(number), 0, "no header of this segment")
-        return sorted(found.items())
 
     def _segment(self, index: int, segment: Segment, next_lsn: int | None) -> None:
         """Replays one segment up to the next one's first record, or to where it ends."""
@@ -410,6 +381,7 @@ def replay(files: Files, salt: int, producers_max: int, check: Check = lambda *_
         JournalDamaged: bytes that no crash explains.
         StoreRefused: a newer format.
         StoreError: what `check` raised.
+        OSError: the disk refused.
     """
     return _Replayer(files, salt, producers_max, check).run()
 

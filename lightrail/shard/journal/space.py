@@ -4,16 +4,26 @@ Messages are taken only while there is a spare segment, or while one can still b
 current segment then belongs to settlements, whose number is bounded by the messages that are there. A
 segment that the cleaner freed becomes the spare at once when the disk is full.
 
-Both threads come here: the loop to begin a segment, the commit thread to prepare the next.
+Both threads come here: the loop to begin a segment, the commit thread to prepare the next. The commit thread
+may stand in a call of the disk for as long as that hangs; the loop takes what is ready and never waits for
+it. While a commit is under way the loop leaves it to that thread to make a segment and to ask a full disk
+again. It makes one itself only between commits, or where one message needs more than the quarter of a segment
+that is left when new messages begin to wait (`Tail.is_crowded`), and the commit thread is not at it.
 """
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.shard.journal.store import StoreFull
+
+NOT_READY: Final = (
+    "expected the next segment to be ready, found that the commit before it is still on its way to the disk, "
+    "which is slower than what comes: send again in a moment"
+)
 
 
 class Space:
@@ -22,11 +32,13 @@ class Space:
     __slots__ = (
         "_asked_at_ms",
         "_files",
-        "_lock",
+        "_is_wanted",
+        "_making",
         "_next",
         "_segment_bytes",
         "free",
         "full",
+        "is_committing",
         "made",
         "spare",
     )
@@ -35,9 +47,14 @@ class Space:
         self._files = files
         self._segment_bytes = segment_bytes
         self._next = next_number
-        self._lock = threading.Lock()
+        self._making = threading.Lock()
+        """Held while files are made and removed; the loop never waits for it."""
+        self._is_wanted = False
+        """The loop needs a spare segment, which the commit under way makes at its end."""
         self._asked_at_ms = -limits.FULL_RETRY_MS
         self.spare: Segment | None = None
+        self.is_committing = False
+        """A commit is under way. Set by the loop."""
         self.full = False
         """The last attempt to make a spare found no space."""
         self.made = 0
@@ -47,16 +64,22 @@ class Space:
     def ensure(self, now_ms: int) -> None:
         """Makes sure that a spare segment is there; a full disk is asked every FULL_RETRY_MS.
 
+        Where a commit is under way, its thread makes one, and what is left of the current segment is used.
+
         Raises:
             StoreFull: it is not, and can't be made.
         """
         if self.full and self._asked_at_ms <= now_ms < self._asked_at_ms + limits.FULL_RETRY_MS:
-            raise StoreFull(self._text())
+            raise StoreFull(self.refusal())
         self._asked_at_ms = now_ms
-        with self._lock:
-            self._prepare()
-            if self.spare is None:
-                raise StoreFull(self._text())
+        if self.is_committing:
+            self._is_wanted = True
+            if self.full:
+                raise StoreFull(self.refusal())
+            return
+        self._prepare_without_waiting()
+        if self.spare is None:
+            raise StoreFull(self.refusal())
 
     def take(self, needed: int) -> Segment:
         """The spare segment, with room for `needed` bytes at least.
@@ -64,41 +87,51 @@ class Space:
         Raises:
             StoreFull: there is none of that size; nothing has changed.
         """
-        with self._lock:
-            self._prepare()
-            spare = self.spare
-            if spare is None:
-                raise StoreFull(self._text())
-            if spare.capacity < needed:
-                try:
-                    self._allocate(spare.file, needed)
-                except OSError as error:
-                    if error.errno not in NO_SPACE:
-                        raise
-                    raise StoreFull(self._text()) from error
-                spare.capacity = needed
-            self.spare = None
-            self._next = spare.number + 1
-            return spare
+        if self.spare is None:
+            self._prepare_without_waiting()
+        spare = self.spare
+        if spare is None:
+            raise StoreFull(self.refusal() if self.full else NOT_READY)
+        if spare.capacity < needed:
+            try:
+                self._allocate(spare.file, needed)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                raise StoreFull(self.refusal()) from error
+            spare.capacity = needed
+        # In this order: the commit thread makes the next one as soon as it sees none.
+        self._next = spare.number + 1
+        self.spare = None
+        return spare
 
     def tidy(self, drops: list[Segment]) -> None:
         """In the commit thread, after the sync: these segments go, the oldest first, and the spare comes."""
-        for segment in drops:
-            with self._lock:
+        with self._making:
+            for segment in drops:
                 if not (self.full and self._recycle(segment)):
                     segment.close()
                     self._files.remove(name_of(segment.number))
                     self._files.sync()
-        with self._lock:
-            if not self.full or drops:
+            if not self.full or drops or self._is_wanted:
+                self._is_wanted = False
                 self._prepare()
 
     def close(self) -> None:
         """Lets go of the spare's file; the next start removes it."""
-        with self._lock:
-            if self.spare is not None:
-                self.spare.close()
-                self.spare = None
+        if self.spare is not None:
+            self.spare.close()
+            self.spare = None
+
+    def _prepare_without_waiting(self) -> None:
+        """On the loop: makes a spare, unless the commit thread is about to."""
+        if self.full and self.is_committing:
+            self._is_wanted = True
+        elif self._making.acquire(blocking=False):
+            try:
+                self._prepare()
+            finally:
+                self._making.release()
 
     def _prepare(self) -> None:
         if self.spare is None:
@@ -157,7 +190,8 @@ class Space:
         self.spare = Segment(self._next, file, capacity)
         self.made += 1
 
-    def _text(self) -> str:
+    def refusal(self) -> str:
+        """What is missing while the disk is full, and what to do."""
         return (
             f"expected room for a segment of {self._segment_bytes} bytes, found none: free space on the "
             "disk, or let receivers take messages; then sending goes on by itself"

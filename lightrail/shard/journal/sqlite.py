@@ -36,6 +36,7 @@ from lightrail.shard.journal.sqlite_opening import load_runs, load_tables, prepa
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamaged,
+    Position,
     Recovered,
     RecoveredQueue,
     StoreBroken,
@@ -99,7 +100,7 @@ class SqliteStore:
         self._waiting: dict[int, Entry] = {}
         self._live: dict[int, int] = {}
         self._in_flight: SqliteCommit | None = None
-        self._lsn = 0
+        self.lsn = 0
         self._next = 1
         self._messages = 0
         self._sync_wanted = False
@@ -114,6 +115,8 @@ class SqliteStore:
         """See `Store.recover`."""
         directory = os.path.dirname(os.path.abspath(self._path))
         os.makedirs(directory, exist_ok=True)
+        for path in (self._path, f"{self._path}-wal"):
+            _forget(path)
         self._connection = sqlite3.connect(
             self._path, timeout=0.5, isolation_level=None, check_same_thread=False
         )
@@ -139,7 +142,7 @@ class SqliteStore:
         meta = prepare(self._connection, self._path, self._cluster, self._shard)
         load_tables(self._connection, tables)
         tables.epoch = int(meta["epoch"])
-        self._lsn, self._next = int(meta["lsn"]), int(meta["next"])
+        self.lsn, self._next = int(meta["lsn"]), int(meta["next"])
         self._refusal = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
@@ -155,7 +158,7 @@ class SqliteStore:
         ]
         sealed = meta["sealed"] == "1"
         parts = dict(tables.parts)
-        return Recovered(queues, dict(tables.producers), tables.epoch, self._lsn, sealed, parts=parts)
+        return Recovered(queues, dict(tables.producers), tables.epoch, self.lsn, sealed, parts=parts)
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
@@ -177,7 +180,7 @@ class SqliteStore:
         """See `Store.append`."""
         if self._refusal:
             raise StoreBroken(f"the store takes no records: {self._refusal}")
-        lsn = self._lsn + 1
+        lsn = self.lsn + 1
         place = None
         if isinstance(record, Append):
             place = self._append(record, lsn, now_ms)
@@ -204,7 +207,7 @@ class SqliteStore:
         elif isinstance(record, Epoch | Seal):
             self._tables.epoch = record.epoch
             self._jobs.append(("epoch", record.epoch, isinstance(record, Seal)))
-        self._lsn = lsn
+        self.lsn = lsn
         self._sync_wanted |= needs_sync(record)
         return place
 
@@ -259,15 +262,42 @@ class SqliteStore:
         """Raises StoreFull while less than the reserve is free; asked at most every FULL_RETRY_MS."""
         if not self._space_asked_ms <= now_ms < self._space_asked_ms + limits.FULL_RETRY_MS:
             self._space_asked_ms = now_ms
-            figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
+            try:
+                figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
+            except OSError as error:
+                self._refuse(error)
+                raise StoreBroken(f"the store takes no records: {self._refusal}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
-            raise StoreFull(
-                f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
-                "the disk, or let receivers take messages; then sending goes on by itself"
-            )
+            raise StoreFull(self._lacks_room())
+
+    def _lacks_room(self) -> str:
+        return (
+            f"expected {self._reserve_bytes} free bytes beside {self._path}, found fewer: free space on "
+            "the disk, or let receivers take messages; then sending goes on by itself"
+        )
 
     # --- committing ------------------------------------------------------------------------------------
+
+    @property
+    def failure(self) -> str:
+        """See `Store.failure`."""
+        return self._refusal
+
+    @property
+    def no_room(self) -> str:
+        """See `Store.no_room`."""
+        return self._lacks_room() if self._full else ""
+
+    @property
+    def is_crowded(self) -> bool:
+        """See `Store.is_crowded`: jobs gather in memory, within what links have credit for."""
+        return False
+
+    @property
+    def position(self) -> Position:
+        """See `Store.position`."""
+        return self
 
     @property
     def pending(self) -> bool:
@@ -279,7 +309,7 @@ class SqliteStore:
         if self._refusal:
             raise StoreBroken(f"the store commits nothing: {self._refusal}")
         assert self._in_flight is None, "one commit at a time"
-        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self._lsn)
+        commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
         self._in_flight = commit
         self._jobs = []
         self._messages = 0
@@ -335,6 +365,9 @@ class SqliteStore:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
+        self._refuse(error)
+
+    def _refuse(self, error: BaseException) -> None:
         self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -402,6 +435,20 @@ class SqliteStore:
         usage.full = self._full
         usage.broken = self._refusal
         return usage
+
+
+def _forget(path: str) -> None:
+    """Drops what memory holds of a file: after a failed sync that may be what the disk does not have, and
+    SQLite would go on behind it. Raises OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 class _Whole:

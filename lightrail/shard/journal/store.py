@@ -136,6 +136,13 @@ class Commit(Protocol):
         """
 
 
+class Position(Protocol):
+    """How far a store has come; looked at with every frame, so it is a plain attribute."""
+
+    lsn: int
+    """Number of the last record that was appended; a process may count from any number."""
+
+
 class Store(Protocol):
     """Keeps records and gives them back after a crash. See the module's text for who calls what."""
 
@@ -154,6 +161,24 @@ class Store(Protocol):
             StoreRefused: not this shard's, or in use.
         """
 
+    @property
+    def failure(self) -> str:
+        """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed,
+        by whichever thread. Empty while it works."""
+
+    @property
+    def no_room(self) -> str:
+        """Why there was no room for messages when it was looked for last; empty where there was."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether new messages should wait until the commit under way has ended: soon there is no place for
+        them, and the disk is not full."""
+
+    @property
+    def position(self) -> Position:
+        """How far records were appended; the same object from `recover` on."""
+
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """Gathers a record for the next commit.
 
@@ -162,7 +187,7 @@ class Store(Protocol):
 
         Raises:
             StoreFull: no room (settlements get through for longer than messages do).
-            StoreBroken: a commit failed before.
+            StoreBroken: the disk failed, now or before: see `failure`.
         """
 
     @property
@@ -200,6 +225,9 @@ class Store(Protocol):
         """No live message is in this segment any more; its file goes with the next commit.
 
         What was appended before this call is on disk before the file goes.
+
+        Raises:
+            StoreBroken: the disk failed: see `failure`.
         """
 
     def usage(self) -> Usage:

@@ -241,6 +241,12 @@ class Tail:
         self.lsn = lsn
         self.sync_wanted = True
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether the last quarter of the segment is reached and the next one waits for the commit thread."""
+        space, segment = self._space, self.segment
+        return space.spare is None and space.is_committing and segment.end * 4 > segment.capacity * 3
+
     def _unsynced(self, lsn: int) -> int:
         """How many records before this one are not known to be on disk."""
         return min(lsn - 1 - self.synced_lsn, UNSYNCED_MAX)
@@ -282,6 +288,7 @@ class Tail:
             afterwards=self._space.tidy,
         )
         self._in_flight = commit
+        self._space.is_committing = True
         self._parts = []
         self._part = Part(part.segment, part.end)
         self._lsn_begun = self.lsn
@@ -296,6 +303,7 @@ class Tail:
         for part in commit.parts:
             part.segment.written = part.end
         self._in_flight = None
+        self._space.is_committing = False
         if commit.synced:
             self.synced_lsn = commit.last_lsn
 
@@ -303,6 +311,7 @@ class Tail:
         """See `Store.fail_commit`."""
         assert commit is self._in_flight, "the commit that was begun"
         self._in_flight = None
+        self._space.is_committing = False
 
     def waiting(self, segment: Segment) -> list[Part]:
         """What is not on disk yet, from the newest to the oldest: a reader must not miss what moves on.

@@ -92,7 +92,7 @@ def test_after_a_greeting_what_has_no_answer_is_said_again() -> None:
         await answered
         peer.said()
         peer.producer.say_all()
-        assert peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE) == [(0, 0, 0), (DURABLE, 1, 2)]
+        assert peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE) == [(0, 0, 3), (DURABLE, 1, 2)]
         peer.producer.stored(2, 2)
         assert await open_ == 2
 

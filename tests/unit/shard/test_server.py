@@ -5,10 +5,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
 import zmq
 
 from lightrail.cluster.readers import Reader
 from lightrail.journal.archive import segment_name
+from lightrail.model import limits
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
@@ -18,15 +20,28 @@ from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
 from lightrail.shard.journal.store import Recovered
+from lightrail.shard.queue.runs import Place, Run, batch_of
+from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
 from lightrail.wire.peer import LoopSocket
+from tests.support import wait
 from tests.support.shard_scene import batch
 
 WAIT_S = 20
+
+
+class Clock:
+    """Seconds, as the test has them."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 class SlowStore(MemoryStore):
@@ -38,6 +53,12 @@ class SlowStore(MemoryStore):
         self.go_on.set()
         self.error: OSError | None = None
         self.closed = False
+        self.crowded_by = 1 << 30
+        """Records from which on the store is crowded while a commit is under way."""
+
+    @property
+    def is_crowded(self) -> bool:
+        return self._in_flight is not None and self._records >= self.crowded_by
 
     def begin_commit(self) -> MemoryCommit:
         commit = super().begin_commit()
@@ -105,7 +126,8 @@ def play(test: Callable[[Server, SlowStore, Frontend], Awaitable[None]], tmp_pat
         address = f"ipc://{tmp_path}/shard"
         # A socket file that a killed process left behind.
         (tmp_path / "shard").touch()
-        server = Server(asyncio.get_running_loop(), engine, store, counts, address)
+        clock = Clock()
+        server = Server(asyncio.get_running_loop(), engine, store, counts, address, clock=clock)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         frontend = Frontend(context, address)
         try:
@@ -325,3 +347,109 @@ def test_sealed_segments_come_into_the_archive_while_the_shard_serves(tmp_path: 
             assert (folder / segment_name(number)).samefile(tmp_path / "shard-0" / segment_name(number))
 
     asyncio.run(run())
+
+
+def test_while_the_disk_hangs_the_shard_says_nothing_and_then_everything(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        clock, counts = server._clock, server._counts
+        assert isinstance(clock, Clock)
+        frontend.say(
+            frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()),
+            frame(Kind.CONSUMER_OPEN, link=2, body=ConsumerOpen("q").encode()),
+            frame(Kind.CREDIT, link=2, number=5),
+        )
+        await frontend.until(Kind.CONSUMER_READY)
+        store.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        # A commit may be slow: the shard goes on.
+        clock.now_s += limits.DISK_SILENCE_MS / 1000
+        server._beat()
+        frontend.say(frame(Kind.PING))
+        await frontend.until(Kind.PONG, 2)
+        assert server.not_ready() is None
+        assert counts.commit_under_way() == limits.DISK_SILENCE_MS / 1000
+        clock.now_s += 25
+        server._beat()
+        server._beat()
+        assert server.not_ready() == "the disk has not answered for 30 s"
+        heard = len(frontend.heard)
+        frontend.say(frame(Kind.PING), batch(1, 2, [b"b"], durable=False))
+        queue = server._engine._queues.find("q")
+        assert queue is not None
+        await asyncio.to_thread(wait.until, lambda: queue.machine.held == 2, "the second batch", WAIT_S)
+        server._turn()
+        assert len(frontend.heard) == heard
+        store.go_on.set()
+        await frontend.until(Kind.PONG, 3)
+        await frontend.until(Kind.ACCEPTED, 1)
+        await frontend.until(Kind.DELIVER, 2)
+        assert server.not_ready() is None
+        assert counts.commit_under_way() == 0
+
+    play(test, tmp_path)
+    reports = [record.getMessage() for record in caplog.records if record.name == "lightrail.shard.disk"]
+    assert [report.partition(":")[0] for report in reports] == [
+        "the disk has not answered for 30 s",
+        "the disk answers again; a commit took 30.0 s",
+    ]
+
+
+def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_ended(
+    tmp_path: Path,
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        store.crowded_by = 2
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        for number in range(2, 9):
+            frontend.say(batch(1, number, [b"b"]))
+        frontend.say(frame(Kind.PING))
+        await asyncio.to_thread(wait.until, lambda: server._socket.is_paused, "a paused socket", WAIT_S)
+        assert store._records == 2
+        assert sum(1 for kind, _, _ in frontend.heard if kind is Kind.PONG) == 1
+        store.go_on.set()
+        await frontend.until(Kind.PONG, 2)
+        await frontend.until(Kind.ACCEPTED, 2)
+        assert server._engine._queues.find("q").machine.gauges.ready == 8
+
+    play(test, tmp_path)
+
+
+@pytest.mark.parametrize("where", ["frame", "turn", "heartbeat", "directory", "commit", "read"])
+def test_an_error_on_the_loop_ends_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+
+        def fails(*_: object, **__: object) -> None:
+            raise OSError("too many open files")
+
+        if where == "heartbeat":
+            monkeypatch.setattr(Engine, "tick", fails)
+            server._beat()
+            assert server._timer is not None
+        elif where == "directory":
+            monkeypatch.setattr(Engine, "refresh", fails)
+            server.look()
+        elif where == "read":
+            monkeypatch.setattr(Engine, "read_ended", fails)
+            server._end_read(Read("q", 1, Run(batch_of([b"a"]), 0, 1, 0), Place(0, 0, 1)), None)
+        else:
+            name = {"frame": "receive", "turn": "step", "commit": "commit_ended"}[where]
+            monkeypatch.setattr(Engine, name, fails)
+            frontend.say(batch(1, 1, [b"a"]))
+        async with asyncio.timeout(WAIT_S):
+            await server.failed.wait()
+        assert "too many open files" in (server.not_ready() or "")
+        assert Kind.ACCEPTED not in {kind for kind, _, _ in frontend.heard}
+        monkeypatch.undo()
+
+    play(test, tmp_path)

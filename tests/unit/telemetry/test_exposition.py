@@ -25,6 +25,7 @@ def test_the_paths() -> None:
             (name, lambda: figures) for name in ("a", "b") if name.startswith(prefix)
         ]
         reasons: list[str | None] = ["recovering"]
+        notices: list[str | None] = [None]
         runner, port = await exposition.start(
             "127.0.0.1",
             0,
@@ -32,13 +33,16 @@ def test_the_paths() -> None:
             lambda: reasons[0],
             running=Running("shard", lambda: 3),
             shard=counts,
+            notice=lambda: notices[0],
         )
         try:
             assert await get(port, "/readyz") == (503, "text/plain; charset=utf-8", "recovering\n")
             assert (await get(port, "/healthz"))[0] == 200
             assert 'lightrail_ready{role="shard",id="3"} 0.0' in (await get(port, "/metrics"))[2]
             reasons[0] = None
-            assert (await get(port, "/readyz"))[0] == 200
+            assert (await get(port, "/readyz"))[::2] == (200, "ready\n")
+            notices[0] = "refuses messages"
+            assert (await get(port, "/readyz"))[::2] == (200, "ready; refuses messages\n")
             status, kind, text = await get(port, "/metrics")
             assert (status, kind) == (200, exposition.TEXT)
             assert 'lightrail_queue_messages{state="ready",role="shard",id="3"} 6.0' in text

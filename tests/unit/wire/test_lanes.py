@@ -83,7 +83,7 @@ def test_after_a_greeting_everything_is_said_again() -> None:
     rig.shard.take()
     rig.lane.say_all()
     assert [(said.kind, said.number, said.epoch) for said in rig.shard.take()] == [
-        (Kind.PRODUCER_OPEN, 0, 0),
+        (Kind.PRODUCER_OPEN, 4, 0),
         (Kind.TARGETS, 2, 0),
         (Kind.ROUTE, 2, 2),
         (Kind.TARGETS, 1, 0),
@@ -151,7 +151,7 @@ def test_a_lane_that_the_shard_ends_opens_again_for_what_comes_next() -> None:
     rig.shard.take()
     rig.send("z")
     assert [(said.kind, said.number) for said in rig.shard.take()] == [
-        (Kind.PRODUCER_OPEN, 0),
+        (Kind.PRODUCER_OPEN, 4),
         (Kind.TARGETS, 1),
         (Kind.ROUTE, 3),
     ]

@@ -290,6 +290,39 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, caps
     assert out.index("error:") < out.index("warning:")
 
 
+def test_the_doctor_names_a_disk_that_hangs_and_one_without_room(
+    gateway: FakeGateway, capsys: Output
+) -> None:
+    shard = {"id": 1, "queues": 1, "messages": 0, "bytes": 0, "store_failures": 9, "store_full": 1}
+    status = doctor(
+        gateway,
+        {"reasons": ["shard-0: the disk has not answered for 34 s"], "shards": [shard]},
+        QUEUE,
+    )
+    assert status == 1
+    out = capsys.readouterr().out
+    assert "error: not ready: shard-0: the disk has not answered for 34 s\n    look at the disk" in out
+    assert "error: shard 1 refuses messages: its disk has no room" in out
+    assert "could not write" not in out
+
+
+def test_the_doctor_speaks_of_what_is_not_ready_where_queues_can_not_be_listed(
+    gateway: FakeGateway, capsys: Output
+) -> None:
+    gateway.answers["GET", "/!status"] = (
+        200,
+        {},
+        json.dumps(
+            {"reasons": ["shard-0: the disk has not answered for 34 s"], "processes": [], "shards": []}
+        ).encode(),
+    )
+    gateway.answers["GET", "/!queues"] = (503, {}, b'{"title": "away", "detail": "shard 0 is silent"}')
+    assert run(gateway, "doctor") == 1
+    out = capsys.readouterr().out
+    assert "shard 0 is silent" in out
+    assert "the disk has not answered for 34 s" in out
+
+
 def test_connections_are_closed_one_by_one(gateway: FakeGateway, capsys: Output) -> None:
     gateway.answers["DELETE", "/!connections/0-1"] = (204, {}, b"")
     gateway.answers["DELETE", "/!connections/0-2"] = (204, {}, b"")

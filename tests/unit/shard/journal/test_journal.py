@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Outcome, Queue, QueueEvent, Settle
+from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Ids, Outcome, Queue, QueueEvent, Settle
 from lightrail.model import limits
 from lightrail.shard.journal.commit import pieces_of
 from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
@@ -350,6 +350,90 @@ def test_a_directory_without_room_for_a_name_is_a_full_disk_and_any_other_error_
     with pytest.raises(StoreBroken, match="no new file"):
         send(journal, len(live) + 2, size=1_900, now_ms=limits.FULL_RETRY_MS)
     assert "restart" in journal.usage().broken
+
+
+class HangingFiles(FakeFiles):
+    """Whose next sync of names lasts until the test ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = False
+        self.is_there = threading.Event()
+        self.goes_on = threading.Event()
+
+    def sync(self) -> None:
+        if self.hangs:
+            self.hangs = False
+            self.is_there.set()
+            assert self.goes_on.wait(60)
+        super().sync()
+
+
+def test_while_the_commit_thread_hangs_appending_never_waits_for_it() -> None:
+    files = HangingFiles()
+    journal = declared(files)
+    live: dict[int, Place] = {}
+    while journal._space.spare is not None:
+        live[len(live)] = send(journal, len(live))  # It takes the spare when the segment is full.
+    commit = journal.begin_commit()
+    files.hangs = True
+    thread = threading.Thread(target=commit.perform)
+    thread.start()
+    assert files.is_there.wait(60)
+    while not journal.is_crowded:
+        live[len(live)] = send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
+    # What is left of the segment takes what is on its way still.
+    room = journal.current.capacity - journal.current.end
+    size = live[len(live) - 1].length
+    for _ in range(room // size):
+        live[len(live)] = send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
+    with pytest.raises(StoreFull, match="send again in a moment"):
+        send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
+    assert room > size
+    assert not journal.full
+    with pytest.raises(StoreFull, match="send again in a moment"):
+        journal._tail.roll(0, 0)
+    files.goes_on.set()
+    thread.join()
+    journal.end_commit(commit)
+    live[len(live)] = send(journal, len(live))
+    assert not journal.is_crowded
+    journal.flush()
+    assert restarted(files) == list(live)
+
+
+def test_on_a_full_disk_the_commit_thread_looks_for_room_where_one_is_under_way() -> None:
+    files = FakeFiles()
+    journal = declared(files)
+    files.fail_creates = errno.ENOSPC
+    live = fill(journal)
+    assert journal.full
+    journal.append(Settle(1, [(0, 1)], Outcome.ACCEPTED, "", 0))
+    commit = journal.begin_commit()
+    files.fail_creates = 0
+    with pytest.raises(StoreFull, match="expected room"):
+        send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
+    assert journal.full
+    commit.perform()
+    journal.end_commit(commit)
+    assert not journal.full
+    send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
+
+
+def test_an_error_while_the_oldest_segment_goes_is_a_broken_disk() -> None:
+    files = FakeFiles()
+    journal = declared(files)
+    # They are written again when their segment goes, and find no room in the newest.
+    journal.append(Ids(1, 1 << 40, bytes(16) * 80))
+    journal.flush()
+    oldest = journal.current.number
+    journal.seal(0)
+    journal.append(Ids(1, 1 << 40, bytes(16) * 80))
+    journal._space.close()
+    files.fail_creates = errno.EIO
+    with pytest.raises(StoreBroken, match="no new file"):
+        journal.drop(oldest)
+    assert "no new file" in journal.failure
 
 
 # --- a broken disk -----------------------------------------------------------------------------------------

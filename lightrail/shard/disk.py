@@ -1,0 +1,77 @@
+"""The disk as operators see it: whether it answers, and has room; the begin and end of each is logged."""
+
+import logging
+
+from lightrail.model import limits
+
+log = logging.getLogger("lightrail.shard.disk")
+
+
+class DiskWatch:
+    """Watches the commits of one shard. Times are seconds of a clock that never goes back."""
+
+    __slots__ = ("_begun_s", "_full", "_is_reported", "_room_s")
+
+    def __init__(self) -> None:
+        self._begun_s: float | None = None
+        """When the commit that is under way began."""
+        self._is_reported = False
+        """That the disk does not answer is in the log."""
+        self._full = ""
+        self._room_s: float | None = None
+        """Since when a disk that had no room has some."""
+
+    def commit_begun(self, now_s: float) -> None:
+        """A commit is on its way to the disk."""
+        self._begun_s = now_s
+
+    def commit_ended(self, now_s: float) -> None:
+        """The commit has ended, well or not."""
+        if self._is_reported:
+            self._is_reported = False
+            log.warning("the disk answers again; a commit took %.1f s", self.age_s(now_s))
+        self._begun_s = None
+
+    def age_s(self, now_s: float) -> float:
+        """How long the commit that is under way takes already; 0 while none is."""
+        return 0.0 if self._begun_s is None else max(0.0, now_s - self._begun_s)
+
+    def is_silent(self, now_s: float) -> bool:
+        """Whether the disk has not answered for so long that senders must not count on it."""
+        return self._begun_s is not None and self.age_s(now_s) * 1000 > limits.DISK_SILENCE_MS
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk has no room for messages."""
+        return bool(self._full)
+
+    def look(self, full: str, now_s: float) -> None:
+        """Once per heartbeat; `full` says why no message finds room, and is empty where one does."""
+        if self.is_silent(now_s) and not self._is_reported:
+            self._is_reported = True
+            log.error(
+                "%s: frontends are told nothing until it does, so that senders get their messages back "
+                "after shard_wait; look at the disk, its controller or the network behind it",
+                self.silence(now_s),
+            )
+        if full:
+            if not self._full:
+                log.error("no room for messages: %s", full)
+            self._full, self._room_s = full, None
+        elif self._full:
+            # Near the bound a disk has room and none in turns: one report for all of them.
+            if self._room_s is None:
+                self._room_s = now_s
+            if (now_s - self._room_s) * 1000 >= limits.DISK_ROOM_MS:
+                log.warning("there is room for messages again")
+                self._full, self._room_s = "", None
+
+    def silence(self, now_s: float) -> str | None:
+        """Why the shard does not serve, or None."""
+        if not self.is_silent(now_s):
+            return None
+        return f"the disk has not answered for {self.age_s(now_s):.0f} s"
+
+    def notice(self) -> str | None:
+        """What an operator should know of a shard that serves, or None."""
+        return f"refuses messages: {self._full}" if self._full else None

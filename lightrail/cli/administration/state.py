@@ -70,14 +70,13 @@ def _status(client: Client, parsed: argparse.Namespace) -> int:
 def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     status = client.get("/!status")
     try:
-        queues = list(pages(client, "/!queues", "queues"))
+        found = diagnose(status, list(pages(client, "/!queues", "queues")))
     except Failed as error:
         if error.status != 503:
             raise
-        # What is away, or does not answer, is a finding itself.
-        queues = []
-        print(f"queues could not be looked at: {error}", file=sys.stderr)
-    found = diagnose(status, queues)
+        # What is away, or does not answer, is among the findings.
+        found = diagnose(status, [])
+        found.insert(0, Finding("error", f"queues can't be listed: {error}", "look at what is not ready"))
     if parsed.json:
         show_json([finding._asdict() for finding in found])
     else:

@@ -375,6 +375,10 @@ class Link:
         """Outgoing: send `count` messages."""
         raise LocalError(f"{self!r} is a receiver and can't send")
 
+    def keep_tags(self) -> None:
+        """Incoming: Transfers events have the delivery-tags, from now on."""
+        raise LocalError(f"{self!r} is a sender: its delivery-tags are its own")
+
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
         """Outgoing: send a single message."""
         self.send(1, (len(payload),), payload, 0, settled, message_format)

@@ -360,6 +360,7 @@ class Session(Windows):
         message_format: int,
         head: bytes,
         expiry: int | None,
+        tags: list[bytes] | None = None,
     ) -> None:
         """Complete deliveries, counted already: remember the unsettled ones and tell the caller."""
         if not settled:
@@ -377,8 +378,10 @@ class Session(Windows):
                 and newest.absolute_expiry_ms == expiry
             ):
                 newest.payloads += payloads
+                if tags is not None and newest.tags is not None:
+                    newest.tags += tags
                 return
-        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry))
+        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry, tags))
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """Our disposition for unwrapped ids first..last; `state` is encoded."""

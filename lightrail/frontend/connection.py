@@ -447,19 +447,28 @@ class ClientConnection(asyncio.Protocol):
         self._let_go(bound)
         self._say_end(link, attached, refusal.condition, refusal.description)
 
-    def lose(self, link: Link, condition: str, description: str) -> None:
-        """The link may not go on: its name was deleted, or its right was taken away."""
+    def lose(
+        self, link: Link, condition: str, description: str, info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """The link may not go on: its name was deleted, its right was revoked, or the like."""
         attached = link.state != ATTACHING
         self._drop_link(link)
-        self._say_end(link, attached, condition, description)
+        self._say_end(link, attached, condition, description, info)
 
-    def _say_end(self, link: Link, attached: bool, condition: str, description: str) -> None:
+    def _say_end(
+        self,
+        link: Link,
+        attached: bool,
+        condition: str,
+        description: str,
+        info: dict[Symbol, Any] | None = None,
+    ) -> None:
         if self.amqp is None:
             return
         if attached:
-            link.detach(condition, description)
+            link.detach(condition, description, info=info)
         else:
-            link.refuse(condition, description)
+            link.refuse(condition, description, info)
         self.touch()
 
 

@@ -169,9 +169,8 @@ class RequestLink:
             self._connection.frontend.spawn(self._work())
 
     def close(self) -> None:
-        """The client's link is gone; what is being done is done, what waits is not."""
+        """The client's link has ended; requests that came before are still carried out, in their order."""
         self._closed = True
-        self._line.clear()
         self._inside.requests.remove(self)
         if not self._busy:
             self._end_postings()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.messages import Message, read_message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.frontend.nodes import Nodes
@@ -305,6 +305,20 @@ def test_a_reply_to_that_is_no_name_is_rejected(reply_to: str) -> None:
         (state,) = requester.outcomes()
         assert isinstance(state, Rejected)
         assert node.asked == []
+
+    play(test)
+
+
+def test_requests_that_came_before_the_detach_of_their_link_are_carried_out() -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        for number in range(3):
+            requester.sender.send_one(write_message(Message(Properties(reply_to="me"), {}, number)), 0, True)
+        requester.sender.detach()
+        await requester.client.turn()
+        assert node.asked == [0, 1, 2]
+        assert [each.body for each in await requester.answers()] == [0, 1, 2]
 
     play(test)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.link import ATTACHING, Link
+from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.attaching import Bound, Terms, attach
@@ -418,11 +418,16 @@ class ClientConnection(asyncio.Protocol):
         return owner == self.owner or owner.startswith(self.owner + "/")
 
     def accept_incoming(self, link: Link) -> None:
-        """What the client sends to is there: echo the attach."""
+        """What the client sends to is there: echo the attach, with receiver-settle-mode first (ADR 24)."""
         target = link.target
         assert isinstance(target, Target)
         _forget_durability(target)
-        link.accept(source=link.source, target=target, offered_capabilities=self._terms(link).offered)
+        link.accept(
+            source=link.source,
+            target=target,
+            rcv_settle_mode=SETTLE_FIRST,
+            offered_capabilities=self._terms(link).offered,
+        )
         self.touch()
 
     def accept_outgoing(self, link: Link) -> None:

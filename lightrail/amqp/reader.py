@@ -181,6 +181,9 @@ def _read_frame(
                 session.on_transfer(body, data, start, after, stop)
                 return
             _check_no_payload(body, after, stop)
+            if type(body) is Attach:
+                session.on_attach(body, stop - position)
+                return
             handler = _SESSION_FRAMES.get(type(body))
             if handler is not None:
                 handler(session, body)
@@ -311,7 +314,6 @@ def _on_disposition(session: Session, disposition: Disposition) -> None:
 
 
 _SESSION_FRAMES: Final[dict[type, Any]] = {
-    Attach: Session.on_attach,
     Flow: _on_flow,
     Disposition: _on_disposition,
     Detach: Session.on_detach,

@@ -273,6 +273,10 @@ class AnonymousLink:
         self.connection.accept_incoming(self.link)
         self._top_up()
 
+    def relieved(self) -> None:
+        """The connection's messages are not refused any more."""
+        self._top_up()
+
     def close(self) -> None:
         """The client's link has ended; what it sent still reaches its queues, see `_resolve`."""
         self._closed = True

@@ -14,11 +14,14 @@ from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
+from lightrail.frontend.anonymous import AnonymousLink
 from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.claims import Claims
 from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.nodes import Inside, ReplyLink
+from lightrail.frontend.incoming import IncomingLink
+from lightrail.frontend.intake import refuse
+from lightrail.frontend.nodes import Inside, ReplyLink, RequestLink
 from lightrail.model import conditions, limits
 from lightrail.model.settings import is_loopback
 from lightrail.namespace.rights import Caller
@@ -56,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "opened",
         "owner",
         "paused",
+        "refusing",
         "since_ms",
         "starved",
         "transport",
@@ -69,6 +73,8 @@ class ClientConnection(asyncio.Protocol):
         self.frontend = frontend
         self.paused = False
         self.opened = False
+        self.refusing = False
+        """What it sends is refused; kept by the intake."""
         self.closing = False
         self.consumers = 0
         """Receiving links that are bound to a queue."""
@@ -172,7 +178,10 @@ class ClientConnection(asyncio.Protocol):
             if type(event) is events.Transfers:
                 producer = event.link.context
                 if producer is not None:
-                    producer.transfers(event, now_ms)
+                    if self.refusing and not isinstance(producer, RequestLink):
+                        refuse(self, event)
+                    else:
+                        producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
                 consumer = event.link.context
                 if consumer is not None:
@@ -204,6 +213,13 @@ class ClientConnection(asyncio.Protocol):
     def go_on_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def go_on_taking(self) -> None:
+        """What it sends is not refused any more; credit that refused messages used up is granted anew."""
+        self.refusing = False
+        for link in list(self._links or ()):
+            if isinstance(link, IncomingLink | AnonymousLink):
+                link.relieved()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()

@@ -51,6 +51,9 @@ LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
 CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
 """Bytes that a connection may have unanswered before its socket is not read; it is again at half of this."""
+INTAKE_STALL_MS: Final = 1_000
+"""How long the socket of a connection that also receives is not read without any answer: its settlements may
+be what makes room. Then it is read, and what it sends is refused until there is room."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes that all of a frontend may have unanswered before links fall back to LINK_CREDIT_MIN, and sockets
 that more comes from are not read."""

@@ -84,6 +84,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.frontend = FakeFrontend()
         self.paused = False
+        self.refusing = False
         self.unanswered_bytes = 0
         self.unsettled_bytes = 0
         self.consumers = 0
@@ -110,6 +111,9 @@ class FakeConnection:
 
     def hold_reading(self) -> None:
         self.reading = False
+
+    def go_on_taking(self) -> None:
+        self.refusing = False
 
     def go_on_reading(self) -> None:
         self.reading = True

@@ -6,12 +6,21 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp import events
-from lightrail.amqp.performatives import Attach, Begin, Close, Detach, Source, Target
+from lightrail.amqp import events, frames
+from lightrail.amqp.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    SaslInit,
+    Source,
+    Target,
+    Transfer,
+)
 from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
 
-from .peer import Peer
+from .peer import Peer, sasl
 
 KEPT_BYTES_MAX = 2_500
 """Of a link in the engine that is attached, with a name and an address of ordinary length."""
@@ -194,3 +203,45 @@ def test_what_was_kept_is_counted_down_when_links_go(how: str) -> None:
         session.end()
         # A peer that never answers our end has used up a channel and keeps what it had.
         assert session.attach_bytes == 3 * (len("link 0 0") + len("queue"))
+
+
+# --- what a stranger may have us hold otherwise ------------------------------------------------------------
+
+
+def test_messages_that_begin_and_do_not_end_have_a_bound_over_all_links() -> None:
+    most = 100_000
+    peer = opened(unfinished_bytes_max=most, max_message_size=60_000)
+    begin(peer, 0)
+    for handle in range(3):
+        attached(
+            peer,
+            handle,
+            role=False,
+            source=Source(),
+            target=Target(address="queue"),
+            initial_delivery_count=0,
+        )
+        peer.engine.sessions[0].inputs[handle].grant(10)
+    peer.hear()
+    for handle in range(3):
+        part = Transfer(handle=handle, delivery_id=handle, delivery_tag=b"%d" % handle, more=True)
+        found = peer.say(part, b"\x00\x53\x75\xb0" + bytes(40_000))
+        assert len(found) == (1 if handle == 2 else 0)
+    (closed,) = found
+    assert isinstance(closed, events.Closed)
+    assert closed.error is not None
+    assert closed.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+    assert f"at most {most} bytes" in (closed.error.description or "")
+    assert peer.engine.unfinished_bytes == 0
+
+
+def test_a_sasl_frame_beyond_the_bound_ends_the_connection() -> None:
+    def init(response: bytes) -> bytes:
+        return sasl(SaslInit(mechanism=Symbol("PLAIN"), initial_response=response))
+
+    overhead = len(init(bytes(1_000))) - 1_000
+    for size, is_taken in ((limits.MAX_SASL_FRAME_SIZE, True), (limits.MAX_SASL_FRAME_SIZE + 1, False)):
+        peer = Peer(sasl_mechanisms=("PLAIN",))
+        found = peer.feed(frames.SASL_HEADER + init(bytes(size - overhead)))
+        assert isinstance(found[-1], events.SaslInit if is_taken else events.Closed)
+        assert peer.engine.closed is not is_taken

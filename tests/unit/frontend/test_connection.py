@@ -15,6 +15,7 @@ from lightrail.amqp.performatives import (
     SaslOutcome,
     Source,
     Target,
+    Transfer,
     decode_performative,
     encode_performative,
 )
@@ -689,6 +690,67 @@ def test_users_that_can_not_be_read_are_no_good_outcome() -> None:
         scene.frontend.fleet.end()
 
     asyncio.run(test())
+
+
+def test_more_connections_than_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+
+    async def test(scene: Scene) -> None:
+        first, second = scene.client(), scene.client()
+        for client in (first, second):
+            await client.open()
+        late = scene.client()
+        await scene.settle()
+        assert late.transport.aborted
+        assert scene.frontend.counts.connections_refused == 1
+        # The place of one that is closed is free.
+        first.transport.abort()
+        await scene.settle()
+        await scene.client().open()
+        assert len(scene.frontend.connections) == 2
+
+    play(test)
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_has_most_of_too_many_unfinished_messages_is_closed(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Not to read its socket would not help: only its own last frames make room."""
+    monkeypatch.setattr(limits, "FRONTEND_UNFINISHED_BYTES", 100_000)
+
+    async def test(scene: Scene) -> None:
+        clients = []
+        for number in range(1 + others):
+            client = scene.client()
+            link = await client.sender(await client.open(), f"s{number}")
+            scene.shard.ready()
+            await client.turn()
+            clients.append((client, link))
+
+        def begin(client: Client, link: Any, size: int) -> None:
+            body = encode_performative(
+                Transfer(handle=link.output_handle, delivery_id=0, delivery_tag=b"0", more=True)
+            )
+            client.protocol.data_received(frames.frame(0, body + b"\x00\x53\x75\xb0" + bytes(size)))
+
+        for client, link in clients[1:]:
+            begin(client, link, 10_000)
+        client, link = clients[0]
+        begin(client, link, 60_000)
+        await client.turn()
+        assert client.take(events.Closed) == []
+        more = encode_performative(Transfer(handle=link.output_handle, more=True))
+        client.protocol.data_received(frames.frame(0, more + bytes(60_000)))
+        await client.turn()
+        (closed,) = client.take(events.Closed)
+        assert closed.error is not None
+        assert closed.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+        for other, _ in clients[1:]:
+            await other.turn()
+            assert other.take(events.Closed) == []
+
+    play(test)
 
 
 def test_more_half_open_connections_than_the_limit_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ so with by_peer False. What the caller ends gives no event. `feed` never raises 
 After SaslInit and SaslResponse nothing more is read until the caller has answered; it then calls feed(b"").
 """
 
-from typing import Any, Final
+from typing import Any
 
 from lightrail.amqp import frames
 from lightrail.amqp.events import Closed, Event, Opened
@@ -37,9 +37,6 @@ from lightrail.amqp.shapes import Shape
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, MAPPED, Windows
 from lightrail.model import conditions, limits
-
-PIPELINED_FRAMES_MAX: Final = 4
-"""Frames of the largest size that a peer may pipeline behind a SASL frame before it is answered."""
 
 
 class Connection:
@@ -251,6 +248,13 @@ class Connection:
         """The caller does not read what the peer may be saying: its silence up to now is none."""
         self._heard_ms = now_ms
 
+    @property
+    def _waiting_bytes_max(self) -> int:
+        """Bytes that may wait for the rest of their frame, or for the answer to a SASL frame."""
+        if self.phase == SASL:
+            return max(self.settings.max_sasl_frame_size, limits.PIPELINED_BYTES_MAX)
+        return self.settings.max_frame_size
+
     # --- input -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
@@ -281,7 +285,7 @@ class Connection:
         if self._refresh is not None:
             self._refresh_windows()
         if position < len(data) and self.phase != CLOSED:
-            if len(data) - position > self.settings.max_frame_size * PIPELINED_FRAMES_MAX:
+            if len(data) - position > self._waiting_bytes_max:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
                 self.gone(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
@@ -456,6 +460,28 @@ class Connection:
     def use_shape(self, shape: Shape | None) -> None:
         """What the next frames are compared with first."""
         self.shape = shape
+
+    def admit(self, size: int) -> str | None:
+        """Whether one more link may be attached, by an attach of so many bytes; else why not.
+
+        Raises ConnectionFault: refusing does not help any more.
+        """
+        sessions = self.sessions.values()
+        for found, most, what in (
+            (sum(len(session.inputs) for session in sessions) + 1, self.settings.links_max, "links"),
+            (
+                sum(session.attach_bytes for session in sessions) + size,
+                self.settings.attach_bytes_max,
+                "bytes of names, addresses and unanswered attaches",
+            ),
+        ):
+            if found <= most:
+                continue
+            text = f"expected at most {most} {what} on a connection, found {found}; use another connection"
+            if found > 2 * most:
+                raise ConnectionFault(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+            return text
+        return None
 
     def forget_shape(self, link: Link) -> None:
         """The link takes no more transfers."""

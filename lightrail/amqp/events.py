@@ -95,7 +95,8 @@ class Transfers(Event):
     """Complete deliveries of one incoming link whose ids rise by one and that have all else in common.
 
     `payloads` are the messages as they came. `head` is the encoded header section that every one of them
-    begins with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time.
+    begins with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time. `tags` are
+    their delivery-tags where the link keeps them (link.keep_tags).
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class Transfers(Event):
         "message_format",
         "payloads",
         "settled",
+        "tags",
     )
 
     def __init__(
@@ -117,6 +119,7 @@ class Transfers(Event):
         message_format: int = 0,
         head: bytes = b"",
         absolute_expiry_ms: int | None = None,
+        tags: list[bytes] | None = None,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -125,6 +128,7 @@ class Transfers(Event):
         self.message_format = message_format
         self.head = head
         self.absolute_expiry_ms = absolute_expiry_ms
+        self.tags = tags
 
 
 class Credit(Event):

@@ -37,6 +37,7 @@ from lightrail.amqp.performatives import (
     Attach,
     Coordinator,
     Detach,
+    Source,
     Target,
     Transfer,
     encode_performative,
@@ -95,6 +96,7 @@ class Link:
         "handle",
         "initial_count",
         "is_sender",
+        "kept_bytes",
         "max_message_size",
         "name",
         "output_handle",
@@ -129,6 +131,8 @@ class Link:
         self.peer_max_message_size = 0
         """Largest message that the peer takes, in bytes; 0 when it sets no bound."""
         self.context: Any = None
+        self.kept_bytes = 0
+        """What we keep of the peer's attach, as its session counts it."""
 
         self.delivery_count = 0
         self.initial_count = 0
@@ -194,6 +198,26 @@ class Link:
             return
         self.state = ATTACHED
         self.session.write(body)
+        self._keep_little()
+
+    def keep(self, size: int) -> None:
+        """So many bytes of the peer's attach are kept from now on."""
+        self.session.attach_bytes += size - self.kept_bytes
+        self.kept_bytes = size
+
+    def _keep_little(self) -> None:
+        """The peer's attach is answered: of what it said a server needs only the addresses, to show them."""
+        if not self.session.connection.settings.is_server:
+            return
+        self.attach = self.properties = None
+        size = len(self.name)
+        if isinstance(self.source, Source):
+            self.source = Source(address=self.source.address)
+            size += _size(self.source.address)
+        if isinstance(self.target, Target):
+            self.target = Target(address=self.target.address)
+            size += _size(self.target.address)
+        self.keep(size)
 
     def refuse(self, condition: str, description: str = "", info: dict[Symbol, Any] | None = None) -> None:
         """Answer the peer's attach with one that has no terminus of ours, and a detach with the reason."""
@@ -264,6 +288,7 @@ class Link:
         self.state = DETACHING
         session.unmap_output(self)
         self._forget()
+        self._keep_little()
 
     def _forget(self) -> None:
         """Let go of everything that is under way."""
@@ -277,6 +302,7 @@ class Link:
         """The session or connection has gone: commands do nothing from here on."""
         self.state = DETACHED
         self.release()
+        self._keep_little()
         self.session.connection.forget_name(self)
 
     @property
@@ -375,6 +401,10 @@ class Link:
         """Outgoing: send `count` messages."""
         raise LocalError(f"{self!r} is a receiver and can't send")
 
+    def keep_tags(self) -> None:
+        """Incoming: Transfers events have the delivery-tags, from now on."""
+        raise LocalError(f"{self!r} is a sender: its delivery-tags are its own")
+
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
         """Outgoing: send a single message."""
         self.send(1, (len(payload),), payload, 0, settled, message_format)
@@ -404,6 +434,10 @@ class Link:
     def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
         """A transfer frame data[position:stop] read by the complete decoder."""
         raise NotImplementedError
+
+
+def _size(address: Any) -> int:
+    return len(address) if isinstance(address, str | bytes) else 0
 
 
 def errant(link: Link, what: str) -> SessionFault:

@@ -25,7 +25,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.session import Session
-from lightrail.amqp.shapes import Shape, take
+from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
@@ -130,6 +130,7 @@ def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
     limit = link.allowed
     if limit > session.incoming_left:
         limit = session.incoming_left
+    start = position
     position, payloads = take(shape, data, position, end, first & WIRE, limit)
     count = len(payloads)
     if count:
@@ -150,6 +151,7 @@ def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
             shape.message_format,
             shape.head,
             None,
+            tags_of(shape, data, start, payloads) if link.keeps_tags else None,
         )
     return position
 
@@ -179,6 +181,9 @@ def _read_frame(
                 session.on_transfer(body, data, start, after, stop)
                 return
             _check_no_payload(body, after, stop)
+            if type(body) is Attach:
+                session.on_attach(body, stop - position)
+                return
             handler = _SESSION_FRAMES.get(type(body))
             if handler is not None:
                 handler(session, body)
@@ -309,7 +314,6 @@ def _on_disposition(session: Session, disposition: Disposition) -> None:
 
 
 _SESSION_FRAMES: Final[dict[type, Any]] = {
-    Attach: Session.on_attach,
     Flow: _on_flow,
     Disposition: _on_disposition,
     Detach: Session.on_detach,

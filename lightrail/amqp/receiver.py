@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class ReceivingLink(Link):
     """A link on which the peer sends."""
 
-    __slots__ = ("_head_known", "allowed", "assembly", "shape", "shapes")
+    __slots__ = ("_head_known", "allowed", "assembly", "keeps_tags", "shape", "shapes")
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
@@ -49,6 +49,11 @@ class ReceivingLink(Link):
         self.shapes: dict[bytes, Shape] = {}
         """The same for each header section of late, as messages of several priorities have."""
         self._head_known = b""
+        self.keeps_tags = False
+
+    def keep_tags(self) -> None:
+        """Incoming: Transfers events have the delivery-tags, from now on."""
+        self.keeps_tags = True
 
     def release(self) -> None:
         """Let go of everything that is under way."""
@@ -179,6 +184,7 @@ class ReceivingLink(Link):
             assembly.message_format,
             self._head_known if head else b"",
             expiry,
+            [assembly.tag] if self.keeps_tags else None,
         )
         if (
             single

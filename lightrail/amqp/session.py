@@ -42,6 +42,7 @@ class Session(Windows):
 
     __slots__ = (
         "_requests",
+        "attach_bytes",
         "begin",
         "context",
         "errants",
@@ -76,6 +77,8 @@ class Session(Windows):
         self.outgoing = Unsettled()
         self.errants: list[Link] = []
         """Links that a fault of the peer ended and whose detach it still owes."""
+        self.attach_bytes = 0
+        """What its links have us keep of their attaches."""
         self.waiting: list[Link] = []
         """Outgoing links with messages that wait for window or credit."""
 
@@ -219,11 +222,12 @@ class Session(Windows):
         """The peer's detach has come: its handle is free."""
         if self.inputs.get(link.handle) is link:
             del self.inputs[link.handle]
+            link.keep(0)
         if link in self.errants:
             self.errants.remove(link)
 
-    def on_attach(self, attach: Attach) -> None:
-        """The peer attaches a link: a new one, or the answer to ours."""
+    def on_attach(self, attach: Attach, size: int) -> None:
+        """The peer attaches a link: a new one, or the answer to ours; `size` is that of the frame's body."""
         settings = self.connection.settings
         handle = attach.handle
         if handle > settings.handle_max:
@@ -253,9 +257,17 @@ class Session(Windows):
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected at most {self.peer_handle_max + 1} links by your handle-max, found one more",
                 )
+            refusal = self.connection.admit(size)
             link = self._new_link(attach.name, is_sender)
+            if refusal is not None:
+                self.inputs[handle] = link
+                link.handle = handle
+                link.keep(len(attach.name))
+                link.fail(LinkFault(conditions.RESOURCE_LIMIT_EXCEEDED, refusal), errant=False)
+                return
         self.inputs[handle] = link
         self.connection.names[key] = link
+        link.keep(size)
         try:
             link.on_attach(attach)
         except LinkFault as fault:
@@ -360,6 +372,7 @@ class Session(Windows):
         message_format: int,
         head: bytes,
         expiry: int | None,
+        tags: list[bytes] | None = None,
     ) -> None:
         """Complete deliveries, counted already: remember the unsettled ones and tell the caller."""
         if not settled:
@@ -377,8 +390,10 @@ class Session(Windows):
                 and newest.absolute_expiry_ms == expiry
             ):
                 newest.payloads += payloads
+                if tags is not None and newest.tags is not None:
+                    newest.tags += tags
                 return
-        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry))
+        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry, tags))
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """Our disposition for unwrapped ids first..last; `state` is encoded."""

@@ -16,6 +16,8 @@ class ConnectionSettings:
     max_frame_size: int = limits.MAX_FRAME_SIZE
     channel_max: int = limits.CHANNEL_MAX
     handle_max: int = limits.HANDLE_MAX
+    links_max: int = limits.LINKS_PER_CONNECTION_MAX
+    attach_bytes_max: int = limits.ATTACH_BYTES_MAX
     session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
     max_message_size: int = limits.MAX_MESSAGE_BYTES
     unfinished_bytes_max: int = limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES

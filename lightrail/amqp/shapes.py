@@ -268,6 +268,16 @@ def take(
     return position, payloads
 
 
+def tags_of(shape: Shape, data: bytes, position: int, payloads: list[bytes]) -> list[bytes]:
+    """Delivery-tags of the frames at `position` whose payloads `take` gave."""
+    at = 4 + len(shape.first_part) + shape.id_width + 2
+    tags = []
+    for payload in payloads:
+        tags.append(data[position + at : position + at + shape.tag_width])
+        position += shape.offset + len(payload)
+    return tags
+
+
 def _take_runs(
     shape: Shape, data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
 ) -> int:

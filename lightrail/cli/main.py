@@ -131,27 +131,30 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
             dest=name,
             metavar=metavar,
             default=argparse.SUPPRESS,
-            help=_help(name, help, default).replace("%", "%%"),
+            help=_help(name, metavar, help, default).replace("%", "%%"),
             nargs="?" if switch else None,
             const="true" if switch else None,
         )
 
 
-def _help(name: str, help: str, default: Any) -> str:
+def _help(name: str, metavar: str, help: str, default: Any) -> str:
+    """The help of a setting, with its default as the flag would say it."""
     match default:
         case None | False | ():
             return help
         case int() if name in ("frontends", "shards"):
             return help
-        case int() if name == "idle_timeout":
-            return f"{help} (default {format_duration(default)})"
-        case int() if name == "max_delivery_count":
-            return f"{help} (default {default})"
-        case int():
-            return f"{help} (default {format_size(default)})"
+        case True:
+            shown = "true"
+        case int() if metavar == "TIME":
+            shown = format_duration(default)
+        case int() if metavar == "SIZE":
+            shown = format_size(default)
         case tuple() if name == "sasl_mechanisms":
-            return f"{help} (default {','.join(default)})"
-    return f"{help} (default {default})"
+            shown = ",".join(default)
+        case _:
+            shown = str(default)
+    return f"{help} (default {shown})"
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:

@@ -1,14 +1,20 @@
 """A link that sends without a target: each message says in its properties where it goes (ANONYMOUS-RELAY).
 
 Behind the link is one producer per address that was used lately, opened at the first message for it. Outcomes
-come per message; one that can't be routed is rejected with the reason, and the link goes on.
+come per message; one that can't be routed is rejected with the reason, and the link goes on. Where the sender
+can't be sent that outcome (the message came settled, or the source does not list rejected), the link is
+detached with the reason (Anonymous Terminus 2.2.2).
+
+What a client has sent when its link ends, for whatever reason, is sent on all the same: messages that still
+wait for their address to be opened are sent when it is.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Transfers
-from lightrail.amqp.performatives import AmqpError, Rejected
+from lightrail.amqp.performatives import AmqpError, Rejected, Source
 from lightrail.amqp.sections import decode_properties
 from lightrail.amqp.types import DecodeError, Symbol
 from lightrail.frontend.incoming import IncomingLink
@@ -23,8 +29,13 @@ if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.guard import Hold
 
+log = logging.getLogger("lightrail.frontend.anonymous")
+
 ANONYMOUS_RELAY: Final = "ANONYMOUS-RELAY"
 """Capability of a connection: links may send without a target (Anonymous Terminus for Message Routing)."""
+REJECTED: Final = Symbol("amqp:rejected:list")
+DELIVERY_TAG: Final = Symbol("delivery-tag")
+"""Key in the info of an error: which delivery is meant (Anonymous Terminus 2.2.2)."""
 
 
 class ToAddress(IncomingLink):
@@ -88,14 +99,15 @@ class AddressRouter(ToAddress, RouterLink):
         RouterLink.transfers(self, event, now_ms)
 
 
-Open = Callable[["AnonymousLink", str], Awaitable[ToAddress | None]]
-"""Opens what an address means; None when the link has gone meanwhile. Raises Refused."""
+Open = Callable[["AnonymousLink", str], Awaitable[ToAddress]]
+"""Opens what an address means, also when the client's link has ended meanwhile. Raises Refused."""
 
 
 class AnonymousLink:
     """One incoming link (the client sends) that is bound to nothing, or to everything."""
 
     __slots__ = (
+        "_can_reject",
         "_closed",
         "_open",
         "_producers",
@@ -118,6 +130,8 @@ class AnonymousLink:
         """What came for addresses that are being opened."""
         self._unresolved = 0
         """Messages that wait there."""
+        self._can_reject = _lists_rejected(link.source)
+        link.keep_tags()
 
     # --- from the client -------------------------------------------------------------------------------
 
@@ -126,6 +140,9 @@ class AnonymousLink:
         # What was deleted, or deleted and made again, is let go of first: see `lose`.
         self.connection.frontend.poll()
         for address, part in _runs(event):
+            if self._closed and not event.settled:
+                # One before it ended the link. It has no outcome, so the client sends it again.
+                break
             if isinstance(address, Refused):
                 self._reject(part, address.condition, address.description)
             else:
@@ -164,13 +181,17 @@ class AnonymousLink:
 
     def _reject(self, event: Transfers, condition: str, description: str) -> None:
         """These messages have nowhere to go."""
-        count = len(event.payloads)
-        self.connection.frontend.counts.messages_refused += count
-        if not event.settled and not self._closed:
-            first = event.first_delivery_id
-            error = AmqpError(condition=Symbol(condition), description=description)
-            self.link.settle(first, first + count - 1, Rejected(error=error))
-            self.connection.touch()
+        self.connection.frontend.counts.messages_refused += len(event.payloads)
+        if self._closed:
+            return
+        tags = event.tags or [b""] * len(event.payloads)
+        if event.settled or not self._can_reject:
+            self.connection.lose(self.link, condition, description, {DELIVERY_TAG: tags[0]})
+            return
+        for number, tag in enumerate(tags, event.first_delivery_id):
+            error = AmqpError(condition=Symbol(condition), description=description, info={DELIVERY_TAG: tag})
+            self.link.settle(number, number, Rejected(error=error))
+        self.connection.touch()
 
     # --- addresses -------------------------------------------------------------------------------------
 
@@ -182,16 +203,15 @@ class AnonymousLink:
             producer = await self._open(self, address)
         except Refused as refused:
             refusal = refused
+        except Exception:
+            log.exception("%s, which a message is addressed to, could not be opened", address)
+            refusal = Refused(conditions.INTERNAL_ERROR, f"internal error: {address} could not be opened")
         waiting = self._waiting.pop(address, ())
         now_ms = self.connection.frontend.now_ms()
         for event in waiting:
             self._unresolved -= len(event.payloads)
             self.connection.frontend.intake.answered(self.connection, _size(event))
-        if self._closed:
-            if producer is not None:
-                self._end(producer)
-            return
-        if producer is not None:
+        if producer is not None and not self._closed:
             self._producers[address] = producer
             if len(self._producers) > limits.ANONYMOUS_ADDRESSES_MAX:
                 self._retire(next(iter(self._producers)))
@@ -200,6 +220,9 @@ class AnonymousLink:
                 self._pass(producer, event, now_ms)
             elif refusal is not None:
                 self._reject(event, refusal.condition, refusal.description)
+        if producer is not None and self._producers.get(address) is not producer:
+            # The client's link has ended: what it had sent is on its way, and nothing more comes.
+            self._end(producer)
         self._top_up()
         self.connection.touch()
 
@@ -250,8 +273,12 @@ class AnonymousLink:
         self.connection.accept_incoming(self.link)
         self._top_up()
 
+    def relieved(self) -> None:
+        """The connection's messages are not refused any more."""
+        self._top_up()
+
     def close(self) -> None:
-        """The client's link is gone; what it sent still reaches its queues."""
+        """The client's link has ended; what it sent still reaches its queues, see `_resolve`."""
         self._closed = True
         for producer in (*self._producers.values(), *self._retired):
             self._end(producer)
@@ -267,6 +294,12 @@ class AnonymousLink:
         if credit - self.link.credit >= window >> 1:
             self.link.grant(credit)
             self.connection.touch()
+
+
+def _lists_rejected(source: object) -> bool:
+    """Whether rejected may be sent to a source; one that lists no outcomes takes any (messaging 3.5.3)."""
+    outcomes = source.outcomes if isinstance(source, Source) else None
+    return not outcomes or REJECTED in outcomes
 
 
 def _runs(event: Transfers) -> Iterator[tuple[str | Refused, Transfers]]:
@@ -306,6 +339,7 @@ def _part(event: Transfers, start: int, stop: int) -> Transfers:
         event.message_format,
         event.head,
         event.absolute_expiry_ms,
+        event.tags[start:stop] if event.tags is not None else None,
     )
 
 

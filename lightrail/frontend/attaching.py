@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
+from lightrail.amqp.windows import MAPPED
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.frontend import dynamic, subscribing
 from lightrail.frontend.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
@@ -155,10 +156,15 @@ async def _attach(connection: "ClientConnection", link: Link) -> None:
         connection.bound(anonymous, terms)
         anonymous.start()
         return
-    record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner)
-    made = Attach(connection, link, record, number, terms)
-    if made.open:
-        await ROLES[record.role](made)
+    try:
+        record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner)
+        made = Attach(connection, link, record, number, terms)
+        if made.open:
+            await ROLES[record.role](made)
+    finally:
+        if link.context is None:
+            # A name was perhaps made by this first use that goes with the link, or with what has ended since.
+            frontend.lifetimes.ended(terms.owner if connection.amqp is not None else connection.owner)
 
 
 def right_of(link: Link) -> Right:
@@ -299,15 +305,16 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     home.open_consumer(consumer)
 
 
-async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
-    """Opens what a message of a link without a target is addressed to; None when the link has gone.
+async def open_address(sender: AnonymousLink, address: str) -> ToAddress:
+    """Opens what a message of a link without a target is addressed to, also when the link has ended.
 
     Raises Refused.
     """
     connection, link = sender.connection, sender.link
     frontend = connection.frontend
+    ended = link.session.state != MAPPED
+    owner = connection.owner if ended else connection.session_owner(link.session)
     try:
-        owner = connection.session_owner(link.session)
         record = await resolve(connection, name_of(address), Right.SEND, owner)
         home = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
@@ -315,8 +322,10 @@ async def open_address(sender: AnonymousLink, address: str) -> ToAddress | None:
     except CoordinatorError:
         log.exception("what a message is addressed to could not be looked up")
         raise Refused(conditions.INTERNAL_ERROR, f"what is at {address} can't be known now") from None
-    if connection.amqp is None or link.context is not sender:
-        return None
+    finally:
+        if connection.amqp is None:
+            # A name with the lifetime of the connection was perhaps made after its end.
+            frontend.lifetimes.ended(connection.owner)
     name, number, label = record.name, frontend.next_link(), label_of(link)
     made: AddressProducer | AddressRouter
     if home is not None:

@@ -60,8 +60,7 @@ class Claims:
         return there
 
     def close(self) -> None:
-        """The connection is gone."""
-        self._by_audience.clear()
+        """The connection has closed. Its tokens stay: what it sent before is still sent in their name."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.link import ATTACHING, Link
+from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
+from lightrail.frontend.anonymous import AnonymousLink
 from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.claims import Claims
 from lightrail.frontend.deliveries import ConsumerLink
-from lightrail.frontend.nodes import Inside, ReplyLink
+from lightrail.frontend.incoming import IncomingLink
+from lightrail.frontend.intake import refuse
+from lightrail.frontend.nodes import Inside, ReplyLink, RequestLink
 from lightrail.model import conditions, limits
 from lightrail.model.settings import is_loopback
 from lightrail.namespace.rights import Caller
@@ -56,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "opened",
         "owner",
         "paused",
+        "refusing",
         "since_ms",
         "starved",
         "transport",
@@ -69,6 +73,8 @@ class ClientConnection(asyncio.Protocol):
         self.frontend = frontend
         self.paused = False
         self.opened = False
+        self.refusing = False
+        """What it sends is refused; kept by the intake."""
         self.closing = False
         self.consumers = 0
         """Receiving links that are bound to a queue."""
@@ -172,7 +178,10 @@ class ClientConnection(asyncio.Protocol):
             if type(event) is events.Transfers:
                 producer = event.link.context
                 if producer is not None:
-                    producer.transfers(event, now_ms)
+                    if self.refusing and not isinstance(producer, RequestLink):
+                        refuse(self, event)
+                    else:
+                        producer.transfers(event, now_ms)
             elif type(event) is events.Outcome:
                 consumer = event.link.context
                 if consumer is not None:
@@ -204,6 +213,13 @@ class ClientConnection(asyncio.Protocol):
     def go_on_reading(self) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def go_on_taking(self) -> None:
+        """What it sends is not refused any more; credit that refused messages used up is granted anew."""
+        self.refusing = False
+        for link in list(self._links or ()):
+            if isinstance(link, IncomingLink | AnonymousLink):
+                link.relieved()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()
@@ -418,11 +434,16 @@ class ClientConnection(asyncio.Protocol):
         return owner == self.owner or owner.startswith(self.owner + "/")
 
     def accept_incoming(self, link: Link) -> None:
-        """What the client sends to is there: echo the attach."""
+        """What the client sends to is there: echo the attach, with receiver-settle-mode first (ADR 24)."""
         target = link.target
         assert isinstance(target, Target)
         _forget_durability(target)
-        link.accept(source=link.source, target=target, offered_capabilities=self._terms(link).offered)
+        link.accept(
+            source=link.source,
+            target=target,
+            rcv_settle_mode=SETTLE_FIRST,
+            offered_capabilities=self._terms(link).offered,
+        )
         self.touch()
 
     def accept_outgoing(self, link: Link) -> None:
@@ -447,19 +468,28 @@ class ClientConnection(asyncio.Protocol):
         self._let_go(bound)
         self._say_end(link, attached, refusal.condition, refusal.description)
 
-    def lose(self, link: Link, condition: str, description: str) -> None:
-        """The link may not go on: its name was deleted, or its right was taken away."""
+    def lose(
+        self, link: Link, condition: str, description: str, info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """The link may not go on: its name was deleted, its right was revoked, or the like."""
         attached = link.state != ATTACHING
         self._drop_link(link)
-        self._say_end(link, attached, condition, description)
+        self._say_end(link, attached, condition, description, info)
 
-    def _say_end(self, link: Link, attached: bool, condition: str, description: str) -> None:
+    def _say_end(
+        self,
+        link: Link,
+        attached: bool,
+        condition: str,
+        description: str,
+        info: dict[Symbol, Any] | None = None,
+    ) -> None:
         if self.amqp is None:
             return
         if attached:
-            link.detach(condition, description)
+            link.detach(condition, description, info=info)
         else:
-            link.refuse(condition, description)
+            link.refuse(condition, description, info)
         self.touch()
 
 

@@ -7,17 +7,31 @@ a window, not its whole credit.
 A drain is asked of the shard in one piece: until its DRAINED has come, no further credit is said to it. The
 shard takes all credit away when it answers, so credit that crossed the answer would be understood by one end
 and not by the other.
+
+A client that waits for us to settle (receiver-settle-mode second) gets that when the shard has the outcome on
+disk: what was confirmed is never delivered again.
 """
 
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Credit, Outcome
+from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import may_have_ttl
 from lightrail.amqp.types import encode
-from lightrail.model import limits
-from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.frontend.unconfirmed import UNCONFIRMED, Unconfirmed
+from lightrail.model import conditions, limits
+from lightrail.wire.frames import (
+    ASKED,
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    DRAIN,
+    HEADER_SIZE,
+    Kind,
+    OutcomeCode,
+    frame,
+)
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 from lightrail.wire.shards import Consumer, DeliveriesMissing
 
@@ -50,6 +64,7 @@ class ConsumerLink(Consumer):
         "_presettled",
         "_said_limit",
         "_sent",
+        "_unconfirmed",
         "_unsettled",
         "_unsettled_bytes",
     )
@@ -86,6 +101,8 @@ class ConsumerLink(Consumer):
         self._unsettled = 0
         """Messages that the client has not settled, and their bytes."""
         self._unsettled_bytes = 0
+        self._unconfirmed: Unconfirmed | None = None
+        """Made when the client first waits for us to settle."""
         connection.consumers += 1
 
     # --- from the client -------------------------------------------------------------------------------
@@ -106,21 +123,37 @@ class ConsumerLink(Consumer):
         """What the client made of a range of deliveries goes to the shard; unknown ones are long gone."""
         first = event.first
         last = event.last
-        if not event.settled:
-            if not isinstance(event.state, OUTCOMES):
-                # Not an outcome: how far it has come (received, 3.4.1), or nothing at all.
-                return
-            # The receiver waits for us to settle (receiver-settle-mode second, or it only said its state).
-            self._link.settle_sent(first, last, event.state)
+        if not event.settled and not isinstance(event.state, OUTCOMES):
+            # Not an outcome: how far it has come (received, 3.4.1), or nothing at all.
+            return
         if self._presettled:
             return
-        first = max(first, self._base)
-        if first > last:
+        if first < self._base:
             # Delivered by a shard process that has died since: the message is back in its queue already.
-            return
+            if not event.settled:
+                self._can_not_confirm()
+            first = self._base
+            if first > last:
+                return
+        if not event.settled:
+            # The receiver waits for us to settle (receiver-settle-mode second, or it only said its state).
+            if self._unconfirmed is None:
+                self._unconfirmed = Unconfirmed()
+            for each in self._unconfirmed.add(first, last, event.state):
+                self._settle(*each, ASKED)
+        elif self._unconfirmed:
+            for each in self._unconfirmed.drop(first, last, event.state):
+                self._settle(*each)
+        else:
+            self._settle(first, last, event.state)
+
+    def _settle(self, first: int, last: int, state: object, asked: int = 0) -> None:
         self._settled(last - first + 1)
-        code, body = self._encode_outcome(event.state)
+        code = self._say_outcome(first, last, state, asked)
         self._connection.frontend.counts.outcomes[code] += last - first + 1
+
+    def _say_outcome(self, first: int, last: int, state: object, asked: int) -> OutcomeCode:
+        code, body = self._encode_outcome(state)
         self._home.post(
             frame(
                 Kind.SETTLE,
@@ -130,8 +163,10 @@ class ConsumerLink(Consumer):
                 count=last - first + 1,
                 number=first,
                 body=body,
+                asked=asked,
             )
         )
+        return code
 
     def _encode_outcome(self, state: object) -> tuple[OutcomeCode, bytes]:
         if isinstance(state, Accepted):
@@ -173,9 +208,17 @@ class ConsumerLink(Consumer):
         if not resumes:
             self._base = self._sent
             self._settled(self._unsettled)
+            if self._unconfirmed:
+                # The shard has perhaps stored these outcomes, and perhaps not.
+                self._unconfirmed.clear()
+                self._can_not_confirm()
         self._home.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
         )
+        if self._unconfirmed:
+            # Nobody answers for the shard that the queue has left. To say it twice does no harm.
+            for each in self._unconfirmed.all():
+                self._say_outcome(*each, ASKED)
         self._said_limit = self._sent
         self._draining = self._again = False
         self._say_credit(force=True)
@@ -263,6 +306,27 @@ class ConsumerLink(Consumer):
             self._limit = self._sent
             self._link.drained()
             self._connection.touch()
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """See Consumer: what the client waits for to be settled is."""
+        if self._closed or not self._unconfirmed:
+            return
+        found = self._unconfirmed.take(number, count)
+        if found and not is_certain:
+            self._can_not_confirm()
+            return
+        for each in found:
+            self._link.settle_sent(*each)
+            self._connection.touch()
+
+    def _can_not_confirm(self) -> None:
+        """A client that waits for us to settle would wait for ever: its link ends. Others need no answer."""
+        if self._link.rcv_settle_mode == SETTLE_SECOND:
+            self._connection.frontend.later(0, self._end_unconfirmed)
+
+    def _end_unconfirmed(self) -> None:
+        if not self._closed:
+            self._connection.lose(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""

@@ -12,7 +12,7 @@ from lightrail.model import conditions, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import Forbidden, demand
+from lightrail.namespace.rights import ONLY_ITS_CONNECTION, Forbidden, demand
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -51,15 +51,14 @@ class Guard:
     def demand(self, connection: "ClientConnection", right: Right, record: Name) -> None:
         """Raises Refused unless the connection may do this with a name.
 
-        Who knows the name of a temporary queue may send to it (that is what reply-to is for); only the
-        connection that made it may listen at it.
+        Who knows the name of a temporary queue or router may send to it (that is what reply-to is for). Only
+        the connection that made it may listen at it, whoever else its user has connected.
         """
         if names.is_temporary(record.name):
             made = self._directory.find(names.owner(record.name))
             if right is Right.LISTEN and made is not None and not connection.owns(made.owner):
                 raise Refused(
-                    conditions.UNAUTHORIZED_ACCESS,
-                    f"{record.name} is a temporary name; only the connection that made it may listen at it",
+                    conditions.UNAUTHORIZED_ACCESS, ONLY_ITS_CONNECTION.format(name=record.name)
                 )
             return
         try:

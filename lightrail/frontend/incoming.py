@@ -116,6 +116,12 @@ class IncomingLink(Producer):
             self._held_back = True
             self._connection.frontend.later(limits.REFUSED_PAUSE_MS, self._go_on)
 
+    def relieved(self) -> None:
+        """The connection's messages are not refused any more."""
+        if self._attached and not self._closed:
+            self._top_up()
+            self._connection.touch()
+
     def _go_on(self) -> None:
         self._held_back = False
         if not self._closed:

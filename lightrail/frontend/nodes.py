@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from lightrail.amqp.events import ACCEPTED, Credit, Outcome, Transfers
-from lightrail.amqp.link import SETTLE_SETTLED, Link
+from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SETTLED, Link
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import AmqpError, Rejected, Source, Target
 from lightrail.amqp.sections import decode_properties
@@ -121,7 +121,7 @@ class Nodes:
             link.context = reply
             connection.bound(reply, terms)
             return True
-        link.accept(max_message_size=limits.NODE_REQUEST_BYTES)
+        link.accept(max_message_size=limits.NODE_REQUEST_BYTES, rcv_settle_mode=SETTLE_FIRST)
         request = RequestLink(connection, inside, link, node, path)
         inside.requests.append(request)
         link.context = request
@@ -169,9 +169,8 @@ class RequestLink:
             self._connection.frontend.spawn(self._work())
 
     def close(self) -> None:
-        """The client's link is gone; what is being done is done, what waits is not."""
+        """The client's link has ended; requests that came before are still carried out, in their order."""
         self._closed = True
-        self._line.clear()
         self._inside.requests.remove(self)
         if not self._busy:
             self._end_postings()

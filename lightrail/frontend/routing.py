@@ -174,6 +174,8 @@ class RouterLink(IncomingLink):
                 batch.outstanding += 1
                 lane.send(load, group.payloads, batch.attributes)
         frontend.counts.messages_routed += copies
+        if self._closed:
+            self._abandon_lanes()
         if not batch.outstanding:
             self._finish([batch])
         return True
@@ -416,6 +418,8 @@ class RouterLink(IncomingLink):
                     batch.loads.append(repeated)
                     batch.outstanding += 1
                     lane.send(repeated, payloads, batch.attributes)
+        if self._closed:
+            self._abandon_lanes()
         batch.loads.remove(load)
         self._stored([load])
 
@@ -493,6 +497,9 @@ class RouterLink(IncomingLink):
         if not self._unanswered_messages:
             self._close_lanes()
             return
+        self._abandon_lanes()
+
+    def _abandon_lanes(self) -> None:
         for lane in self._lanes.values():
             lane.abandon()
 

@@ -13,6 +13,14 @@ CHANNEL_MAX: Final = 255
 """Highest channel number of a connection."""
 HANDLE_MAX: Final = 4_095
 """Highest link handle of a session."""
+LINKS_PER_CONNECTION_MAX: Final = 4_096
+"""Links of a connection over all of its sessions, as many as one session may have; more are refused. Who goes
+on to twice as many has the connection closed."""
+ATTACH_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Bytes that a connection's links may have us keep: of attaches that are not answered yet all, of others the
+name and the addresses. Enforced as LINKS_PER_CONNECTION_MAX is."""
+PIPELINED_BYTES_MAX: Final = 32 * 1024
+"""Bytes that a peer may send behind a SASL frame before that is answered: open, begin and some attaches."""
 SESSION_INCOMING_WINDOW: Final = 8_192
 """Transfer frames a session may send us before we open its window again."""
 MAX_MESSAGE_BYTES: Final = 128 * 1024 * 1024
@@ -43,6 +51,9 @@ LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
 CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
 """Bytes that a connection may have unanswered before its socket is not read; it is again at half of this."""
+INTAKE_STALL_MS: Final = 1_000
+"""How long the socket of a connection that also receives is not read without any answer: its settlements may
+be what makes room. Then it is read, and what it sends is refused until there is room."""
 FRONTEND_UNANSWERED_BYTES: Final = 256 * 1024 * 1024
 """Bytes that all of a frontend may have unanswered before links fall back to LINK_CREDIT_MIN, and sockets
 that more comes from are not read."""

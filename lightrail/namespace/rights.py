@@ -29,6 +29,12 @@ EVERY_RIGHT: Final = frozenset(Right)
 ANYBODY = Caller("anonymous", everything=True)
 
 
+ONLY_ITS_CONNECTION: Final = (
+    "{name} is a temporary name: only the AMQP connection that made it may receive from it; who may manage "
+    "it may look what is in it"
+)
+
+
 def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Right]:
     """What the caller may do with a name."""
     rights = EVERY_RIGHT if caller.everything else directory.rights(caller.user, name)
@@ -42,7 +48,12 @@ def rights_of(directory: Directory, caller: Caller, name: str) -> frozenset[Righ
 
 
 def may(directory: Directory, caller: Caller, right: Right, record: Name) -> bool:
-    """Whether the caller may do this with a name; who may manage a name may also look what is in it."""
+    """Whether the caller may do this with a name; who may manage a name may also look what is in it.
+
+    Nobody has the right to listen at a dynamic node; the connection that made it may (frontend/guard.py).
+    """
+    if right is Right.LISTEN and names.is_temporary(record.name):
+        return False
     if right is not Right.MANAGE:
         open_to_all = {"none": (Right.SEND, Right.LISTEN), "send": (Right.LISTEN,), "listen": (Right.SEND,)}
         if right in open_to_all.get(record.policy["authorization"], ()):
@@ -55,6 +66,8 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
     if record.policy["transport_protection"] == "tls" and not caller.tls:
         raise Forbidden(f"{record.name} asks for TLS, and this came without; use the TLS address")
     if not may(directory, caller, right, record):
+        if right is Right.LISTEN and names.is_temporary(record.name):
+            raise Forbidden(ONLY_ITS_CONNECTION.format(name=record.name))
         raise Forbidden(
             f"user {caller.user} has no right to {_doing(right)} {record.name}; a manager gives it with: "
             f"lightrail-admin permission set {caller.user} {names.owner(record.name)} {right}"

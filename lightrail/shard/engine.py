@@ -26,7 +26,7 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.sealing import Sealing
 from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.outcomes import outcome_in
-from lightrail.shard.peers import Numbered, NumberMissing, Peer, Waiter
+from lightrail.shard.peers import Numbered, NumberMissing, Peer, Settlement, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
@@ -619,8 +619,10 @@ class Engine:
             producer.accept(number)
 
     def _settle(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        _kind, code, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
+        _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
+        if asked and (consumer is not None or link in peer.listeners):
+            self.when_synced(Settlement(peer, link, count, lambda: self._counts.store_failures), number)
         if consumer is None:
             if link in peer.listeners:
                 self._relays.settle(peer, part)

@@ -1,9 +1,10 @@
 """A frontend as the shard sees it: its producers, its consumers, and what waits to be sent to it."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
-from lightrail.wire.frames import IDENTITY, SEQUENCE, UNKNOWN_SEQUENCE, Kind, frame
+from lightrail.wire.frames import IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
@@ -139,6 +140,30 @@ class Consumer:
         self.since_ms = since_ms
         self.opened = opened
         """What it asked for, should its queue move."""
+
+
+class Settlement:
+    """A SETTLE that asked to be answered; a Waiter.
+
+    Args:
+        failures: gives how often the store has failed so far.
+    """
+
+    __slots__ = ("_before", "_count", "_failures", "_link", "_peer")
+
+    def __init__(self, peer: "Peer", link: int, count: int, failures: Callable[[], int]) -> None:
+        self._peer = peer
+        self._link = link
+        self._count = count
+        self._failures = failures
+        self._before = failures()
+
+    def accept(self, number: int) -> None:
+        """What was said of deliveries from this number on is on disk, unless the store had no room for it."""
+        flags = 0 if self._failures() == self._before else UNCERTAIN
+        self._peer.out.append(
+            frame(Kind.SETTLED, flags=flags, link=self._link, count=self._count, number=number)
+        )
 
 
 class Peer:

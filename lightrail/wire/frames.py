@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of this layout; exchanged in HELLO and WELCOME, which keep their shape in every version."""
 
 HEADER: Final = Struct("<BBHIIIQ")
@@ -72,6 +72,7 @@ class Kind(IntEnum):
     OUTCOME = 78
     MOVED = 79
     BOUNCED = 80
+    SETTLED = 81
 
 
 # Flags of ENQUEUE.
@@ -80,6 +81,12 @@ AFRESH: Final = 2
 """Every earlier batch of the producer has had its answer: after a refusal, batches are taken from here on."""
 # Flags of CREDIT.
 DRAIN: Final = 1
+# The reserved field of SETTLE.
+ASKED: Final = 1
+"""The frame is answered with SETTLED when what it says is on disk."""
+# Flags of SETTLED.
+UNCERTAIN: Final = 1
+"""The store had trouble meanwhile: after a restart some of the messages may be in their queue again."""
 # Flags of RESPONSE.
 BLOB_FOLLOWS: Final = 1
 """The blob is the next part of the ZeroMQ message: only where an operation is said to answer so."""
@@ -107,9 +114,14 @@ def frame(
     count: int = 0,
     number: int = 0,
     body: bytes = b"",
+    asked: int = 0,
 ) -> bytes:
-    """Any frame that is not on the hot path: header and a body of bytes (text or JSON)."""
-    return HEADER.pack(kind, flags, 0, epoch, link, count, number) + body
+    """Any frame that is not on the hot path: header and a body of bytes (text or JSON).
+
+    Args:
+        asked: ASKED in a SETTLE that is to be answered.
+    """
+    return HEADER.pack(kind, flags, asked, epoch, link, count, number) + body
 
 
 def enqueue(

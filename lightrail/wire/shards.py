@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import COUNT_MASK, HEADER, SEQUENCE, VERSION, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, HEADER, SEQUENCE, UNCERTAIN, VERSION, Kind, frame
 from lightrail.wire.messages import (
     Answer,
     Hello,
@@ -113,6 +113,12 @@ class Consumer:
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
         raise NotImplementedError
+
+    def settled(self, number: int, count: int, is_certain: bool) -> None:
+        """What was said of deliveries number .. number+count-1 is on disk: only for SETTLE that asked.
+
+        Where it is not certain, some of them may be delivered again after a restart of the shard.
+        """
 
 
 class DeliveriesMissing(Exception):
@@ -502,6 +508,9 @@ class ShardPeer:
                 consumer.ready()
         elif kind == Kind.RESPONSE:
             self._answer(number, part)
+        elif kind == Kind.SETTLED:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.settled(number, count, not part[1] & UNCERTAIN)
         elif kind == Kind.STORED:
             if (producer := producers.get(link)) is not None:
                 producer.stored(number, SEQUENCE.unpack_from(part, HEADER.size)[0])

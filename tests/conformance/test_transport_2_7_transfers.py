@@ -4,6 +4,7 @@ import pytest
 
 from lightrail.amqp.performatives import (
     Accepted,
+    Attach,
     Begin,
     Detach,
     Disposition,
@@ -15,7 +16,7 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.types import encode
-from tests.support.frame_peer import WINDOW, Peer, frame, transfers, value
+from tests.support.frame_peer import WINDOW, Peer, frame, sender, transfers, value
 
 
 def settled(peer: Peer, count: int) -> list[int]:
@@ -273,15 +274,16 @@ def test_2_7_5_settled_by_a_continuation_counts(begun: Peer, queue: str) -> None
 
 
 def test_2_6_12_receiver_settle_mode_second_as_receiver(begun: Peer, queue: str) -> None:
-    """The broker says its outcome unsettled, and is done when the sender has settled."""
-    begun.attach_sender(queue, rcv_settle_mode=1)
+    """It is a wish of the sender's (2.7.3). The broker answers with first, and settles with its outcome."""
+    begun.write(sender(queue, rcv_settle_mode=1))
+    assert begun.expect(Attach).rcv_settle_mode == 0
+    begun.expect(Flow)
     begun.send(transfers(0, [value(1), value(2)]))
     seen: list[int] = []
     while len(seen) < 2:
         found = begun.expect(Disposition)
-        assert (found.role, found.settled, found.state) == (True, False, Accepted())
+        assert (found.role, found.settled, found.state) == (True, True, Accepted())
         seen += range(found.first, (found.first if found.last is None else found.last) + 1)
-    begun.write(Disposition(role=False, first=0, last=1, settled=True, state=Accepted()))
     assert contents(begun, queue, 2) == [value(1), value(2)]
 
 

@@ -220,3 +220,18 @@ def test_bytes_stay_bytes(http: Http) -> None:
     row = http("GET", "/bytes/!messages").json()["messages"][0]
     assert base64.b64decode(row["body"]["base64"]) == body
     assert http("DELETE", "/bytes/!head?timeout=10").body == body
+
+
+def test_a_dynamic_node_is_for_its_connection_alone_to_receive(http: Http, amqp: BlockingConnection) -> None:
+    """Who knows the name looks, where it may manage it, and takes nothing."""
+    replies = amqp.create_receiver(None, dynamic=True, credit=0)
+    name = replies.link.remote_source.address
+    amqp.create_sender(name).send(Message(body="answer"))
+    path = f"/{name}"
+    for method in ("DELETE", "POST"):
+        refused = http(method, f"{path}/!head")
+        assert refused.status == 403
+        assert "only the AMQP connection that made it" in refused.json()["detail"]
+    (seen,) = http("GET", f"{path}/!messages").json()["messages"]
+    assert seen["sequence"] >= 0
+    assert replies.receive(timeout=20).body == "answer"

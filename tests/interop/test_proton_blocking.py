@@ -303,10 +303,10 @@ def test_sender_settles_last_with_receiver_settle_mode_second(
 ) -> None:
     second = SettleModes(Link.SND_UNSETTLED, Link.RCV_SECOND)
     sender = connection.create_sender(queue, options=second)
-    assert sender.link.remote_rcv_settle_mode == Link.RCV_SECOND
+    assert sender.link.remote_rcv_settle_mode == Link.RCV_FIRST
     sent = sender.link.send(Message(body=1))
-    connection.wait(lambda: sent.remote_state == Delivery.ACCEPTED)
-    assert not sent.settled
+    connection.wait(lambda: sent.settled)
+    assert sent.remote_state == Delivery.ACCEPTED
     sent.settle()
     receiver = connection.create_receiver(queue, options=second)
     assert receiver.link.remote_rcv_settle_mode == Link.RCV_SECOND

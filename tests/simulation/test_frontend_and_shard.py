@@ -2,9 +2,11 @@
 
 Frames wait as long as chance wants; the shard forgets the frontend, dies and recovers; clients send, give
 and take back credit, drain, settle and pause. In the end every message was accepted once and delivered, in
-order, every drain was answered, and nothing is left anywhere.
+order, every drain was answered, and nothing is left anywhere. What was confirmed to a receiver of mode second
+does not come again.
 """
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ import pytest
 import zmq
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome, Transfers
+from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.transfers import ProducerLink
@@ -139,6 +142,9 @@ class ClientLink(FakeLink):
 
 
 class Receiver:
+    settles = True
+    """Whether it settles by itself, and at once."""
+
     def __init__(self, play: "Play", number: int) -> None:
         self.link = ClientLink()
         self.consumer = ConsumerLink(
@@ -171,10 +177,33 @@ class Receiver:
             last += 1
         state = ACCEPTED if all_of_it or chance.random() < 0.8 else RELEASED
         self.settled |= set(range(first, last + 1))
-        self.consumer.outcome(Outcome(self.link, first, last, state, True))  # type: ignore[arg-type]
+        self.consumer.outcome(Outcome(self.link, first, last, state, self.settles))  # type: ignore[arg-type]
+
+
+class PatientReceiver(Receiver):
+    """One that waits for us to settle (receiver-settle-mode second)."""
+
+    settles = False
+
+    def __init__(self, play: "Play", number: int) -> None:
+        super().__init__(play, number)
+        self.play = play
+        self.link.rcv_settle_mode = SETTLE_SECOND
+        self.link.settle_sent = self.confirmed  # type: ignore[method-assign]
+
+    def confirmed(self, first: int, last: int, state: Any) -> None:
+        if state is ACCEPTED:
+            self.play.confirmed |= {name_of(self.link.sent[number]) for number in range(first, last + 1)}
+
+
+def name_of(message: bytes) -> bytes:
+    """What is the same in every delivery of a message."""
+    return message.split(b"<")[1]
 
 
 class Play:
+    receiver: type[Receiver] = Receiver
+
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(shards, "LoopSocket", Wire)
         self.chance = random.Random(seed)
@@ -203,7 +232,11 @@ class Play:
         self.wire: Wire = self.peer._socket  # type: ignore[assignment]
         self.start_shard()
         self.senders = [Sender(self, number) for number in (1, 2)]
-        self.receivers = [Receiver(self, number) for number in (3, 4)]
+        self.confirmed: set[bytes] = set()
+        self.numbers = itertools.count(3)
+        self.receivers = [self.receiver(self, next(self.numbers)) for _ in range(2)]
+        self.former: list[Receiver] = []
+        self.connection.lose = self.lose  # type: ignore[method-assign]
 
     def start_shard(self) -> None:
         self.boot += 1
@@ -211,6 +244,14 @@ class Play:
         recovered = journal.recover(1 << 30, 1)
         self.shard = ShardProcess(journal, recovered, boot=self.boot, max_delivery_count=0)
         self.shard.wire = self.wire
+
+    def lose(self, link: Any, condition: str, description: str) -> None:
+        """A link is detached by the broker: its client attaches again."""
+        for place, receiver in enumerate(self.receivers):
+            if receiver.link is link:
+                receiver.consumer.close()
+                self.former.append(receiver)
+                self.receivers[place] = self.receiver(self, next(self.numbers))
 
     # --- what may happen -------------------------------------------------------------------------------
 
@@ -255,6 +296,9 @@ class Play:
 
     def heartbeat(self) -> None:
         self.timers.ring()
+        calls, self.connection.frontend.calls = self.connection.frontend.calls, []
+        for _, call in calls:
+            call()
         self.shard.tick(100)
 
     def trouble(self) -> None:
@@ -287,6 +331,8 @@ class Play:
             self.move_to_shard()
             self.commit()
             self.move_to_frontend()
+            if self.connection.frontend.calls:
+                self.heartbeat()
             if self.peer.state is State.GREETING and not (self.wire.to_shard or self.wire.to_frontend):
                 # Its timer is slower than the wire.
                 self.heartbeat()
@@ -326,4 +372,39 @@ def test_whatever_happens_everything_arrives(seed: int, monkeypatch: pytest.Monk
     for receiver in play.receivers:
         assert not receiver.link.drain, "a drain was never answered"
     assert play.connection.unanswered_bytes == 0
+    assert play.boot > 1 or play.peer.greetings > 1
+
+
+class PatientPlay(Play):
+    """Its receivers wait to be confirmed; their clients drain nothing, since new links take their place."""
+
+    receiver = PatientReceiver
+
+    def move_to_frontend(self) -> None:
+        came = {receiver: len(receiver.link.sent) for receiver in self.receivers}
+        before = set(self.confirmed)
+        super().move_to_frontend()
+        for receiver, count in came.items():
+            again = before & set(map(name_of, receiver.link.sent[count:]))
+            assert not again, f"confirmed, and delivered again: {again}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_confirmed_to_a_receiver_never_comes_again(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = PatientPlay(seed, monkeypatch)
+    play.calm()
+    play.run(2_500)
+    play.finish()
+    wanted = {b"%d:%06d>" % (sender.number, n) for sender in play.senders for n in range(sender.sent)}
+    came = {
+        name_of(message) for receiver in (*play.former, *play.receivers) for message in receiver.link.sent
+    }
+    assert came == wanted
+    assert play.shard.queue(QUEUE) == {"ready": 0, "in_flight": 0}
+    # Who was detached knows the fate of nothing that waited; all others were answered.
+    assert len(play.confirmed) > len(wanted) // 4
+    for receiver in play.receivers:
+        assert not receiver.consumer._unconfirmed
     assert play.boot > 1 or play.peer.greetings > 1

@@ -25,6 +25,7 @@ class FakeLink:
         self.drains = 0
         self.backlog = 0
         self.context: Any = None
+        self.rcv_settle_mode = 0
 
     def grant(self, credit: int) -> None:
         self.credit = credit
@@ -83,6 +84,7 @@ class FakeConnection:
     def __init__(self) -> None:
         self.frontend = FakeFrontend()
         self.paused = False
+        self.refusing = False
         self.unanswered_bytes = 0
         self.unsettled_bytes = 0
         self.consumers = 0
@@ -90,6 +92,7 @@ class FakeConnection:
         self.reading = True
         self.accepted: list[Any] = []
         self.refused: list[tuple[Any, bool, Refusal]] = []
+        self.lost: list[tuple[str, str]] = []
         self.touched = 0
 
     def accept_incoming(self, link: Any) -> None:
@@ -100,11 +103,17 @@ class FakeConnection:
     def refuse_link(self, link: Any, attached: bool, refusal: Refusal) -> None:
         self.refused.append((link, attached, refusal))
 
+    def lose(self, link: Any, condition: str, description: str) -> None:
+        self.lost.append((condition, description))
+
     def touch(self) -> None:
         self.touched += 1
 
     def hold_reading(self) -> None:
         self.reading = False
+
+    def go_on_taking(self) -> None:
+        self.refusing = False
 
     def go_on_reading(self) -> None:
         self.reading = True
@@ -114,7 +123,8 @@ class Said:
     """A frame that a link posted to its shard."""
 
     def __init__(self, part: bytes) -> None:
-        code, self.flags, _, self.epoch, self.link, self.count, self.number = HEADER.unpack_from(part)
+        fields = HEADER.unpack_from(part)
+        code, self.flags, self.asked, self.epoch, self.link, self.count, self.number = fields
         self.kind = Kind(code)
         self.body = part[HEADER_SIZE:]
         self.part = part

@@ -25,6 +25,7 @@ from lightrail.wire.frames import (
     HEADER,
     HEADER_SIZE,
     SEQUENCE,
+    UNCERTAIN,
     VERSION,
     Kind,
     OutcomeCode,
@@ -224,6 +225,8 @@ class Peer:
         self.granted: dict[int, int] = {}
         """By link of a sender of a connection point."""
         self.outcomes: list[Outcome] = []
+        self.uncertain: list[tuple[int, int, int]] = []
+        """(link, first, count) of settlements that the store perhaps does not have."""
         self.stored: list[tuple[int, int, int]] = []
         """(link, number of the batch, first sequence)."""
         self.bounced: list[tuple[dict[str, Any], bytes]] = []
@@ -284,9 +287,13 @@ class Peer:
         count: int,
         code: OutcomeCode = OutcomeCode.ACCEPTED,
         detail: SettleDetail | None = None,
+        *,
+        asked: int = 0,
     ) -> None:
         body = b"" if detail is None else detail.encode()
-        self.say(frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body))
+        self.say(
+            frame(Kind.SETTLE, flags=code, link=link, number=first, count=count, body=body, asked=asked)
+        )
 
     def ask(self, op: str, blob: bytes = b"", **fields: Any) -> int:
         """A request; returns its number."""
@@ -299,7 +306,7 @@ class Peer:
 
     def hear(self, parts: Sequence[bytes]) -> None:
         for part in parts:
-            code, _, _, _, link, count, number = HEADER.unpack_from(part)
+            code, flags, _, _, link, count, number = HEADER.unpack_from(part)
             kind = Kind(code)
             if kind == Kind.DELIVER:
                 self.delivered.setdefault(link, []).extend(delivered(part))
@@ -311,6 +318,8 @@ class Peer:
             elif kind == Kind.BOUNCED:
                 fields, back = decode_request(memoryview(part)[HEADER_SIZE:])
                 self.bounced.append((fields, bytes(back)))
+            elif kind == Kind.SETTLED and flags & UNCERTAIN:
+                self.uncertain.append((link, number, count))
             elif kind == Kind.GRANT:
                 self.granted[link] = number
             elif kind == Kind.OUTCOME:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from proton import Message
 
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
@@ -149,6 +150,17 @@ def test_sections_that_can_not_be_read_detach_with_decode_error(payload: bytes) 
     peer.sender()
     peer.say(transfer(0), payload)
     assert conditions_of(peer.hear()) == [("detach", "amqp:decode-error")]
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_message_without_a_body_is_taken_as_it_is(count: int) -> None:
+    """python-qpid-proton encodes none where none was set (ADR 25); 3.2 would have one."""
+    message: bytes = Message(subject="signal").encode()
+    assert message.endswith(b"signal")
+    peer = opened()
+    peer.sender()
+    found = peer.feed(b"".join(amqp(transfer(number), message) for number in range(count)))
+    assert [payload for event in found for payload in event.payloads] == [message] * count
 
 
 def test_a_resumed_delivery_that_is_not_known_is_ignored() -> None:

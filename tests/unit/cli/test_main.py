@@ -1,6 +1,8 @@
 """The command line: flags become settings, and what can't be used is said without a traceback."""
 
 import argparse
+import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -56,3 +58,17 @@ def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(arguments)
     assert end.value.code == 0
     assert "lightrail" in capsys.readouterr().out
+
+
+def test_what_the_help_names_as_default_is_the_default_as_a_flag() -> None:
+    parser = argparse.ArgumentParser()
+    cli.add_settings(parser)
+    shown = {
+        action.dest: match[1]
+        for action in parser._actions
+        if (match := re.search(r"\(default ([^ )]+)\)$", (action.help or "").replace("%%", "%")))
+    }
+    assert {"archive_hours", "shard_wait", "auto_create", "idle_timeout", "memory_mark"} <= shown.keys()
+    for item in fields(Settings):
+        if item.name in shown:
+            assert item.metadata["parse"](shown[item.name]) == item.default, item.name

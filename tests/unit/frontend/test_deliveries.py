@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
+from lightrail.amqp.link import SETTLE_FIRST, SETTLE_SECOND
 from lightrail.amqp.performatives import AmqpError, Modified, Received, Rejected, Released
 from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.amqp.types import Symbol, decode
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import DRAIN, Kind, OutcomeCode, deliver
+from lightrail.wire.frames import ASKED, DRAIN, Kind, OutcomeCode, deliver
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
 
@@ -547,11 +548,82 @@ def test_what_is_neither_settled_nor_an_outcome_changes_nothing(state: object) -
     assert rig.link.settled_sent == []
 
 
-def test_a_receiver_that_waits_for_us_is_answered() -> None:
+# --- receivers that wait for us to settle (receiver-settle-mode second) ------------------------------------
+
+
+def test_a_receiver_that_waits_for_us_is_answered_when_its_outcome_is_on_disk() -> None:
     rig = rig_with_deliveries()
     (said,) = rig.outcome(0, 3, ACCEPTED, settled=False)
-    assert (said.number, said.count) == (0, 4)
+    assert (said.number, said.count, said.asked) == (0, 4, ASKED)
+    assert rig.link.settled_sent == []
+    rig.consumer.settled(0, 4, True)
     assert rig.link.settled_sent == [(0, 3, ACCEPTED)]
+    (said,) = rig.outcome(4, 5, ACCEPTED)
+    assert said.asked == 0
+    rig.consumer.settled(4, 2, True)
+    assert rig.link.settled_sent == [(0, 3, ACCEPTED)]
+
+
+def test_neighbours_that_wait_are_answered_apart_where_their_outcomes_differ() -> None:
+    rig = rig_with_deliveries()
+    rejected = Rejected()
+    rig.outcome(0, 1, ACCEPTED, settled=False)
+    rig.outcome(2, 2, rejected, settled=False)
+    rig.consumer.settled(0, 3, True)
+    assert rig.link.settled_sent == [(0, 1, ACCEPTED), (2, 2, rejected)]
+
+
+def test_a_receiver_that_waits_no_longer_is_not_answered_and_nothing_is_counted_twice() -> None:
+    rig = rig_with_deliveries()
+    rig.outcome(2, 4, ACCEPTED, settled=False)
+    before = rig.connection.unsettled_bytes
+    # It settles by itself, and others with it.
+    assert [(said.number, said.count) for said in rig.outcome(1, 6, ACCEPTED)] == [(1, 1), (5, 2)]
+    assert rig.connection.unsettled_bytes == before - 3 * 10
+    assert rig.connection.frontend.counts.outcomes[OutcomeCode.ACCEPTED] == 6
+    rig.consumer.settled(2, 3, True)
+    assert rig.link.settled_sent == []
+    # Nor what it says twice while it waits.
+    assert len(rig.outcome(7, 7, ACCEPTED, settled=False)) == 1
+    assert rig.outcome(7, 7, Released(), settled=False) == []
+    rig.consumer.settled(7, 1, True)
+    assert rig.link.settled_sent == [(7, 7, ACCEPTED)]
+
+
+def test_what_the_former_shard_did_not_answer_is_asked_of_the_one_that_has_the_queue_now() -> None:
+    rig = rig_with_deliveries()
+    rig.outcome(0, 1, ACCEPTED, settled=False)
+    rig.outcome(3, 3, ACCEPTED, settled=False)
+    rig.shard.resuming = True
+    rig.consumer.say_all()
+    opened, *settled, credit = rig.shard.take()
+    assert (opened.kind, credit.kind) == (Kind.CONSUMER_OPEN, Kind.CREDIT)
+    assert [(said.number, said.count, said.asked) for said in settled] == [(0, 2, ASKED), (3, 1, ASKED)]
+    rig.consumer.settled(0, 2, True)
+    rig.consumer.settled(3, 1, True)
+    assert rig.link.settled_sent == [(0, 1, ACCEPTED), (3, 3, ACCEPTED)]
+    assert rig.connection.lost == []
+
+
+@pytest.mark.parametrize("how", ["restart", "no room", "outcome after the restart"])
+@pytest.mark.parametrize("mode", [SETTLE_FIRST, SETTLE_SECOND])
+def test_what_can_not_be_confirmed_is_not_and_who_waits_for_it_is_detached(how: str, mode: int) -> None:
+    rig = rig_with_deliveries()
+    rig.link.rcv_settle_mode = mode
+    if how == "outcome after the restart":
+        rig.consumer.say_all()
+        assert rig.outcome(0, 3, ACCEPTED, settled=False) == []
+    else:
+        rig.outcome(0, 3, ACCEPTED, settled=False)
+        if how == "restart":
+            rig.consumer.say_all()
+        rig.consumer.settled(0, 4, False)
+    for _, call in rig.connection.frontend.calls:
+        call()
+    assert rig.link.settled_sent == []
+    # A receiver of mode first settles by itself, whatever we say.
+    expected = [conditions.DETACH_FORCED] if mode == SETTLE_SECOND else []
+    assert [condition for condition, _ in rig.connection.lost][:1] == expected
 
 
 def test_presettled_deliveries_have_no_outcome() -> None:

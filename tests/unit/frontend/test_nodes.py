@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.messages import Message, read_message
+from lightrail.amqp.messages import Message, read_message, write_message
 from lightrail.amqp.performatives import Accepted, Rejected, Source, Target
 from lightrail.amqp.sections import Properties
 from lightrail.frontend.nodes import Nodes
@@ -281,6 +281,42 @@ def test_an_answer_can_go_to_a_queue() -> None:
     play(test)
 
 
+def test_a_request_link_keeps_only_so_many_queues_open_for_its_answers(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "NODE_ADDRESSES_MAX", 2)
+
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        opened = []
+        for number in range(3):
+            asked = Properties(reply_to=f"replies/{number}", message_id="m")
+            await requester.send(Message(asked, {}, number))
+            (part,) = scene.shard.take(Kind.ENQUEUE)
+            opened.append(part.link)
+            scene.shard.producers[part.link].answered(part.number, 1)
+            await requester.client.turn()
+        # The longest unused goes.
+        assert scene.shard.closed == [("producer", opened[0])]
+
+    play(test)
+
+
+def test_an_answer_that_no_shard_takes_in_time_is_given_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "NODE_POST_MS", 1)
+
+    async def test(scene: Scene) -> None:
+        echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        await requester.send(Message(Properties(reply_to="replies", message_id="m"), {}, 1))
+        while not scene.shard.closed:
+            await scene.settle()
+        await requester.client.turn()
+        # It was carried out: that is its outcome, whatever became of the answer.
+        assert requester.outcomes() == [Accepted()]
+
+    play(test)
+
+
 def test_a_queue_that_answers_went_to_is_closed_with_the_link() -> None:
     async def test(scene: Scene) -> None:
         echo(scene)
@@ -305,6 +341,20 @@ def test_a_reply_to_that_is_no_name_is_rejected(reply_to: str) -> None:
         (state,) = requester.outcomes()
         assert isinstance(state, Rejected)
         assert node.asked == []
+
+    play(test)
+
+
+def test_requests_that_came_before_the_detach_of_their_link_are_carried_out() -> None:
+    async def test(scene: Scene) -> None:
+        node = echo(scene)
+        requester = await Requester.attach(scene.client(), "$echo")
+        for number in range(3):
+            requester.sender.send_one(write_message(Message(Properties(reply_to="me"), {}, number)), 0, True)
+        requester.sender.detach()
+        await requester.client.turn()
+        assert node.asked == [0, 1, 2]
+        assert [each.body for each in await requester.answers()] == [0, 1, 2]
 
     play(test)
 

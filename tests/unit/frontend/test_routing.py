@@ -399,6 +399,24 @@ def test_lanes_are_closed_when_the_last_answer_has_come() -> None:
     run(check)
 
 
+def test_what_waits_for_a_place_when_the_link_ends_is_sent_and_waits_for_no_room() -> None:
+    async def check(rig: Rig) -> None:
+        await fan_out(rig, "a", "far")
+        rig.frontend.spawn, held = lambda work: waiting.append(work), rig.frontend.spawn  # type: ignore[assignment]
+        waiting: list[Any] = []
+        await rig.send(b"1", settled=True)
+        rig.router.close()
+        assert rig.said() == []
+        rig.frontend.spawn = held  # type: ignore[method-assign]
+        rig.frontend.spawn(waiting.pop())
+        await rig.settle()
+        for shard in rig.frontend.shards:
+            kinds = [each.kind for each in shard.take()]
+            assert kinds == [Kind.PRODUCER_OPEN, Kind.TARGETS, Kind.ROUTE, Kind.PRODUCER_ABANDON]
+
+    run(check)
+
+
 # --- queues that move ------------------------------------------------------------------------------------
 
 MOVED = Refusal(conditions.MOVED, "look again")

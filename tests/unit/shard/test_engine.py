@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.journal.record import Outcome
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import HEADER, VERSION, Kind, OutcomeCode, frame
+from lightrail.wire.frames import ASKED, HEADER, VERSION, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Hello, ProducerOpen, SettleDetail
 from tests.support.shard_scene import Answer, Peer, Scene, SmallStore, batch
 
@@ -380,6 +380,70 @@ def test_settlements_of_a_turn_are_one_record() -> None:
     store = scene.store
     assert isinstance(store, SmallStore)
     assert [each.ranges for each in store.settles()] == [[(0, 5)]]
+
+
+def test_a_settlement_that_asks_is_answered_when_it_is_on_disk() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(6))
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    peer.take()
+    peer.settle(2, 0, 2, asked=ASKED)
+    peer.settle(2, 2, 2)
+    assert peer.take(Kind.SETTLED) == []
+    scene.begin_commit()
+    assert peer.take(Kind.SETTLED) == []
+    scene.end_commit()
+    assert peer.take(Kind.SETTLED) == [Answer(Kind.SETTLED, 2, 0, 2)]
+    assert peer.uncertain == []
+
+
+def test_a_settlement_that_asks_for_nothing_that_is_stored_is_answered_at_once() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(1), durable=False)
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    peer.take()
+    peer.settle(2, 0, 1, asked=ASKED)
+    # Said once more, as after a move: it is known already.
+    peer.settle(2, 0, 1, asked=ASKED)
+    assert peer.take(Kind.SETTLED) == [Answer(Kind.SETTLED, 2, 0, 1)] * 2
+
+
+@pytest.mark.parametrize("code", [OutcomeCode.ACCEPTED, OutcomeCode.REJECTED])
+def test_a_settlement_that_the_store_has_no_room_for_is_not_confirmed(code: OutcomeCode) -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(6))
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    store = scene.store
+    assert isinstance(store, SmallStore)
+    store.full_for_all = True
+    peer.settle(2, 0, 2, code, asked=ASKED)
+    scene.settle_down()
+    assert peer.uncertain == [(2, 0, 2)]
+
+
+def test_after_a_failed_commit_no_settlement_is_confirmed() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered(6))
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    peer.take()
+    peer.settle(2, 0, 2, asked=ASKED)
+    scene.begin_commit()
+    scene.engine.commit_failed(OSError("no disk"))
+    peer.settle(2, 2, 2, asked=ASKED)
+    scene.turn()
+    assert peer.take(Kind.SETTLED) == []
 
 
 def test_presettled_messages_are_gone_when_delivered() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lightrail.wire.frames import (
     AFRESH,
+    ASKED,
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
@@ -18,6 +19,7 @@ from lightrail.wire.frames import (
     HEADER,
     HEADER_SIZE,
     SEQUENCE,
+    UNCERTAIN,
     VERSION,
     Kind,
     OutcomeCode,
@@ -37,7 +39,7 @@ from lightrail.wire.messages import (
     encode_request,
 )
 
-GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v3.txt"
+GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "wire" / "frames-v4.txt"
 
 U32 = st.integers(0, 2**32 - 1)
 U64 = st.integers(0, 2**64 - 1)
@@ -221,9 +223,12 @@ def examples() -> dict[str, bytes]:
             epoch=3,
             body=encode_request(
                 {"queue": "q", "epoch": 3},
-                frame(Kind.SETTLE, flags=OutcomeCode.ACCEPTED, link=6, epoch=3, count=3, number=7),
+                frame(
+                    Kind.SETTLE, flags=OutcomeCode.ACCEPTED, link=6, epoch=3, count=3, number=7, asked=ASKED
+                ),
             ),
         ),
+        "SETTLED": frame(Kind.SETTLED, flags=UNCERTAIN, link=6, count=3, number=7),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 

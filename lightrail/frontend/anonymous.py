@@ -7,6 +7,7 @@ come per message; one that can't be routed is rejected with the reason, and the 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.sections import decode_properties
@@ -88,8 +89,8 @@ class AddressRouter(ToAddress, RouterLink):
         RouterLink.transfers(self, event, now_ms)
 
 
-Open = Callable[["AnonymousLink", str], Awaitable[ToAddress | None]]
-"""Opens what an address means; None when the link has gone meanwhile. Raises Refused."""
+Open = Callable[["AnonymousLink", str, Buffer], Awaitable[ToAddress | None]]
+"""Opens what an address means, for its first message; None when the link has gone. Raises Refused."""
 
 
 class AnonymousLink:
@@ -179,7 +180,7 @@ class AnonymousLink:
         refusal: Refused | None = None
         producer: ToAddress | None = None
         try:
-            producer = await self._open(self, address)
+            producer = await self._open(self, address, self._waiting[address][0].payloads[0])
         except Refused as refused:
             refusal = refused
         waiting = self._waiting.pop(address, ())

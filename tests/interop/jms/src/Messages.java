@@ -208,6 +208,18 @@ final class Messages {
     }
 
     @Law
+    void a_delay_is_refused_for_a_producer_without_a_destination(Place place) throws Exception {
+        Place.ask("policy " + place.name("q") + " {\"role\": \"queue\", \"delay\": true}");
+        Session session = place.session();
+        MessageProducer producer = session.createProducer(null);
+        producer.setDeliveryDelay(400);
+        Place.refused(JMSException.class, "does not support delayed message delivery", () -> {
+            producer.send(session.createQueue(place.name("q")), session.createMessage());
+            return "it was sent";
+        });
+    }
+
+    @Law
     void a_transacted_session_is_refused_clearly(Place place) throws Exception {
         Place.refused(JMSException.class, "transactions are not available", () -> {
             Session session = place.connect().createSession(true, Session.SESSION_TRANSACTED);

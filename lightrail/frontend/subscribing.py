@@ -15,6 +15,7 @@ A closing detach that ends a subscription is answered when the subscription has 
 again by the same name after the answer gets a new one.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import logging
@@ -29,7 +30,7 @@ from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.filters import source_filter
 from lightrail.frontend.jms import node_of, symbols
 from lightrail.frontend.routes import Refused, consumer_options, label_of
-from lightrail.model import conditions, names
+from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
@@ -188,14 +189,20 @@ async def _open(attach: "Attach", asked: Wanted, record: Name) -> bool:
     return True
 
 
-async def unsubscribe(frontend: "Frontend", record: Name, shared: bool) -> Refusal | None:
+async def unsubscribe(
+    frontend: "Frontend", record: Name, shared: bool, *, by_name: bool = False
+) -> Refusal | None:
     """Ends a subscription; a shared one only when no other link receives from it.
 
-    None when this is done; else why the subscription is still there.
+    None when this is done, or left to the links that stay; else why the subscription is still there. With
+    `by_name` it was looked up to be ended, and is not left to others.
     """
     try:
-        if not shared or not await _links(frontend, record):
+        links = await _links(frontend, record) if shared else 0
+        if not links:
             await _remove(frontend, record)
+        elif by_name:
+            return Refusal(conditions.RESOURCE_LOCKED, _in_use(record, links))
     except (CoordinatorError, ShardAway, ShardRefused) as error:
         if record.policy["lifetime"] == LAST_CONSUMER:
             # Its shard ends it as soon as it can.
@@ -285,16 +292,23 @@ async def _demand_unused(frontend: "Frontend", queue: Name, shared: bool) -> Non
     """Raises Refused where others receive from a shared subscription that is about to end."""
     try:
         links = await _links(frontend, queue) if shared else 0
+        for _ in range(limits.UNUSED_TRIES):
+            if not links:
+                return
+            # A link that was detached at another frontend a moment ago: its shard may not have heard of it.
+            await asyncio.sleep(limits.UNUSED_AGAIN_MS / 1000)
+            links = await _links(frontend, queue)
     except (ShardAway, ShardRefused) as error:
         raise Refused(
             conditions.INTERNAL_ERROR, f"who receives from the subscription can't be known now: {error}"
         ) from None
     if links:
-        raise Refused(
-            conditions.RESOURCE_LOCKED,
-            f"expected a subscription without receivers, found {links} links at that of "
-            f"{names.router_of(queue.name)}; close them first",
-        )
+        raise Refused(conditions.RESOURCE_LOCKED, _in_use(queue, links))
+
+
+def _in_use(queue: Name, links: int) -> str:
+    where = f"{links} links at that of {names.router_of(queue.name)}"
+    return f"expected a subscription without receivers, found {where}; close them first"
 
 
 async def look_up(attach: "Attach", queue: Name, shared: bool) -> None:
@@ -308,6 +322,6 @@ async def look_up(attach: "Attach", queue: Name, shared: bool) -> None:
         return
     attach.link.source = Source(address=attach.record.name, durable=KEPT, expiry_policy=NEVER)
     attach.terms.outlives = True
-    attach.terms.at_close = lambda: unsubscribe(frontend, queue, shared)
+    attach.terms.at_close = lambda: unsubscribe(frontend, queue, shared, by_name=True)
     attach.bind(LookUp())
     attach.connection.accept_outgoing(attach.link)

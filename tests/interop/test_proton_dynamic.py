@@ -81,7 +81,7 @@ def test_a_dynamic_target_is_made_for_receivers_of_the_connection(
         assert received(receiver, 1)[0].body == "hello"
         assert refused(other, name).name == "amqp:unauthorized-access"
         assert refused(other, f"{name}/$dlq").name == "amqp:unauthorized-access"
-        # The closing of its link is answered when the node is deleted, behind what that means for other links.
+        # Its closing is answered when the node is deleted, behind what that means for other links.
         with pytest.raises(LinkDetached) as lost:
             creator.close()
         assert lost.value.link == receiver.link

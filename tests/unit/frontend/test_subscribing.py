@@ -16,6 +16,7 @@ from lightrail.cluster.coordinator import CoordinatorError, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.placement import Placement
 from lightrail.frontend.subscribing import unsubscribe, wanted
+from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.frames import Kind
@@ -249,7 +250,11 @@ def test_a_subscription_ends_though_its_policy_is_changed_meanwhile() -> None:
     held(test)
 
 
-def test_a_shared_subscription_that_others_receive_from_is_not_ended_by_its_name() -> None:
+def test_a_shared_subscription_that_others_receive_from_is_not_ended_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "UNUSED_AGAIN_MS", 0)
+
     async def test(scene: Scene, coordinator: Held, client: Client, session: Session) -> None:
         source = replace(DURABLE, capabilities=[Symbol("shared")])
         session.attach("news|1", False, source=source, target=Target())
@@ -265,6 +270,28 @@ def test_a_shared_subscription_that_others_receive_from_is_not_ended_by_its_name
         assert len(subscriptions(scene)) == 1
 
     held(test, consumers=1)
+
+
+def test_a_look_up_that_others_come_before_is_answered_with_that() -> None:
+    async def test(scene: Scene, coordinator: Held, client: Client, session: Session) -> None:
+        source = replace(DURABLE, capabilities=[Symbol("shared")])
+        session.attach("news|1", False, source=source, target=Target())
+        await client.turn()
+        found = session.attach("news", False, source=None, target=Target())
+        await client.turn()
+        assert found.state == ATTACHED
+
+        async def request(op: str, *_: Any, **__: Any) -> Answer:
+            return Answer({"consumer_count": 2}, memoryview(b""))
+
+        scene.shard.request = request  # type: ignore[attr-defined]
+        found.detach()
+        await client.turn()
+        assert found.state == DETACHED
+        assert b"found 2 links at that of r; close them first" in client.heard
+        assert len(subscriptions(scene)) == 1
+
+    held(test)
 
 
 @pytest.mark.parametrize("topic", [True, False])

@@ -2,7 +2,7 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests: node, the JavaScript client, a browser, etcd, Prometheus
+#   scripts/setup.sh test    the same with the tools of the tests: node and Java with a client each, a browser, etcd, Prometheus
 #   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
@@ -20,18 +20,26 @@ esac
 cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 interop=tests/interop
+jms=$interop/jms
 
 fresh() { # the stamp of a goal is newer than everything it was made from
     stamp=$venv/.lightrail-$1
     [ -f "$stamp" ] || return 1
     [ "$(cat "$stamp")" = "$PWD" ] || return 1 # a tree that was moved or copied holds dead paths
     "$venv/bin/python" -c 'import lightrail' 2>/dev/null || return 1
-    for source in pyproject.toml constraints.txt scripts/setup.sh $([ "$1" = run ] || lockfile); do
+    for source in pyproject.toml constraints.txt scripts/setup.sh $([ "$1" = run ] || locks); do
         [ ! "$source" -nt "$stamp" ] || return 1
     done
 }
 
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
+locks() { # what says which clients of other languages the tests use
+    lockfile
+    [ ! -f $jms/pom.xml ] || echo $jms/pom.xml
+}
+clients_there() {
+    { [ -z "$(lockfile)" ] || [ -d $interop/node_modules ]; } && { [ ! -f $jms/pom.xml ] || [ -d $jms/target/lib ]; }
+}
 
 engine_missing() { # what tests/support/docker.py starts
     [ -n "${containers:-}" ] || return 1
@@ -42,7 +50,7 @@ engine_missing() { # what tests/support/docker.py starts
 }
 
 if engine_missing; then :; elif fresh test || { [ "$goal" = run ] && fresh run; }; then
-    [ "$goal" = run ] || [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] && exit 0
+    { [ "$goal" = run ] || clients_there; } && exit 0
 fi
 
 # --- an interpreter ---------------------------------------------------------------------------------------
@@ -90,8 +98,9 @@ missing_packages() {
         command -v chromium >/dev/null || missing="$missing chromium"
         command -v chromedriver >/dev/null || missing="$missing chromium-driver"
         command -v prometheus >/dev/null && command -v promtool >/dev/null || missing="$missing prometheus"
-        # Spark runs on it; the headless one has no windows.
-        command -v java >/dev/null || missing="$missing default-jre-headless"
+        # Spark runs on it, and tests compile and run a client; the headless one has no windows.
+        command -v java >/dev/null && command -v javac >/dev/null || missing="$missing default-jdk-headless"
+        command -v mvn >/dev/null || missing="$missing maven"
         command -v etcd >/dev/null || missing="$missing etcd-server"
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
         PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || missing="$missing iproute2"
@@ -161,5 +170,10 @@ fi
 if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
     echo "setup: installing the JavaScript client"
     npm ci --prefix $interop --no-audit --no-fund --loglevel=error
+fi
+if [ "$goal" = test ] && [ -f $jms/pom.xml ]; then
+    echo "setup: installing the Java client"
+    rm -rf $jms/target/lib # an earlier version of it would stay beside the new one
+    mvn --batch-mode --quiet --file $jms/pom.xml dependency:copy-dependencies -DoutputDirectory=target/lib
 fi
 printf '%s\n' "$PWD" >"$venv/.lightrail-$goal"

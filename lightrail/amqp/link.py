@@ -5,7 +5,9 @@ Receiving is in receiver.py, sending in sender.py.
 States. A link comes to be by the peer's attach (ATTACHING, until the caller accepts or refuses it) or by ours
 (REQUESTED, until the peer's attach comes); then it is ATTACHED. Our detach makes it DETACHING until the
 peer's has come, the peer's is answered at once; both end in DETACHED. Commands to a link that is on its way
-out do nothing, as the caller can't know yet; only what could never have been right raises LocalError.
+out do nothing, as the caller can't know yet; only what could never have been right raises LocalError. Where
+the caller has work to do before the peer may take a link for closed (`answers_close`), the peer's closing
+detach makes it CLOSING, and the caller answers with answer_close.
 
                 R:ATTACH +-----------+ accept                                  S:DETACH
           +------------->| ATTACHING |---------+                          +-------------------+
@@ -13,7 +15,10 @@ out do nothing, as the caller can't know yet; only what could never have been ri
       (nothing)                          +----------+ R:DETACH, S:DETACH +----------+  +-----------+
           |              +-----------+   | ATTACHED |------------------->| DETACHED |<-| DETACHING |
           +------------->| REQUESTED |-->+----------+                    +----------+  +-----------+
-                S:ATTACH +-----------+ R:ATTACH                              R:DETACH
+                S:ATTACH +-----------+ R:ATTACH  |                         /|\\   R:DETACH
+                                                 | R:DETACH +---------+     |
+                                                 +--------->| CLOSING |-----+
+                                                            +---------+ S:DETACH
 
 Numbers. Deliveries that we send are numbered per link from 0 in order of send(); credit is told to the caller
 as the number below which it may send. Inside, delivery-count is an integer that does not wrap; it differs
@@ -53,6 +58,7 @@ ATTACHING: Final = 1
 ATTACHED: Final = 2
 DETACHING: Final = 3
 DETACHED: Final = 4
+CLOSING: Final = 5
 
 SETTLE_UNSETTLED: Final = 0
 SETTLE_SETTLED: Final = 1
@@ -87,6 +93,7 @@ class Link:
     """One end of a link. `context` is the caller's own."""
 
     __slots__ = (
+        "answers_close",
         "attach",
         "available",
         "context",
@@ -133,6 +140,8 @@ class Link:
         self.context: Any = None
         self.kept_bytes = 0
         """What we keep of the peer's attach, as its session counts it."""
+        self.answers_close = False
+        """The peer's closing detach is not answered before the caller calls answer_close."""
 
         self.delivery_count = 0
         self.initial_count = 0
@@ -238,6 +247,12 @@ class Link:
         if self.state in (ATTACHING, ATTACHED, REQUESTED):
             self._detach(closed, make_error(condition, description, info))
 
+    def answer_close(self, condition: str | None = None, description: str = "") -> None:
+        """Answer the peer's closing detach, which waited for the caller (see `answers_close`)."""
+        if self.state == CLOSING:
+            self._write_detach(True, make_error(condition, description))
+            self.state = DETACHED
+
     def begin_count(self, count: int) -> None:
         """Where the delivery-count of a sender begins."""
         self.initial_count = self.delivery_count = count
@@ -270,25 +285,35 @@ class Link:
 
     def _detach(self, closed: bool, error: AmqpError | None) -> None:
         """Write our detach, and before it the attach that is still owed."""
-        session = self.session
-        if self.state == ATTACHING:
-            source, target = self.source, self.target
-            if self.is_sender:
-                self.source = None
-                self.target = None if not isinstance(target, Target | Coordinator) else target
-            else:
-                self.target = None
-            body = self.attach_body()
-            if len(body) + 8 > session.connection.peer_max_frame_size:
-                self.source = self.target = None
-                body = self.attach_body()
-            self.source, self.target = source, target
-            session.write(body)
-        session.write(encode_performative(Detach(handle=self.output_handle, closed=closed, error=error)))
+        self._write_owed_attach()
+        self._write_detach(closed, error)
         self.state = DETACHING
-        session.unmap_output(self)
         self._forget()
         self._keep_little()
+
+    def _write_owed_attach(self) -> None:
+        """A link that ends before it was accepted is answered with an attach without our terminus."""
+        if self.state != ATTACHING:
+            return
+        session = self.session
+        source, target = self.source, self.target
+        if self.is_sender:
+            self.source = None
+            self.target = None if not isinstance(target, Target | Coordinator) else target
+        else:
+            self.target = None
+        body = self.attach_body()
+        if len(body) + 8 > session.connection.peer_max_frame_size:
+            self.source = self.target = None
+            body = self.attach_body()
+        self.source, self.target = source, target
+        session.write(body)
+
+    def _write_detach(self, closed: bool, error: AmqpError | None) -> None:
+        """Write our detach; our handle is free from then on."""
+        session = self.session
+        session.write(encode_performative(Detach(handle=self.output_handle, closed=closed, error=error)))
+        session.unmap_output(self)
 
     def _forget(self) -> None:
         """Let go of everything that is under way."""
@@ -355,12 +380,17 @@ class Link:
         connection.events.append(Attached(self))
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer's detach: answered if it is not the answer to ours."""
+        """The peer's detach: answered, now or by answer_close, if it is not the answer to ours."""
         session = self.session
         answer = self.state == DETACHING
-        if not answer:
-            self._detach(detach.closed, None)
-        self.state = DETACHED
+        if not answer and detach.closed and self.answers_close:
+            self._write_owed_attach()
+            self.state = CLOSING
+            self._forget()
+        else:
+            if not answer:
+                self._detach(detach.closed, None)
+            self.state = DETACHED
         session.unmap_input(self)
         if not answer:
             session.connection.events.append(Detached(self, detach.closed, detach.error, True))

@@ -14,7 +14,7 @@ from lightrail.amqp import frames
 from lightrail.amqp.delivery import WIRE, Unsettled, unwrap
 from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
 from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
-from lightrail.amqp.link import ATTACHED, REQUESTED, Link, errant, make_error
+from lightrail.amqp.link import ATTACHED, CLOSING, REQUESTED, Link, errant, make_error
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -174,6 +174,9 @@ class Session(Windows):
         """Let go of everything under way; the links stay listed for the caller to look at."""
         for link in self.inputs.values():
             link.abandon()
+        for link in self.outputs.values():
+            if link.state == CLOSING:
+                link.abandon()
         if self._requests:
             for link in self._requests.values():
                 link.abandon()
@@ -252,10 +255,12 @@ class Session(Windows):
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)
-            if len(self.outputs) > self.peer_handle_max:
+            # Links whose closing detach waits for its answer have no handle of the peer's, but one of ours.
+            most = min(self.peer_handle_max, settings.handle_max) + 1
+            if len(self.outputs) >= most:
                 raise SessionFault(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"expected at most {self.peer_handle_max + 1} links by your handle-max, found one more",
+                    f"expected at most {most} links by the two handle-max, found one more",
                 )
             refusal = self.connection.admit(size)
             link = self._new_link(attach.name, is_sender)

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.events import Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected, Source
 from lightrail.amqp.sections import decode_properties
@@ -99,8 +100,9 @@ class AddressRouter(ToAddress, RouterLink):
         RouterLink.transfers(self, event, now_ms)
 
 
-Open = Callable[["AnonymousLink", str], Awaitable[ToAddress]]
-"""Opens what an address means, also when the client's link has ended meanwhile. Raises Refused."""
+Open = Callable[["AnonymousLink", str, Buffer], Awaitable[ToAddress]]
+"""Opens what an address means, for its first message, also when the client's link has ended meanwhile. Raises
+Refused."""
 
 
 class AnonymousLink:
@@ -200,7 +202,7 @@ class AnonymousLink:
         refusal: Refused | None = None
         producer: ToAddress | None = None
         try:
-            producer = await self._open(self, address)
+            producer = await self._open(self, address, self._waiting[address][0].payloads[0])
         except Refused as refused:
             refusal = refused
         except Exception:

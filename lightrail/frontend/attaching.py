@@ -5,11 +5,12 @@ a shard, or raises Refused.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
@@ -19,14 +20,16 @@ from lightrail.frontend.anonymous import AddressProducer, AddressRouter, Anonymo
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.filters import source_filter
 from lightrail.frontend.guard import Hold
+from lightrail.frontend.jms import NODES, another_node, node_of, node_of_message
 from lightrail.frontend.relays import RelayLink
 from lightrail.frontend.routes import Refused, consumer_options, label_of, name_of, terminus_of
 from lightrail.frontend.routing import RouterLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, names
-from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.model.policy import InvalidPolicy, Role
 from lightrail.namespace import service
 from lightrail.namespace.records import Name, Right
+from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -59,8 +62,9 @@ class Terms:
     hold: Hold | None = None
     outlives: bool = False
     """The terminus is there when the link is gone: a durable subscription."""
-    at_close: Callable[[], Coroutine[Any, Any, None]] | None = None
-    """What has to be done when the client closes the link for good (detach with closed)."""
+    at_close: Callable[[], Awaitable[Refusal | None]] | None = None
+    """Done when the client closes the link for good (detach with closed), which is answered after it: with an
+    error where it gives one. Has to be set before the link is bound."""
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class Attach:
         """This is behind the link from now on; the guard watches its name."""
         link = self.link
         link.context = bound
+        link.answers_close = self.terms.at_close is not None
         self.terms.hold = self.frontend.guard.hold(
             self.connection,
             right_of(link),
@@ -137,11 +142,13 @@ async def _attach(connection: "ClientConnection", link: Link) -> None:
     if link.is_sender and link.source is None:
         router, queue, shared = subscribing.find(link, frontend)
         frontend.guard.demand(connection, Right.LISTEN, router)
-        subscribing.look_up(Attach(connection, link, router, number, terms), queue, shared)
+        await subscribing.look_up(Attach(connection, link, router, number, terms), queue, shared)
         return
     terminus = terminus_of(link)
     if terminus.dynamic:
         record = await dynamic.make(connection, link, terminus, terms.owner)
+        if record.owner == terms.owner:
+            terms.at_close = lambda: dynamic.finish(frontend, record)
         made = Attach(connection, link, record, number, terms)
         try:
             if made.open:
@@ -156,8 +163,11 @@ async def _attach(connection: "ClientConnection", link: Link) -> None:
         connection.bound(anonymous, terms)
         anonymous.start()
         return
+    asked = node_of(terminus)
     try:
-        record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner)
+        record = await resolve(connection, name_of(terminus.address), right_of(link), terms.owner, asked)
+        if asked is not None and record.role in NODES and record.role is not asked:
+            raise Refused(conditions.NOT_ALLOWED, another_node(record))
         made = Attach(connection, link, record, number, terms)
         if made.open:
             await ROLES[record.role](made)
@@ -172,10 +182,14 @@ def right_of(link: Link) -> Right:
     return Right.LISTEN if link.is_sender else Right.SEND
 
 
-async def resolve(connection: "ClientConnection", name: str, right: Right, owner: str) -> Name:
+async def resolve(
+    connection: "ClientConnection", name: str, right: Right, owner: str, asked: Role | None = None
+) -> Name:
     """What a name is, which a caller may use so; one that is free becomes a queue where that is allowed.
 
-    What its lifetime may be goes with `owner`: a link, or as much of one as there is.
+    Args:
+        owner: a link, or as much of one as there is: what the lifetime of a new queue may be goes with it.
+        asked: the role that the client says the name has; a free name becomes a router only where it is one.
 
     Rights come first: who has none learns nothing about the name and makes nothing of it. Raises Refused.
     """
@@ -185,10 +199,11 @@ async def resolve(connection: "ClientConnection", name: str, right: Right, owner
     record = directory.get(name)
     if record.role is Role.NONE and not names.is_temporary(name):
         template = directory.template(names.owner(name))
-        given = Policy(Role.QUEUE, {**template.given, **record.policy.given}) if template else record.policy
+        role = Role.ROUTER if asked is Role.ROUTER else Role.QUEUE
+        given = service.policy_at_first_use(role, template, record) if template else record.policy
         frontend.guard.demand(connection, right, Name(name, given))
         if template is not None:
-            record = await frontend.first_use(name, owner)
+            record = await frontend.first_use(name, owner, role)
     frontend.guard.demand(connection, right, record)
     return record
 
@@ -305,17 +320,18 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     home.open_consumer(consumer)
 
 
-async def open_address(sender: AnonymousLink, address: str) -> ToAddress:
+async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:
     """Opens what a message of a link without a target is addressed to, also when the link has ended.
 
-    Raises Refused.
+    What a free name becomes is as the first `message` for it says. Raises Refused.
     """
     connection, link = sender.connection, sender.link
     frontend = connection.frontend
     ended = link.session.state != MAPPED
     owner = connection.owner if ended else connection.session_owner(link.session)
     try:
-        record = await resolve(connection, name_of(address), Right.SEND, owner)
+        asked = node_of_message(message)
+        record = await resolve(connection, name_of(address), Right.SEND, owner, asked)
         home = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
         raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None

@@ -6,7 +6,7 @@ hash) runs as a task and comes back to the connection, which may have gone by th
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
@@ -371,7 +371,20 @@ class ClientConnection(asyncio.Protocol):
         terms = self._links.get(event.link.context) if self._links is not None else None
         self._drop_link(event.link)
         if terms is not None and terms.at_close is not None and event.closed and event.by_peer:
-            self._task(terms.at_close())
+            self._task(self._finish_close(event.link, terms.at_close()))
+
+    async def _finish_close(self, link: Link, work: Awaitable[Refusal | None]) -> None:
+        """Answers a closing detach when what ends with the link has ended, or with why it has not."""
+        try:
+            refusal = await work
+        except Exception:
+            log.exception("what ends with a link could not be ended")
+            refusal = Refusal(conditions.INTERNAL_ERROR, "internal error; whether it has ended is not known")
+        if refusal is None:
+            link.answer_close()
+        else:
+            link.answer_close(refusal.condition, refusal.description)
+        self.touch()
 
     def _ended(self, event: events.Ended) -> None:
         self.frontend.counts.sessions -= 1

@@ -1,5 +1,6 @@
 """Dynamic nodes: names that the broker draws for a client, with the lifetime that it asked for (3.5.9 on)."""
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,21 +13,23 @@ from lightrail.amqp.performatives import (
     Target,
 )
 from lightrail.amqp.types import Symbol
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.frontend.jms import node_of
 from lightrail.frontend.routes import Refused
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import Caller
+from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
     from lightrail.frontend.connection import ClientConnection
+    from lightrail.frontend.engine import Frontend
 
 KEY_BYTES: Final = 16
 """Of a temporary name: whoever does not know it can't guess it."""
 LIFETIME_POLICY: Final = Symbol("lifetime-policy")
-TEMPORARY_TOPIC: Final = Symbol("temporary-topic")
-"""Capability by which Qpid JMS asks for a topic; anything else gets a queue."""
 BROKER: Final = Caller("broker", everything=True)
 """The broker itself makes and deletes these names: nobody needs a right for them."""
 
@@ -47,9 +50,8 @@ async def make(connection: "ClientConnection", link: "Link", terminus: Source | 
             conditions.RESOURCE_LIMIT_EXCEEDED,
             f"the connection has {limits.TEMPORARY_NAMES_MAX} dynamic nodes, which is the most",
         )
-    topic = TEMPORARY_TOPIC in (terminus.capabilities or ())
     with_link = isinstance(lifetime, DeleteOnClose)
-    if topic:
+    if node_of(terminus) is Role.ROUTER:
         policy = Policy(Role.ROUTER, {"unroutable": "drop"})
     else:
         policy = Policy(Role.QUEUE, {"lifetime": "link" if with_link else "connection"})
@@ -59,6 +61,18 @@ async def make(connection: "ClientConnection", link: "Link", terminus: Source | 
     terminus.address = name
     terminus.dynamic_node_properties = {LIFETIME_POLICY: lifetime}
     return record
+
+
+async def finish(frontend: "Frontend", record: Name) -> Refusal | None:
+    """The link that a node goes with is closed, which is answered when the node is deleted.
+
+    Where it can't be deleted now the frontend goes on trying (lifetimes.py), and the client need not wait.
+    """
+    with contextlib.suppress(CoordinatorError):
+        frontend.directory.refresh()
+        if frontend.directory.get(record.name).created == record.created:
+            await frontend.service.expire(record)
+    return None
 
 
 def _lifetime(

@@ -30,6 +30,7 @@ from lightrail.frontend.routing import Routers
 from lightrail.frontend.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.model import conditions, limits, names
 from lightrail.model.destinations import Destinations
+from lightrail.model.policy import Role
 from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
@@ -179,12 +180,12 @@ class Frontend:
         else:
             self._unreadable = False
 
-    async def first_use(self, name: str, client: str) -> Name:
+    async def first_use(self, name: str, client: str, role: Role) -> Name:
         """What a name is that is being used; see `Service.first_use`."""
         owner = names.owner(name)
         pending = self._using.get(owner)
         if pending is None:
-            pending = self._using[owner] = asyncio.ensure_future(self.service.first_use(owner, client))
+            pending = self._using[owner] = asyncio.ensure_future(self.service.first_use(owner, client, role))
         try:
             await asyncio.shield(pending)
         finally:

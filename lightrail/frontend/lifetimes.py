@@ -63,7 +63,7 @@ class Lifetimes:
 
     def temporary_count(self, owner: str) -> int:
         """Dynamic nodes of a connection."""
-        return sum(map(names.is_temporary, self._owned.get(owner, ())))
+        return sum(map(names.is_dynamic_node, self._owned.get(owner, ())))
 
     def follow(self, name: str, policy: Policy) -> None:
         """A dynamic node was made whose end is not only that of its owner."""

@@ -85,6 +85,10 @@ ANONYMOUS_CREDIT_MAX: Final = 500
 """Messages that such a sender may have unanswered, over all its addresses."""
 LABEL_CHARACTERS_MAX: Final = 256
 """Of the name that people are shown for a client's link."""
+UNUSED_TRIES: Final = 10
+"""How often a shard is asked again whether nobody receives from a subscription that is to be ended."""
+UNUSED_AGAIN_MS: Final = 50
+"""Pause before each of them: a detach at another frontend takes a few milliseconds to the shard."""
 EXPIRE_AGAIN_MS: Final = 1_000
 """Pause before a name whose owner is gone is deleted anew, when the coordinator could not do it."""
 NODE_LINKS_MAX: Final = 64

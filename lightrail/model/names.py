@@ -4,8 +4,8 @@ A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none
 ``..``, without control characters, at most QUEUE_NAME_BYTES_MAX bytes (a closing ``/$dlq`` is not counted).
 Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; those that clients
 may use are ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a
-subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue that the broker
-named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised.
+subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the
+broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised.
 """
 
 import unicodedata
@@ -59,10 +59,12 @@ def check(name: str) -> None:
     if any(segment in ("", ".", "..") for segment in segments):
         raise InvalidName(f"the name {_shown(name)} has an empty segment, '.' or '..' between its slashes")
     plain = segments[:-1] if len(segments) > 1 and segments[-1] == DEAD_LETTER_SEGMENT else segments
+    subscription: list[str] = []
     if len(plain) > 2 and plain[-2] == SUBSCRIPTIONS_SEGMENT:
-        plain = [*plain[:-2], plain[-1]]
-    elif len(plain) == 2 and plain[0] == TEMPORARY_SEGMENT:
+        plain, subscription = plain[:-2], plain[-1:]
+    if len(plain) == 2 and plain[0] == TEMPORARY_SEGMENT:
         plain = plain[1:]
+    plain += subscription
     system = next((segment for segment in plain if segment.startswith(SYSTEM_MARKS)), None)
     if system is not None:
         raise InvalidName(
@@ -87,14 +89,24 @@ def subscription_name(router: str, key: str) -> str:
     return f"{router}/{SUBSCRIPTIONS_SEGMENT}/{key}"
 
 
+def router_of(queue: str) -> str:
+    """The router that the queue of a subscription is at."""
+    return queue.rpartition(f"/{SUBSCRIPTIONS_SEGMENT}/")[0]
+
+
 def temporary_name(key: str) -> str:
     """A queue or router that the broker named (a dynamic node, messaging 3.5.3)."""
     return f"{TEMPORARY_SEGMENT}/{key}"
 
 
 def is_temporary(name: str) -> bool:
-    """True for ``$temporary/KEY`` and the dead letters of it."""
+    """True for ``$temporary/KEY``, the dead letters of it, and the queues of subscriptions to it."""
     return name.startswith(TEMPORARY_SEGMENT + "/")
+
+
+def is_dynamic_node(name: str) -> bool:
+    """True for ``$temporary/KEY`` itself."""
+    return is_temporary(name) and name.count("/") == 1
 
 
 def is_system(name: str) -> bool:

@@ -17,7 +17,7 @@ from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.destinations import LOOPBACK, Destinations
-from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.model.policy import InvalidPolicy, Policy, Role, fields_of
 from lightrail.namespace.directory import Directory, wall_ms
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
 from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
@@ -78,11 +78,12 @@ class Service:
         _check_lifetime(policy, owner)
         return await self._make(name, policy, owner=owner, automatic=False)
 
-    async def first_use(self, name: str, client: str = "") -> Name:
-        """The record of a name in use; where names above allow it, one without a role is made a queue.
+    async def first_use(self, name: str, client: str = "", role: Role = Role.QUEUE) -> Name:
+        """The record of a name in use; where names above allow it, one without a role is given one.
 
         Args:
             client: the AMQP link that uses it, as an owner: what the template's lifetime says goes with it.
+            role: what it becomes, a queue or a router.
 
         Raises:
             Refused: among others that the template wants such a client, and there is none.
@@ -91,12 +92,11 @@ class Service:
         found = self.directory.get(name)
         if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
             return found
-        policy = self.directory.template(name)
-        if policy is None:
+        template = self.directory.template(name)
+        if template is None:
             return found
         before = self.directory.find(name)
-        if before is not None:
-            policy = Policy(Role.QUEUE, {**policy.given, **before.policy.given})
+        policy = policy_at_first_use(role, template, found)
         lifetime = policy["lifetime"]
         parts = _OWNER_PARTS.get(lifetime, 0)
         if parts and not client:
@@ -403,6 +403,19 @@ class Service:
 def _dead_letter_target(policy: Policy) -> str | None:
     target: str | None = policy["dead_letter"] if policy.role is Role.QUEUE else None
     return target
+
+
+def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
+    """The policy of a name without a role that is used as a queue, or as a router.
+
+    Templates are policies of queues: a router gets those of their fields that it has. It drops what nobody
+    subscribes to, as senders to a topic expect it (JMS 2.0, 4.2).
+    """
+    given = {**template.given, **before.policy.given}
+    if role is Role.ROUTER:
+        known = {field.name for field in fields_of(Role.ROUTER)}
+        given = {"unroutable": "drop"} | {name: value for name, value in given.items() if name in known}
+    return Policy(role, given)
 
 
 def policy_from(text: bytes | str) -> Policy:

@@ -81,7 +81,11 @@ def test_a_dynamic_target_is_made_for_receivers_of_the_connection(
         assert received(receiver, 1)[0].body == "hello"
         assert refused(other, name).name == "amqp:unauthorized-access"
         assert refused(other, f"{name}/$dlq").name == "amqp:unauthorized-access"
-        creator.close()
+        # Its closing is answered when the node is deleted, behind what that means for other links.
+        with pytest.raises(LinkDetached) as lost:
+            creator.close()
+        assert lost.value.link == receiver.link
+        assert lost.value.link.remote_condition.name == "amqp:resource-deleted"
         with pytest.raises(LinkDetached) as detached:
             other.wait(lambda: False)
         assert detached.value.link == sender.link

@@ -108,6 +108,8 @@ class Client:
             scene.frontend.now_ms(),
         )
         self.events: list[events.Event] = []
+        self.heard = bytearray()
+        """Everything that the broker has written."""
         self.protocol.connection_made(self.transport)
 
     async def turn(self) -> None:
@@ -121,6 +123,7 @@ class Client:
             written = bytes(self.transport.written)
             self.transport.written.clear()
             if written:
+                self.heard += written
                 self.events += self.amqp.feed(written, self.scene.frontend.now_ms())
             elif not data:
                 break

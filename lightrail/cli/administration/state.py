@@ -1,7 +1,6 @@
 """The commands `status`, `doctor` and `connections`: how the broker is, and what is wrong with it."""
 
 import argparse
-import sys
 from typing import Any, Final, NamedTuple
 
 from lightrail.cli.administration.client import Client, Failed, path_of

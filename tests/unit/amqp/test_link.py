@@ -12,6 +12,7 @@ from lightrail.amqp.performatives import (
     Coordinator,
     Detach,
     Disposition,
+    End,
     Source,
     Target,
 )
@@ -184,6 +185,84 @@ def test_detach_before_the_attach_is_answered_gets_both_answers() -> None:
     attached.link.accept()
     attached.link.refuse("amqp:not-found")
     assert peer.hear() == [], "too late, and no misuse: the caller could not know"
+
+
+def test_a_closing_detach_is_answered_when_the_caller_has_done_its_work() -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.answers_close = True
+    (event,) = peer.say(Detach(handle=1, closed=True))
+    assert event == events.Detached(link, True, None, True)
+    assert peer.hear() == []
+    link.detach()
+    link.send_one(data(b"x"))
+    assert peer.hear() == [], "too late, and no misuse"
+    link.answer_close()
+    link.answer_close()
+    assert peer.hear() == [Detach(handle=0, closed=True)]
+    assert link.state == DETACHED
+
+
+def test_a_closing_detach_may_be_answered_with_an_error() -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.answers_close = True
+    peer.say(Detach(handle=1, closed=True))
+    link.answer_close("amqp:internal-error", "it is still there")
+    assert conditions_of(peer.hear()) == [("detach", "amqp:internal-error")]
+
+
+def test_a_detach_that_closes_nothing_is_answered_at_once() -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.answers_close = True
+    peer.say(Detach(handle=1, closed=False))
+    assert peer.hear() == [Detach(handle=0, closed=False)]
+    link.answer_close()
+    assert peer.hear() == []
+
+
+def test_an_attach_that_is_owed_goes_before_a_late_answer() -> None:
+    peer = opened()
+    (attached,) = peer.say(attach_sender())
+    attached.link.answers_close = True
+    peer.say(Detach(handle=0, closed=True))
+    (answer,) = peer.hear()
+    assert answer.target is None
+    attached.link.accept()
+    attached.link.answer_close()
+    assert peer.hear() == [Detach(handle=0, closed=True)]
+
+
+def test_handle_and_name_are_free_while_the_answer_is_owed() -> None:
+    peer = opened()
+    link = peer.receiver("same")
+    link.answers_close = True
+    peer.say(Detach(handle=1, closed=True))
+    again = peer.receiver("same")
+    link.answer_close()
+    assert peer.hear() == [Detach(handle=0, closed=True)]
+    assert again.session.links == [again]
+
+
+def test_an_answer_that_is_owed_goes_with_its_session() -> None:
+    peer = opened()
+    link = peer.receiver()
+    link.answers_close = True
+    peer.say(Detach(handle=1, closed=True))
+    peer.say(End())
+    peer.hear()
+    link.answer_close()
+    assert peer.hear() == []
+
+
+def test_links_whose_answer_is_owed_count_as_links() -> None:
+    peer = opened(handle_max=1)
+    for _ in range(2):
+        peer.receiver().answers_close = True
+        peer.say(Detach(handle=1, closed=True))
+    peer.say(Attach(name="more", handle=1, role=True, source=Source(address="q"), target=Target()))
+    assert conditions_of(peer.hear()) == [("end", "amqp:resource-limit-exceeded")]
 
 
 def test_our_detach_is_answered_by_the_peers() -> None:

@@ -112,6 +112,26 @@ def test_what_is_first_used_becomes_a_queue_where_that_is_allowed() -> None:
     run(check)
 
 
+def test_what_is_first_used_as_a_topic_becomes_a_router_that_drops() -> None:
+    async def check(scene: Scene) -> None:
+        made = await scene.one.first_use("a/t", role=Role.ROUTER)
+        assert (made.role, made.policy["unroutable"], made.automatic) == (Role.ROUTER, "drop", True)
+        # What is there stays what it is.
+        assert (await scene.two.first_use("a/t")).role is Role.ROUTER
+        template = {"max_message_bytes": 100, "lifetime": "link", "description": "from above"}
+        await scene.one.give(ANYBODY, "b", policy("none", auto_create=True, template=template))
+        made = await scene.one.first_use("b/t", role=Role.ROUTER)
+        assert made.policy.given == {
+            "unroutable": "drop",
+            "max_message_bytes": 100,
+            "description": "from above",
+        }
+        await scene.one.give(ANYBODY, "closed", policy("none", auto_create=False))
+        assert (await scene.one.first_use("closed/t", role=Role.ROUTER)).role is Role.NONE
+
+    run(check)
+
+
 def test_what_goes_with_a_client_needs_one() -> None:
     async def check(scene: Scene) -> None:
         one = scene.one

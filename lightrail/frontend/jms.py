@@ -1,0 +1,64 @@
+"""What JMS clients say of a destination: whether it is a queue or a topic (AMQP Binding for JMS, 5.3).
+
+They say so in the capabilities of a terminus, and of a message that is sent without one in its annotation
+`x-opt-jms-dest`. A topic is a router. ADR 26 has what follows from it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lightrail.amqp.decoder import Buffer
+from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.sections import decode_annotations
+from lightrail.amqp.types import DecodeError
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name
+
+NODES: Final[Mapping[Role, str]] = {Role.QUEUE: "queue", Role.ROUTER: "topic"}
+"""The roles that these words are about, and the word for each."""
+_BY_CAPABILITY: Final[Mapping[str, Role]] = {
+    "queue": Role.QUEUE,
+    "temporary-queue": Role.QUEUE,
+    "topic": Role.ROUTER,
+    "temporary-topic": Role.ROUTER,
+}
+_ANNOTATION: Final = "x-opt-jms-dest"
+_BY_ANNOTATION: Final[Mapping[int, Role]] = {
+    0: Role.QUEUE,
+    1: Role.ROUTER,
+    2: Role.QUEUE,
+    3: Role.ROUTER,
+}
+"""A queue, a topic, and temporary ones of both."""
+
+
+def symbols(value: Any) -> frozenset[str]:
+    """A field that may be one symbol or several."""
+    if value is None:
+        return frozenset()
+    return frozenset(map(str, value)) if isinstance(value, list | tuple) else frozenset({str(value)})
+
+
+def node_of(terminus: Source | Target) -> Role | None:
+    """The role that the capabilities of a terminus ask for; None where they say nothing, or both."""
+    asked = {_BY_CAPABILITY[each] for each in symbols(terminus.capabilities) if each in _BY_CAPABILITY}
+    return asked.pop() if len(asked) == 1 else None
+
+
+def node_of_message(message: Buffer) -> Role | None:
+    """The same for where a message goes, by its annotation."""
+    try:
+        found = decode_annotations(message).get(_ANNOTATION)
+    except DecodeError:
+        return None
+    return _BY_ANNOTATION.get(found) if isinstance(found, int) else None
+
+
+def another_node(record: Name) -> str:
+    """Why a name can't be attached to as what the client takes it for, and what to do."""
+    name, role = record.name, record.role
+    other = Role.ROUTER if role is Role.QUEUE else Role.QUEUE
+    return (
+        f"{name} is a {role}, and a {NODES[other]} was asked for (capability {NODES[other]}): "
+        f"use it as a {NODES[role]}, or delete {name} and give it the role {other}"
+    )

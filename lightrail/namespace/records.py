@@ -42,6 +42,8 @@ class Name:
     """Who it goes with, where its lifetime is not its own: `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`."""
     automatic: bool = False
     """It came into being by first use."""
+    history: str = ""
+    """Of the coordinator, see cluster/history.py: only there is `created` a time before or after another one."""
 
     @property
     def role(self) -> Role:

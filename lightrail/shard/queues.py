@@ -23,6 +23,7 @@ from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
 from lightrail.telemetry.queues import QueueFigures
+from lightrail.wire.frames import EPOCHS
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Queues:
             epoch: in which it expects the queue; 0 for any.
         """
         queue = self._by_name.get(name)
-        if queue is not None and queue.served and epoch in (0, queue.epoch):
+        if queue is not None and queue.served and epoch & EPOCHS in (0, queue.epoch & EPOCHS):
             return queue
         elsewhere = self._elsewhere(name, queue, epoch)
         if elsewhere is not None:

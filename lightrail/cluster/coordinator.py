@@ -192,10 +192,13 @@ class Coordinator(Protocol):
 
     @property
     def set_back(self) -> SetBack | None:
-        """Whether it was set back, as by a restored snapshot; then what is known goes on and nothing is written."""
+        """Whether it was set back, as by a restored snapshot; then what is known goes on and nothing is
+        written.
+        """
 
     async def put_back(self) -> "PutBack":
-        """Writes what this process knows and a coordinator that was set back has lost; then all go on with it.
+        """Writes what this process knows and a coordinator that was set back has lost; then all go on with
+        it.
 
         Raises:
             NotSetBack: it was not.
@@ -203,7 +206,8 @@ class Coordinator(Protocol):
         """
 
     async def remaining_ms(self, key: str) -> int | None:
-        """How much longer a registration stays when nobody refreshes it, in milliseconds, by the coordinator itself.
+        """How much longer a registration stays when nobody refreshes it, in milliseconds, by the coordinator
+        itself.
 
         None where no lease ends it, and where there is none. Raises CoordinatorError.
         """

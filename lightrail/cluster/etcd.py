@@ -80,7 +80,9 @@ class EtcdCoordinator(KeyedCoordinator):
 
         self._lease = 0
         self._began = 0
-        """Revision at which the history began that was accepted last: older registrations are of former times."""
+        """Revision at which the history began that was accepted last: older registrations are of former
+        times.
+        """
         self._unregistered = False
         """The lease was lost, and not all that hung on it is registered again."""
         self._registering = asyncio.Lock()
@@ -237,7 +239,8 @@ class EtcdCoordinator(KeyedCoordinator):
     async def put_back(self) -> PutBack:
         if self._set_back is None:
             raise NotSetBack(
-                "nothing is to be put back: etcd continues what this process knows of it. A process that was started "
+                "nothing is to be put back: etcd continues what this process knows of it. A process "
+                "that was started "
                 "after etcd was set back does not know what was lost"
             )
         known = dict(self._view.entries)
@@ -288,7 +291,8 @@ class EtcdCoordinator(KeyedCoordinator):
             self.counts.watch_restarted()
         self._believe()
         if new_history:
-            # What stands under our keys is older than we are; only what comes from here on may take our place.
+            # What stands under our keys is older than we are; only what comes from here on may take our
+            # place.
             for key, registration in self._registered.items():
                 self._registered[key] = registration._replace(revision=revision)
             self._unregistered = True
@@ -400,7 +404,9 @@ class EtcdCoordinator(KeyedCoordinator):
         self._hand(lambda: self._list(entries, revision, new_history))
 
     def _check(self, entries: list[Entry], revision: int) -> bool:
-        """Whether a list begins a new history that was accepted. Raises CoordinatorError where it is doubted."""
+        """Whether a list begins a new history that was accepted. Raises CoordinatorError where it is
+        doubted.
+        """
         if not self._listed.is_set():
             return False
         self._wait_for_loop()
@@ -423,7 +429,9 @@ class EtcdCoordinator(KeyedCoordinator):
         raise CoordinatorError(told(found))
 
     def _wait_for_loop(self) -> None:
-        """Until the loop has taken in all that it was handed; nobody but this thread changes the view after that."""
+        """Until the loop has taken in all that it was handed; nobody but this thread changes the view
+        after that.
+        """
         reached = threading.Event()
         self._hand(reached.set)
         while not reached.wait(self._times.pause):
@@ -539,7 +547,9 @@ class EtcdCoordinator(KeyedCoordinator):
 def told(found: SetBack) -> str:
     """What a person is told of an etcd that was set back, and what to do."""
     return (
-        f"etcd was set back, as by a restored snapshot: {found.reason}. What was known at revision {found.known_at} "
-        "goes on, and nothing is deleted or written. Bring back the etcd that has it, or have `lightrail-admin "
+        f"etcd was set back, as by a restored snapshot: {found.reason}. What was known at revision "
+        f"{found.known_at} "
+        "goes on, and nothing is deleted or written. Bring back the etcd that has it, or have "
+        "`lightrail-admin "
         "coordinator put-back` write what this one has lost (docs/operate/backup.md)"
     )

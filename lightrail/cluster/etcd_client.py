@@ -268,9 +268,7 @@ class EtcdClient:
         """All entries, and the revision of that."""
         return self._channels.read(lambda channel, _: self._list(channel), until)
 
-    def _list(
-        self, channel: Any, revision: int = 0, *, keys_only: bool = False
-    ) -> tuple[list[Entry], int]:
+    def _list(self, channel: Any, revision: int = 0, *, keys_only: bool = False) -> tuple[list[Entry], int]:
         """Page by page, all as they were at a revision, or when the first page was asked for."""
         entries: list[Entry] = []
         start = self._prefix.encode()

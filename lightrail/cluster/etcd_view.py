@@ -1,9 +1,9 @@
 """View: all entries of a cluster as one process knows them, and what changed of late. Pure: it is fed.
 
-Entries come as a whole list at a revision, or as changes after it. A list that continues what is known says by
-its gaps what was deleted meanwhile: who follows hears of these deletions as of any others. A list that does not
-(history.py) is not taken in, unless an operator has accepted it: then it begins a new history, and revisions
-that followers are given go on rising all the same.
+Entries come as a whole list at a revision, or as changes after it. A list that continues what is known says
+by its gaps what was deleted meanwhile: who follows hears of these deletions as of any others. A list that
+does not (history.py) is not taken in, unless an operator has accepted it: then it begins a new history, and
+revisions that followers are given go on rising all the same.
 """
 
 from collections import deque
@@ -39,8 +39,8 @@ class View:
             new_history: they do not, and take its place all the same.
 
         Returns:
-            What changed since the revision before, deletions among it. Nothing where the list is older than what
-            is known: what an older list lacks was not deleted.
+            What changed since the revision before, deletions among it. Nothing where the list is older than
+            what is known: what an older list lacks was not deleted.
         """
         if revision < self.revision and not new_history:
             return []

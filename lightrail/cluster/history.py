@@ -1,7 +1,8 @@
 """History: whether the entries that a coordinator lists continue those that a process knows.
 
-A restored etcd has fewer revisions than the processes that follow it, or other ones under the same numbers. What it
-lacks was not deleted. `doubt` compares; `restoring` says what has to be written to get back what was lost. Pure.
+A restored etcd has fewer revisions than the processes that follow it, or other ones under the same numbers.
+What it lacks was not deleted. `doubt` compares; `restoring` says what has to be written to get back what was
+lost. Pure.
 
 The entry ``history`` names the current history. It is absent until the first one was broken: then a new id is
 written, by an operator's put-back (`accepted`) or by a shard whose journal knows revisions that the
@@ -65,13 +66,14 @@ def doubt(
     revision: int,
     then: Iterable[Version] | None,
 ) -> str:
-    """Why a list of all entries at `revision` does not continue what is known at `known_at`; empty where it does.
+    """Why a list of all entries at `revision` does not continue what is known at `known_at`; empty where it
+    does.
 
     Args:
         then: the versions that the coordinator had at `known_at`, by its own account; None where it has
-            forgotten that revision, or never reached it. Then an absence counts as a deletion only where an entry that
-            was written as late or later is still there unchanged: that one proves that the revision is part
-            of this history.
+            forgotten that revision, or never reached it. Then an absence counts as a deletion only where an
+            entry that was written as late or later is still there unchanged: that one proves that the
+            revision is part of this history.
     """
     if revision < known_at:
         return f"it is at revision {revision}, and revision {known_at} was seen before"
@@ -85,7 +87,9 @@ def doubt(
     there = {each.key: each for each in entries}
     for each in entries:
         if each.revision <= known_at and known.get(each.key) != each:
-            return f"it has {each.key} of revision {each.revision}, which was not there at revision {known_at}"
+            return (
+                f"it has {each.key} of revision {each.revision}, which was not there at revision {known_at}"
+            )
     proven = max((each.revision for key, each in known.items() if there.get(key) == each), default=0)
     for key, each in known.items():
         if key not in there and each.revision > proven and not key.startswith(REGISTRATIONS):
@@ -134,9 +138,7 @@ def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
         else:
             plan.kept.append(key)
     plan.again = [
-        key
-        for key in there
-        if key not in known and key != HISTORY and not key.startswith(REGISTRATIONS)
+        key for key in there if key not in known and key != HISTORY and not key.startswith(REGISTRATIONS)
     ]
     plan.writes.sort(key=_order)
     return plan

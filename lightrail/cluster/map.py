@@ -271,7 +271,8 @@ class Map:
         if key.startswith(READERS):
             name = key.removeprefix(READERS)
             if value is not None:
-                # Until it can be read, a reader that is not known yet holds back everything within the usual bounds.
+                # Until it can be read, a reader that is not known yet holds back everything within the usual
+                # bounds.
                 self.readers.setdefault(name, Reader(revision=revision))
                 self.readers[name] = Reader.decode(value, revision)
             else:

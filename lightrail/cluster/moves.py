@@ -59,7 +59,9 @@ async def commit(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     """
     await coordinator.write(
         [
-            Write(PLACEMENT + move.queue, Placed.encode(move.to, move.epoch + 1, placed.lost), placed.revision),
+            Write(
+                PLACEMENT + move.queue, Placed.encode(move.to, move.epoch + 1, placed.lost), placed.revision
+            ),
             Write(move.key, None, move.revision),
         ]
     )

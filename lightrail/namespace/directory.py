@@ -71,7 +71,9 @@ class Directory:
         """Names whose time is over and that nobody has deleted yet."""
         self.revision = 0
         self.history = ""
-        """Of the coordinator; a name that is missing in another one than before need not have been deleted."""
+        """Of the coordinator; a name that is missing in another one than before need not have been
+        deleted.
+        """
 
     def listen(self, listener: Listener) -> None:
         """Be told what changes from here on."""

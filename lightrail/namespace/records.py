@@ -43,7 +43,9 @@ class Name:
     automatic: bool = False
     """It came into being by first use."""
     history: str = ""
-    """Of the coordinator, see cluster/history.py: only there is `created` a time before or after another one."""
+    """Of the coordinator, see cluster/history.py: only there is `created` a time before or after another
+    one.
+    """
 
     @property
     def role(self) -> Role:

@@ -234,14 +234,17 @@ class Follower:
             self._performer.touched[queue] = None
 
     def _follow_history(self, queue: Queue, found: Name) -> None:
-        """The coordinator was set back: what it lacks was not dropped, and what is there is taken for the same."""
+        """The coordinator was set back: what it lacks was not dropped, and what is there is taken for the
+        same.
+        """
         if found.role is Role.QUEUE:
             if not queue.sealed:
                 self._change(queue, found)
                 self._performer.touched[queue] = None
             return
         log.error(
-            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is kept, not served. "
+            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
+            "kept, not served. "
             "Give the name the role queue to have them again",
             queue.name,
             queue.machine.gauges.ready,
@@ -312,9 +315,10 @@ class Follower:
             self._sealing.left(queue)
             self._delete(queue, moved(f"{name} is at shard {placed.shard}"))
         elif judged is Judgement.KEPT:
-            if queue.served:
+            if queue.served or queue.sealed:
                 log.error(
-                    "queue %s is at shard %d in epoch %d, says the coordinator, and was here in epoch %d, with %d "
+                    "queue %s is at shard %d in epoch %d, says the coordinator, and was here in "
+                    "epoch %d, with %d "
                     "messages that did not move: it is kept, not served",
                     name,
                     placed.shard,

@@ -187,12 +187,14 @@ async def compare_histories(
     """
     declared = [declared_of(queue.policy) for queue in recovered.queues]
     newest = max(
-        (each.created or 0 for each in declared if each.history == directory.history and not each.copy), default=0
+        (each.created or 0 for each in declared if each.history == directory.history and not each.copy),
+        default=0,
     )
     if newest <= directory.revision:
         return
     log.error(
-        "the coordinator was set back: it is at revision %d, and the journal has a queue of revision %d. No queue is "
+        "the coordinator was set back: it is at revision %d, and the journal has a queue of revision "
+        "%d. No queue is "
         "deleted because the coordinator lacks it or has another one of its name",
         directory.revision,
         newest,

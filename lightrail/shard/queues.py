@@ -323,6 +323,10 @@ class Queues:
         queue.machine.apply(commands.Restore(found.runs, found.next_sequence, found.ids), now_ms)
         return queue
 
+    def kept(self) -> list[Queue]:
+        """Queues that are here with their messages and served by nobody, for an operator to decide."""
+        return [queue for queue in self._by_name.values() if not (queue.served or queue.sealed)]
+
     # --- copies of queues of other shards ----------------------------------------------------------------
 
     def begin_copy(self, found: Name, epoch: int, now_ms: int) -> Queue:

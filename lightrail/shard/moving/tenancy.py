@@ -82,7 +82,8 @@ def judge(placed: Placed | None, shard: int, epoch: int, *, copy: bool, sealed: 
     if placed.epoch <= epoch:
         return Judgement.STAYS if sealed else Judgement.KEPT
     if sealed and placed.lost <= epoch:
-        # Only a queue that was sealed here can have moved away, and a placement is committed after its new owner
+        # Only a queue that was sealed here can have moved away, and a placement is committed after its new
+        # owner
         # had synced everything.
         return Judgement.DROPPED
     # An operator gave up this disk while it could not be reached, or the disk is a copy of former times.

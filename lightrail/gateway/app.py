@@ -18,6 +18,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway import (
     batches,
     connections,
+    coordination,
     definitions,
     journals,
     messages,
@@ -95,6 +96,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
     ("!shards", 0): {"GET": shard_sets.list_all},
     ("!shards", 1): {"GET": shard_sets.show, "PUT": shard_sets.change, "DELETE": shard_sets.remove},
+    ("!coordinator", 0): {"GET": coordination.show},
+    ("!coordinator", 1): {"POST": coordination.put_back},
     ("!plan", 0): {"GET": moves.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
     ("!verify", 0): {"GET": moves.verify},

@@ -6,7 +6,7 @@ until it is told otherwise.
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.model import names as rules
@@ -53,7 +53,7 @@ class EveryName:
         self._revision += 1
         created = before.created if before.role is policy.role else self._revision
         self._changed.setdefault(name, before)
-        self._given[name] = Name(name, policy, created, self._revision, history=self.history)
+        self._given[name] = Name(name, policy, created, self._revision)
 
     def drop(self, name: str) -> None:
         """The name has no role any more."""
@@ -73,7 +73,7 @@ class EveryName:
         """See `Names`."""
         found = self._given.get(name)
         if found is not None:
-            return found
+            return replace(found, history=self.history)
         owner = rules.owner(name)
         if owner != name:
             above = self.get(owner)

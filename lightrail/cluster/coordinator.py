@@ -209,7 +209,7 @@ class Coordinator(Protocol):
         """How much longer a registration stays when nobody refreshes it, in milliseconds, by the coordinator
         itself.
 
-        None where no lease ends it, and where there is none. Raises CoordinatorError.
+        None where no lease ends it, 0 where it is not there. Raises CoordinatorError.
         """
 
     async def user(self, name: str) -> UserRecord | None:

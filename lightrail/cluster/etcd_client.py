@@ -161,9 +161,11 @@ class EtcdClient:
         return int(self._range("", until).header.revision)
 
     def remaining_ms(self, key: str, until: float) -> int | None:
-        """How much longer the lease of an entry lives; None for an entry without one, and for none."""
+        """How much longer the lease of an entry lives; None for an entry without one, 0 where there is none."""
         answer = self._range(key, until)
-        if not answer.kvs or not answer.kvs[0].lease:
+        if not answer.kvs:
+            return 0
+        if not answer.kvs[0].lease:
             return None
         request = rpc.LeaseTimeToLiveRequest(ID=answer.kvs[0].lease)
         found = self._channels.read(

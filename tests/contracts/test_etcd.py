@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, News, NotSetBack, Write
+from lightrail.cluster.coordinator import (
+    Conflict,
+    CoordinatorError,
+    CoordinatorFull,
+    News,
+    NotSetBack,
+    Write,
+)
 from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy
@@ -201,6 +208,56 @@ def test_a_lease_that_was_lost_is_made_again(one: EtcdCluster) -> None:
         assert "shards/0" not in server.control("get", "--prefix", "/lightrail/").stdout
 
     run(check())
+
+
+def test_how_long_a_registration_stays_is_asked_of_etcd(one: EtcdCluster) -> None:
+    async def check() -> None:
+        (server,) = one.servers
+        coordinator = await opened(*one.endpoints)
+        await coordinator.register("shards/0", "1", print)
+        await coordinator.write([Write("names/a", "1")])
+        remaining = await coordinator.remaining_ms("shards/0")
+        assert remaining is not None
+        assert 0 < remaining <= TIMES.lease * 1000
+        assert await coordinator.remaining_ms("names/a") is None
+        assert await coordinator.remaining_ms("shards/1") == 0
+        server.kill()
+        with pytest.raises(CoordinatorError, match="does not answer"):
+            await coordinator.remaining_ms("shards/0")
+        await coordinator.close()
+
+    run(check())
+
+
+def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_takes_them_later(
+    tmp_path: Path,
+) -> None:
+    with etcd(tmp_path, 1, PINGS, "--quota-backend-bytes=1000000") as cluster:
+
+        async def check() -> None:
+            (server,) = cluster.servers
+            coordinator = await opened(*cluster.endpoints)
+            await coordinator.register("shards/0", "1", print)
+            with pytest.raises(CoordinatorFull, match=r"has no space left .*etcdctl alarm disarm"):
+                for number in range(10):
+                    await coordinator.write([Write(f"names/{number}", "x" * 300_000)])
+            # It answers: what is known is followed, and registrations stay.
+            assert coordinator.counts.answers
+            await asyncio.sleep(TIMES.lease * 1.5)
+            assert "shards/0" in keys(coordinator)
+            second = await opened(*cluster.endpoints)
+            with pytest.raises(CoordinatorFull):
+                await second.register("shards/1", "1", print)
+            server.control("del", "--prefix", "/lightrail/lightrail/names/")
+            server.compact()
+            assert server.control("defrag").returncode == 0
+            assert server.control("alarm", "disarm").returncode == 0
+            await second.register("shards/1", "1", print)
+            await coordinator.write([Write("names/a", "1")])
+            await second.close()
+            await coordinator.close()
+
+        run(check())
 
 
 STANDSTILL = """

@@ -175,9 +175,11 @@ class Node:
 class Cluster:
     """etcd and processes; `flags` are given to each process, behind those that say where etcd is."""
 
-    def __init__(self, directory: Path, *flags: str, members: int = 1) -> None:
+    def __init__(
+        self, directory: Path, *flags: str, members: int = 1, etcd_options: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
-        self.etcd = EtcdCluster(directory, members)
+        self.etcd = EtcdCluster(directory, members, *etcd_options)
         self.flags = ("--etcd", ",".join(self.etcd.endpoints), *flags)
         self.nodes: list[Node] = []
 

@@ -161,7 +161,9 @@ class EtcdClient:
         return int(self._range("", until).header.revision)
 
     def remaining_ms(self, key: str, until: float) -> int | None:
-        """How much longer the lease of an entry lives; None for an entry without one, 0 where there is none."""
+        """How much longer the lease of an entry lives; None for an entry without one, 0 where there is
+        none.
+        """
         answer = self._range(key, until)
         if not answer.kvs:
             return 0

@@ -148,7 +148,7 @@ def test_prometheus_says_of_every_process_that_etcd_is_away_until_it_is_back(tmp
 def test_processes_wait_for_an_etcd_without_space_and_say_so(tmp_path: Path) -> None:
     with Cluster(tmp_path, etcd_options=("--quota-backend-bytes=1000000",)) as cluster:
         (etcd,) = cluster.etcd.servers
-        nodes = shard, frontend, gateway = cluster.shard(), cluster.frontend(), cluster.gateway()
+        nodes = _, frontend, _ = cluster.shard(), cluster.frontend(), cluster.gateway()
         cluster.start(*nodes)
         make(frontend.amqp, "queue")
         for number in range(15):

@@ -238,9 +238,13 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
             (server,) = cluster.servers
             coordinator = await opened(*cluster.endpoints)
             await coordinator.register("shards/0", "1", print)
-            with pytest.raises(CoordinatorFull, match=r"has no space left .*etcdctl alarm disarm"):
+
+            async def fill() -> None:
                 for number in range(10):
                     await coordinator.write([Write(f"names/{number}", "x" * 300_000)])
+
+            with pytest.raises(CoordinatorFull, match=r"has no space left .*etcdctl alarm disarm"):
+                await fill()
             # It answers: what is known is followed, and registrations stay.
             assert coordinator.counts.answers
             await asyncio.sleep(TIMES.lease * 1.5)

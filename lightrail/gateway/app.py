@@ -40,7 +40,7 @@ from lightrail.gateway.couriers import requests as transfers
 from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
-from lightrail.gateway.health import Health
+from lightrail.gateway.health import DETAILED, Health
 from lightrail.gateway.members import Members
 from lightrail.gateway.openapi import document
 from lightrail.gateway.pages.pages import CALLER, Pages
@@ -186,8 +186,15 @@ class Gateway:
 
     @web.middleware
     async def _of_pages(self, request: web.Request, handler: Served) -> web.StreamResponse:
-        """Pages have routes of their own and want to know who asks; what they load tells nothing."""
+        """Pages have routes of their own and want to know who asks; what they load tells nothing.
+
+        So has what lists queues, which is for who may manage everything, as /!status is.
+        """
         path = request.path
+        if path == DETAILED:
+            asked = Asked(self, request, STRANGER, "", ())
+            asked.caller = await self.callers.caller(request)
+            asked.manager()
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
             request[CALLER] = await self.callers.caller(request)
         return await handler(request)

@@ -67,6 +67,7 @@ class Process:
         "check",
         "failure",
         "id",
+        "may_list",
         "on_message",
         "ready",
         "replaces",
@@ -104,6 +105,8 @@ class Process:
         """What it waits for before it can serve."""
         self.check: Callable[[], str | None] = lambda: None
         """Why it doesn't serve although it has once reported ready, or None."""
+        self.may_list: Callable[[str], Awaitable[bool]] = _nobody
+        """Whether who shows this in its header Authorization may see the names of queues."""
         self.failure: str | None = None
         """Why it ends, where that is an error."""
         self.stopping = asyncio.Event()
@@ -209,6 +212,10 @@ class Process:
         except ChannelClosed as error:
             loop.remove_reader(self._channel.socket)
             self.stop(f"the supervisor is gone ({error})")
+
+
+async def _nobody(_: str) -> bool:
+    return False
 
 
 Serve = Callable[[Process], Awaitable[None]]

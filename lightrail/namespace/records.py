@@ -51,6 +51,10 @@ class Name:
     def role(self) -> Role:
         return self.policy.role
 
+    def is_another(self, before: "Name") -> bool:
+        """Whether the name was deleted and made again since; of another history that is not known."""
+        return self.history == before.history and self.created != before.created
+
     def to_value(self) -> str:
         value: dict[str, Any] = {"policy": self.policy.to_json()}
         for key, found in (

@@ -1,7 +1,6 @@
 """The guard: links lose a name that was deleted, and keep one that the coordinator only lost for a while."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 from lightrail.cluster.coordinator import Write
@@ -11,7 +10,14 @@ from lightrail.frontend.guard import Guard
 from lightrail.model.policy import QUEUE
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right
-from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.rights import ANYBODY, Caller
+
+
+class Connection:
+    """Of somebody who may do everything."""
+
+    def caller_for(self, _: str) -> Caller:
+        return ANYBODY
 
 
 def test_a_name_that_was_put_back_is_the_same_for_its_links_and_one_that_was_made_again_is_not() -> None:
@@ -26,7 +32,7 @@ def test_a_name_that_was_put_back_is_the_same_for_its_links_and_one_that_was_mad
         await make_again()
         directory.refresh()
         guard = Guard(directory, lambda _: None)
-        connection: Any = SimpleNamespace(caller_for=lambda _: ANYBODY)
+        connection: Any = Connection()
         lost: list[str] = []
         guard.hold(connection, Right.SEND, directory.get("q"), lambda _, why: lost.append(why))
 

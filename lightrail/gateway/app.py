@@ -154,7 +154,7 @@ class Gateway:
         self.connections = connections.Connections(members, sockets, key)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
-        destinations = Destinations(settings.push_allow)
+        self._destinations = destinations = Destinations(settings.push_allow)
         self.service = Service(coordinator, self.directory, destinations=destinations)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
@@ -200,6 +200,15 @@ class Gateway:
         return await handler(request)
 
     async def _open(self, _: web.Application) -> None:
+        for each in self.directory.every_subscription():
+            problem = self._destinations.problem(each.target) if each.push else None
+            if problem is not None:
+                log.error(
+                    "subscription %s of %s is not pushed, and its messages become dead letters: %s",
+                    each.id,
+                    each.router,
+                    problem,
+                )
         self.couriers.start()
 
     async def _count(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -108,6 +108,15 @@ def test_a_link_is_opened_where_the_queue_is_and_in_its_epoch(opening: str) -> N
     assert peer.refusals == []
 
 
+def test_epochs_beyond_the_bits_of_a_header_are_told_apart(opening: str) -> None:
+    """They are revisions of the coordinator, and those have 64 bits."""
+    beyond = (1 << 32) + 7
+    peer = Scene(places=TestPlaces(q=(0, beyond))).peer()
+    assert say(peer, opening, "q", beyond) == [READY[opening]]
+    assert say(peer, opening, "q", beyond - 1) == [Kind.MOVED]
+    assert say(peer, opening, "q", beyond + 1) == [Kind.MOVED]
+
+
 def test_a_link_that_knows_more_than_the_shard_is_not_turned_away_for_good(opening: str) -> None:
     places, names = TestPlaces(), EveryName()
     names.drop("q")

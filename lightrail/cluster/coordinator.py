@@ -18,6 +18,7 @@ from lightrail.cluster.users import UserRecord
 
 if TYPE_CHECKING:
     from lightrail.cluster.counts import CoordinatorCounts
+    from lightrail.cluster.history import PutBack
 
 
 WRITES_MAX: Final = 100
@@ -30,6 +31,14 @@ class CoordinatorError(Exception):
 
 class CoordinatorRefused(CoordinatorError):
     """It answers and will not have us, as with wrong credentials: asking again is in vain."""
+
+
+class CoordinatorFull(CoordinatorError):
+    """It answers and has no space for a write: an operator has to make some."""
+
+
+class NotSetBack(CoordinatorError):
+    """Something is to be put back, and the coordinator has lost nothing that this process knows."""
 
 
 class UserExists(CoordinatorError):
@@ -83,6 +92,17 @@ class News(NamedTuple):
     """These are all that there are: what is not among them is gone."""
 
 
+class SetBack(NamedTuple):
+    """The coordinator has lost revisions that this process knows."""
+
+    known_at: int
+    """The newest revision that is known."""
+    revision: int
+    """The coordinator's."""
+    reason: str
+    """What shows it."""
+
+
 class Coordinator(Protocol):
     """Safe to be called by many tasks at once; names of queues are decoded and checked (model/names.py)."""
 
@@ -103,7 +123,8 @@ class Coordinator(Protocol):
         """Shards 0 to `count` - 1, and no others. Raises ShardsInUse when one that would go holds queues."""
 
     async def place(self, queue: str) -> Placement:
-        """Where a queue is; one that is nowhere is placed, in epoch 1: see `placement.choose`.
+        """Where a queue is; one that is nowhere is placed, in an epoch above all that it ever had: see
+        `placement.choose`.
 
         ``NAME/$dlq`` has no placement of its own: it is always where NAME is. Raises CoordinatorError when
         there is no shard that takes queues.
@@ -167,6 +188,28 @@ class Coordinator(Protocol):
         """Have `call` called, on the loop, soon after there is news.
 
         With a file only what this process wrote is told so; for the rest, ask for news now and then.
+        """
+
+    @property
+    def set_back(self) -> SetBack | None:
+        """Whether it was set back, as by a restored snapshot; then what is known goes on and nothing is
+        written.
+        """
+
+    async def put_back(self) -> "PutBack":
+        """Writes what this process knows and a coordinator that was set back has lost; then all go on with
+        it.
+
+        Raises:
+            NotSetBack: it was not.
+            CoordinatorError: see `write`; what was put back so far stays, and calling it again goes on.
+        """
+
+    async def remaining_ms(self, key: str) -> int | None:
+        """How much longer a registration stays when nobody refreshes it, in milliseconds, by the coordinator
+        itself.
+
+        None where no lease ends it, 0 where it is not there. Raises CoordinatorError.
         """
 
     async def user(self, name: str) -> UserRecord | None:

@@ -23,7 +23,7 @@ PHASES: Final = ("waiting", "frozen")
 class CoordinatorCounts:
     """Every coordinator has them as `counts`; it tells them, on the loop, what came of its last contact."""
 
-    __slots__ = ("answers", "failures", "followed", "heard_s", "watch_restarts", "write_seconds")
+    __slots__ = ("answers", "failures", "followed", "heard_s", "set_back", "watch_restarts", "write_seconds")
 
     def __init__(self) -> None:
         self.answers = True
@@ -33,6 +33,8 @@ class CoordinatorCounts:
         self.failures = 0
         self.heard_s = time.monotonic()
         """When a contact last worked, by the monotonic clock."""
+        self.set_back = 0
+        """1 while the coordinator lacks revisions that this process knows, and is not believed."""
         self.watch_restarts = 0
         self.write_seconds = Histogram(CALL_SECONDS)
 
@@ -78,6 +80,11 @@ COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_coordinator_contact_age_seconds",
         "Time since the coordinator was last heard.",
         "age_s",
+    ),
+    gauge(
+        "lightrail_coordinator_set_back",
+        "1 while the coordinator was set back, as by a restored snapshot: what was known before goes on.",
+        "set_back",
     ),
     counter(
         "lightrail_coordinator_failures",

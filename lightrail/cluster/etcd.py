@@ -23,16 +23,21 @@ from functools import partial
 from typing import Final, TypeVar
 
 from lightrail.cluster.coordinator import (
+    WRITES_MAX,
     Conflict,
     CoordinatorError,
+    CoordinatorFull,
     CoordinatorRefused,
     Entry,
     News,
+    NotSetBack,
+    SetBack,
     Write,
 )
 from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost, NotAsked
 from lightrail.cluster.etcd_client import EtcdClient, WatchEnded, WatchLost
 from lightrail.cluster.etcd_view import Change, View
+from lightrail.cluster.history import HISTORY, History, PutBack, doubt, restoring
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.model import limits
 
@@ -62,6 +67,9 @@ class EtcdCoordinator(KeyedCoordinator):
         self._view = View()
         self._listed = asyncio.Event()
         self._problem = ""
+        self._set_back: SetBack | None = None
+        self._doubted_at = 0
+        """Revision of the last list that was not believed; of the thread that follows."""
         self._behind: list[tuple[int, int, asyncio.Future[None]]] = []
         self._behind_count = 0
         self._stale: list[tuple[str, int, asyncio.Future[None]]] = []
@@ -71,6 +79,10 @@ class EtcdCoordinator(KeyedCoordinator):
         self._follower = threading.Thread(target=self._follow, name="etcd-watch", daemon=True)
 
         self._lease = 0
+        self._began = 0
+        """Revision at which the history began that was accepted last: older registrations are of former
+        times.
+        """
         self._unregistered = False
         """The lease was lost, and not all that hung on it is registered again."""
         self._registering = asyncio.Lock()
@@ -167,7 +179,9 @@ class EtcdCoordinator(KeyedCoordinator):
     async def _commit(self, writes: Sequence[Write]) -> int:
         return await self._transact(writes, 0)
 
-    async def _transact(self, writes: Sequence[Write], lease: int) -> int:
+    async def _transact(self, writes: Sequence[Write], lease: int, *, putting_back: bool = False) -> int:
+        if self._set_back is not None and not putting_back:
+            raise CoordinatorError(f"nothing was written: {told(self._set_back)}")
         started = time.monotonic()
         until = started + self._times.call
         try:
@@ -197,7 +211,7 @@ class EtcdCoordinator(KeyedCoordinator):
             answer = await self._loop.run_in_executor(threads, work)
         except NotAsked:
             raise
-        except (Conflict, CoordinatorRefused, LeaseLost):
+        except (Conflict, CoordinatorFull, CoordinatorRefused, LeaseLost):
             # These are answers.
             self.counts.heard()
             raise
@@ -216,13 +230,75 @@ class EtcdCoordinator(KeyedCoordinator):
     def _changes(self, since: int) -> News | None:
         return self._view.news(since)
 
+    # --- an etcd that was set back ------------------------------------------------------------------------
+
+    @property
+    def set_back(self) -> SetBack | None:
+        return self._set_back
+
+    async def put_back(self) -> PutBack:
+        if self._set_back is None:
+            raise NotSetBack(
+                "nothing is to be put back: etcd continues what this process knows of it. A process "
+                "that was started "
+                "after etcd was set back does not know what was lost"
+            )
+        known = dict(self._view.entries)
+        follows = History.decode(known.get(HISTORY))
+        written: dict[str, Write] = {}
+        while True:
+            until = time.monotonic() + self._times.call
+            listed, _ = await self._call(partial(self._client.everything, until))
+            there = [each for each in listed if each.key != IDENTITY]
+            plan = restoring(known, there)
+            found = next((each for each in there if each.key == HISTORY), None)
+            made = History(secrets.token_hex(8), follows.id, True)
+            last = Write(HISTORY, made.encode(), found.revision if found is not None else 0)
+            try:
+                for start in range(0, len(plan.writes), WRITES_MAX):
+                    batch = plan.writes[start : start + WRITES_MAX]
+                    await self._transact(batch, 0, putting_back=True)
+                    written |= {each.key: each for each in batch}
+                # The last one tells everybody to go on with it.
+                await self._transact([last], 0, putting_back=True)
+            except Conflict as conflict:
+                # Processes that were started since write as well.
+                log.info("etcd is looked at again: %s", conflict)
+                continue
+            again = [key for key in plan.again if key not in written]
+            log.warning("etcd was given back %d entries that it had lost", len(written))
+            return PutBack(list(written.values()), plan.kept, again)
+
+    def _doubt(self, found: SetBack) -> None:
+        """On the loop: what etcd lists is not believed."""
+        self.counts.heard()
+        if self._set_back is None:
+            log.error("%s", told(found))
+        self._set_back = found
+        self.counts.set_back = 1
+
+    def _believe(self) -> None:
+        if self._set_back is not None:
+            log.warning("etcd is believed again")
+        self._set_back = None
+        self.counts.set_back = 0
+
     # --- the view, on the loop ----------------------------------------------------------------------------
 
-    def _list(self, entries: list[Entry], revision: int) -> None:
+    def _list(self, entries: list[Entry], revision: int, new_history: bool) -> None:
         self.counts.heard()
         if self._listed.is_set():
             self.counts.watch_restarted()
-        self._took(self._view.take_list([each for each in entries if each.key != IDENTITY], revision))
+        self._believe()
+        if new_history:
+            # What stands under our keys is older than we are; only what comes from here on may take our
+            # place.
+            for key, registration in self._registered.items():
+                self._registered[key] = registration._replace(revision=revision)
+            self._unregistered = True
+            self._began = revision
+        there = [each for each in entries if each.key != IDENTITY]
+        self._took(self._view.take_list(there, revision, new_history=new_history))
         self._listed.set()
 
     def _change(self, changes: list[Change], revision: int) -> None:
@@ -237,6 +313,9 @@ class EtcdCoordinator(KeyedCoordinator):
     def _took(self, changed: list[Entry]) -> None:
         for entry in changed if self._registered else ():
             self._look_for_another(entry)
+            if entry.value is None and entry.key in self._registered:
+                # The lease may live all the same, where etcd has lost the entry alone.
+                self._unregistered = True
         while self._behind and self._behind[0][0] <= self._view.revision:
             _, _, future = heapq.heappop(self._behind)
             if not future.done():
@@ -286,6 +365,9 @@ class EtcdCoordinator(KeyedCoordinator):
             began = time.monotonic()
             lost = False
             try:
+                if self._is_doubted_still():
+                    self._ended.wait(self._times.pause_max)
+                    continue
                 self._following.follow(self._hand_list, self._hand_changes, self._ended)
                 problem = "etcd ended the watch"
             except (WatchEnded, CoordinatorError) as error:
@@ -314,10 +396,53 @@ class EtcdCoordinator(KeyedCoordinator):
                 f"etcd {_ANOTHER} below {self._settings.prefix} than {self._identity[0]}, which "
                 "was there when this process started: bring that one back, or start all processes anew"
             )
+        new_history = self._check(entries, revision)
         if self._problem:
             log.info("etcd is followed again, from revision %d", revision)
         self._problem = ""
-        self._hand(lambda: self._list(entries, revision))
+        self._doubted_at = 0
+        self._hand(lambda: self._list(entries, revision, new_history))
+
+    def _check(self, entries: list[Entry], revision: int) -> bool:
+        """Whether a list begins a new history that was accepted. Raises CoordinatorError where it is
+        doubted.
+        """
+        if not self._listed.is_set():
+            return False
+        self._wait_for_loop()
+        view = self._view
+        there = [each for each in entries if each.key != IDENTITY]
+        now = History.decode(next((each for each in there if each.key == HISTORY), None))
+        if now.continues(History.decode(view.entries.get(HISTORY))):
+            return True
+        then, known_at = None, view.known_at
+        if revision < view.revision:
+            known_at = view.revision
+        elif (versions := self._following.versions(known_at)) is not None:
+            then = [each for each in versions if each[0] != IDENTITY]
+        reason = doubt(view.entries, known_at, there, revision, then)
+        if not reason:
+            return False
+        found = SetBack(known_at, revision, reason)
+        self._doubted_at = revision
+        self._hand(partial(self._doubt, found))
+        raise CoordinatorError(told(found))
+
+    def _wait_for_loop(self) -> None:
+        """Until the loop has taken in all that it was handed; nobody but this thread changes the view
+        after that.
+        """
+        reached = threading.Event()
+        self._hand(reached.set)
+        while not reached.wait(self._times.pause):
+            if self._ended.is_set():
+                raise WatchEnded("the coordinator is closed")
+
+    def _is_doubted_still(self) -> bool:
+        """Whether etcd is as it was when it was not believed: then nothing is listed again."""
+        if not self._doubted_at:
+            return False
+        return self._following.revision(time.monotonic() + self._times.attempt) == self._doubted_at
 
     def _hand_changes(self, changes: list[Change], revision: int) -> None:
         self._hand(lambda: self._change(changes, revision))
@@ -395,7 +520,11 @@ class EtcdCoordinator(KeyedCoordinator):
             there = await self._ask(key)
             if self._registered.get(key) is not registration:
                 continue
-            if there is not None and there.value != registration.value:
+            if (
+                there is not None
+                and there.value != registration.value
+                and not (self._began and there.revision <= self._began)
+            ):
                 self._look_for_another(
                     there._replace(revision=max(there.revision, registration.revision + 1))
                 )
@@ -405,7 +534,22 @@ class EtcdCoordinator(KeyedCoordinator):
             self._registered[key] = registration._replace(revision=revision)
         self._unregistered = False
 
+    async def remaining_ms(self, key: str) -> int | None:
+        until = time.monotonic() + self._times.call
+        return await self._call(lambda: self._client.remaining_ms(key, until))
+
     async def _ask(self, key: str) -> Entry | None:
         """As etcd has it now, whatever the view has seen."""
         until = time.monotonic() + self._times.call
         return await self._call(lambda: self._client.get(key, until))
+
+
+def told(found: SetBack) -> str:
+    """What a person is told of an etcd that was set back, and what to do."""
+    return (
+        f"etcd was set back, as by a restored snapshot: {found.reason}. What was known at revision "
+        f"{found.known_at} "
+        "goes on, and nothing is deleted or written. Bring back the etcd that has it, or have "
+        "`lightrail-admin "
+        "coordinator put-back` write what this one has lost (docs/operate/backup.md)"
+    )

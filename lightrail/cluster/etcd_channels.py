@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lightrail.cluster.coordinator import CoordinatorError, CoordinatorRefused
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, CoordinatorRefused
 from lightrail.model import limits
 
 # The code that etcd3 brings was generated for an older protobuf and works with its Python implementation
@@ -205,6 +205,8 @@ class EtcdChannels:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 raise LeaseLost(f"etcd refuses: {error.details()}") from None
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise CoordinatorFull(_full(error)) from None
             if not elsewhere(error):
                 raise CoordinatorRefused(f"etcd refuses: {error.details()}") from None
             self.leave(channel)
@@ -224,6 +226,16 @@ class _Left(grpc.RpcError):  # type: ignore[misc]
 
     def details(self) -> str:
         return _NOT_SENT[0]
+
+
+def _full(error: Any) -> str:
+    said = str(error.details())
+    if "space" not in said:
+        return f"etcd can't take more now: {said}"
+    return (
+        f"etcd has no space left and takes no writes ({said}): compact and defragment it, or raise its "
+        "--quota-backend-bytes, then `etcdctl alarm disarm`"
+    )
 
 
 def elsewhere(error: Any) -> bool:

@@ -21,6 +21,7 @@ from lightrail.cluster.etcd_channels import (
     rpc,
 )
 from lightrail.cluster.etcd_view import Change
+from lightrail.cluster.history import Version
 
 _PAGE: Final = 1_000
 """Entries in one answer to a list."""
@@ -152,11 +153,37 @@ class EtcdClient:
 
     def get(self, key: str, until: float) -> Entry | None:
         """The entry of a key, as it is now."""
+        answer = self._range(key, until)
+        return self._entry(answer.kvs[0]) if answer.kvs else None
+
+    def revision(self, until: float) -> int:
+        """Etcd's newest revision."""
+        return int(self._range("", until).header.revision)
+
+    def remaining_ms(self, key: str, until: float) -> int | None:
+        """How much longer the lease of an entry lives; None for an entry without one, 0 where there is
+        none.
+        """
+        answer = self._range(key, until)
+        if not answer.kvs:
+            return 0
+        if not answer.kvs[0].lease:
+            return None
+        request = rpc.LeaseTimeToLiveRequest(ID=answer.kvs[0].lease)
+        found = self._channels.read(
+            lambda channel, timeout: channel.leasestub.LeaseTimeToLive(
+                request, timeout, metadata=channel.metadata
+            ),
+            until,
+        )
+        # -1 of a lease that has run out just now: its entries go in a moment.
+        return max(0, int(found.TTL)) * 1000
+
+    def _range(self, key: str, until: float) -> Any:
         request = rpc.RangeRequest(key=(self._prefix + key).encode())
-        answer = self._channels.read(
+        return self._channels.read(
             lambda channel, timeout: channel.kvstub.Range(request, timeout, metadata=channel.metadata), until
         )
-        return self._entry(answer.kvs[0]) if answer.kvs else None
 
     # --- leases -------------------------------------------------------------------------------------------
 
@@ -224,14 +251,36 @@ class EtcdClient:
         finally:
             self._channels.leave(channel)
 
-    def _list(self, channel: Any) -> tuple[list[Entry], int]:
-        """Page by page, all as they were when the first page was asked for."""
+    def versions(self, revision: int) -> list[Version] | None:
+        """What there was at a revision; None where etcd has forgotten it, or was never there.
+
+        Raises:
+            WatchEnded, WatchLost, CoordinatorError.
+        """
+        channel = None
+        try:
+            channel = self._channels.connect()
+            entries, _ = self._list(channel, revision, keys_only=True)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.OUT_OF_RANGE:
+                return None
+            self._channels.leave(channel)
+            raise (WatchLost if elsewhere(error) else WatchEnded)(f"{error.details()}") from None
+        return [(each.key, each.created, each.revision) for each in entries]
+
+    def everything(self, until: float) -> tuple[list[Entry], int]:
+        """All entries, and the revision of that."""
+        return self._channels.read(lambda channel, _: self._list(channel), until)
+
+    def _list(self, channel: Any, revision: int = 0, *, keys_only: bool = False) -> tuple[list[Entry], int]:
+        """Page by page, all as they were at a revision, or when the first page was asked for."""
         entries: list[Entry] = []
         start = self._prefix.encode()
         end = start[:-1] + bytes([start[-1] + 1])
-        revision = 0
         while True:
-            request = rpc.RangeRequest(key=start, range_end=end, limit=_PAGE, revision=revision)
+            request = rpc.RangeRequest(
+                key=start, range_end=end, limit=_PAGE, revision=revision, keys_only=keys_only
+            )
             page = channel.kvstub.Range(request, self._times.call, metadata=channel.metadata)
             revision = revision or int(page.header.revision)
             entries.extend(self._entry(each) for each in page.kvs)
@@ -269,6 +318,8 @@ class EtcdClient:
             for answer in stub.Watch(requests(), metadata=metadata):
                 if ended.is_set():
                     return
+                if int(answer.header.revision) < first - 1:
+                    raise WatchEnded("etcd has lost revisions that it had a moment ago")
                 if answer.compact_revision:
                     raise WatchEnded("etcd has forgotten changes that were not seen here")
                 if answer.canceled:

@@ -1,7 +1,9 @@
 """View: all entries of a cluster as one process knows them, and what changed of late. Pure: it is fed.
 
-Entries come as a whole list at a revision, or as changes after it. A list that follows another one says by
-its gaps what was deleted meanwhile: who follows hears of these deletions as of any others.
+Entries come as a whole list at a revision, or as changes after it. A list that continues what is known says
+by its gaps what was deleted meanwhile: who follows hears of these deletions as of any others. A list that
+does not (history.py) is not taken in, unless an operator has accepted it: then it begins a new history, and
+revisions that followers are given go on rising all the same.
 """
 
 from collections import deque
@@ -22,30 +24,43 @@ class View:
         self._log: deque[Entry] = deque()
         self.entries: dict[str, Entry] = {}
         self.revision = 0
+        """The newest that etcd has named."""
+        self.known_at = 0
+        """The newest revision at which `entries` were exactly all that etcd had."""
+        self._offset = 0
+        """What followers are given as revision of the news is so much more than etcd's."""
         self.forgotten = 0
         """Changes up to this revision are not in the log any more."""
 
-    def take_list(self, entries: Sequence[Entry], revision: int) -> list[Entry]:
-        """All entries as they are at a revision.
+    def take_list(self, entries: Sequence[Entry], revision: int, *, new_history: bool = False) -> list[Entry]:
+        """All entries as they are at a revision; who calls has made sure that they continue what is known.
+
+        Args:
+            new_history: they do not, and take its place all the same.
 
         Returns:
-            What changed since the revision before, deletions among it.
+            What changed since the revision before, deletions among it. Nothing where the list is older than
+            what is known: what an older list lacks was not deleted.
         """
+        if revision < self.revision and not new_history:
+            return []
         there = {entry.key: entry for entry in entries}
         changed = [entry for entry in entries if self.entries.get(entry.key) != entry]
         changed += [
             Entry(key, None, old.created, revision) for key, old in self.entries.items() if key not in there
         ]
         changed.sort(key=lambda entry: entry.revision)
-        known = 0 < self.revision <= revision and all(entry.revision > self.revision for entry in changed)
+        first = not self.revision
         self.entries = there
-        if known:
-            self._remember(changed)
-        else:
-            # The first list, or etcd was set back to a copy of former times: everybody reads everything.
+        if first or new_history or any(entry.revision <= self.revision for entry in changed):
+            # Everybody reads everything.
             self._log.clear()
             self.forgotten = revision
-        self.revision = revision
+        else:
+            self._remember(changed)
+        if new_history:
+            self._offset = max(0, self._offset + self.revision + 1 - revision)
+        self.revision = self.known_at = revision
         return changed
 
     def take_changes(self, changes: Iterable[Change], revision: int) -> list[Entry]:
@@ -58,29 +73,31 @@ class View:
         for key, value, created, at in changes:
             if value is None:
                 old = self.entries.pop(key, None)
-                if old is None:
-                    continue
-                changed.append(Entry(key, None, old.created, at))
+                if old is not None:
+                    changed.append(Entry(key, None, old.created, at))
             else:
                 self.entries[key] = Entry(key, value, created, at)
                 changed.append(self.entries[key])
+            self.known_at = max(self.known_at, at)
         self._remember(changed)
         self.revision = max(self.revision, revision)
         return changed
 
     def news(self, since: int) -> News | None:
         """As the port has it."""
-        if since == self.revision:
+        newest = self.revision + self._offset
+        if since == newest:
             return None
-        if since == 0 or since < self.forgotten or since > self.revision:
+        since -= self._offset
+        if since <= 0 or since < self.forgotten or since > self.revision:
             entries = sorted(self.entries.values(), key=lambda entry: entry.revision)
-            return News(self.revision, entries, True)
+            return News(newest, entries, True)
         latest: dict[str, Entry] = {}
         for entry in reversed(self._log):
             if entry.revision <= since:
                 break
             latest.setdefault(entry.key, entry)
-        return News(self.revision, list(reversed(latest.values())), False)
+        return News(newest, list(reversed(latest.values())), False)
 
     def _remember(self, changed: Iterable[Entry]) -> None:
         self._log.extend(changed)

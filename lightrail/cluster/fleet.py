@@ -230,8 +230,8 @@ class Fleet:
             self.forget(queue)
         for queue in changes.placements:
             placed = self.map.placed(queue)
-            # A queue that was placed for the first time is in epoch 1, and nothing is on its way to it.
-            if placed is not None and placed.epoch > 1:
+            # Nothing is on its way to a queue that was placed for the first time.
+            if placed is not None and placed.moved:
                 self.moved += 1
                 break
         if changes.placements or changes.shards:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
@@ -27,7 +28,7 @@ from lightrail.cluster import membership
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused
 from lightrail.cluster.map import Member
 from lightrail.cluster.membership import MemberRefused
-from lightrail.cluster.opening import open_coordinator, open_to_strangers, where
+from lightrail.cluster.opening import may_list, open_coordinator, open_to_strangers, where
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint, Settings, is_loopback
 from lightrail.telemetry.process import CannotServe, Process, Stopped
@@ -71,10 +72,20 @@ class Joining:
         except WireKeyRefused as error:
             raise CannotServe(str(error)) from None
         if settings.etcd and key is None and not settings.wire.loopback:
-            log.warning("the wire %s has no key: whoever reaches it gets in", settings.wire)
+            if not settings.insecure_wire:
+                raise CannotServe(
+                    f"the wire {settings.wire} can be reached from other machines and has no key: "
+                    "whoever reaches it "
+                    "could send, settle and export everything. Make one with `lightrail wire-key "
+                    "FILE`, give it to all "
+                    "processes by --wire-key FILE, or say --insecure-wire where nobody else is in "
+                    "that network"
+                )
+            log.warning("the wire %s has no key (insecure_wire): whoever reaches it gets in", settings.wire)
         process.waiting = f"waiting for {where(settings)}"
         wait_s = itertools.chain(FIRST_OPENINGS_S, itertools.repeat(limits.ETCD_OPEN_MS_MAX / 1000))
         coordinator = await patiently(process, lambda: open_coordinator(settings, next(wait_s)))
+        process.may_list = partial(may_list, coordinator)
         return cls(process, coordinator, key)
 
     # --- addresses -------------------------------------------------------------------------------------

@@ -19,12 +19,15 @@ from lightrail.cluster.coordinator import (
     CoordinatorError,
     Entry,
     News,
+    NotSetBack,
+    SetBack,
     ShardsInUse,
     UserExists,
     UserUnknown,
     Write,
 )
 from lightrail.cluster.counts import CoordinatorCounts
+from lightrail.cluster.history import PutBack
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
 from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
 from lightrail.cluster.users import UserRecord
@@ -86,6 +89,16 @@ class KeyedCoordinator(ABC):
     @abstractmethod
     async def close(self) -> None:
         """See the port."""
+
+    @property
+    def set_back(self) -> SetBack | None:
+        return None
+
+    async def put_back(self) -> PutBack:
+        raise NotSetBack("nothing is to be put back: this coordinator continues what is known of it")
+
+    async def remaining_ms(self, key: str) -> int | None:
+        return None
 
     async def write(self, writes: Sequence[Write]) -> int:
         if len(writes) > WRITES_MAX:
@@ -238,6 +251,7 @@ class KeyedCoordinator(ABC):
             placed = {owner: there.placement for owner in owners if (there := self._map.placed(owner))}
             loads = Counter(self._map.loads)
             families: dict[str, Counter[int]] = {}
+            chosen: dict[str, int] = {}
             writes = []
             for owner in owners:
                 if owner not in placed:
@@ -248,11 +262,13 @@ class KeyedCoordinator(ABC):
                     loads[shard] += 1
                     if parent:
                         families[parent][shard] += 1
-                    placed[owner] = Placement(shard, 1)
-                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard, 1), 0))
+                    chosen[owner] = shard
+                    writes.append(Write(PLACEMENT + owner, Placed.encode(shard), 0))
             try:
                 if writes:
-                    await self.write(writes)
+                    # The revision that makes the entries is their epoch.
+                    epoch = await self.write(writes)
+                    placed |= {owner: Placement(shard, epoch) for owner, shard in chosen.items()}
             except Conflict:
                 continue
             return placed

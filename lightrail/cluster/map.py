@@ -24,6 +24,8 @@ SHARD_SETS: Final = "shardsets/"
 SHARDS: Final = "shards/"
 FRONTENDS: Final = "frontends/"
 GATEWAYS: Final = "gateways/"
+FIRST_EPOCH: Final = 0
+"""Written in a placement that is new: the epoch is the revision that made the entry (docs/adr/0015)."""
 
 
 class Placed(NamedTuple):
@@ -31,24 +33,39 @@ class Placed(NamedTuple):
 
     shard: int
     epoch: int
+    """Grows with every change of the owner, also where the queue was deleted and made again in between."""
     revision: int
+    lost: int = 0
+    """Epoch in which an operator gave up the messages of all epochs before; 0 where nobody did."""
+    moved: bool = True
+    """Whether the owner has changed since the queue was placed for the first time."""
 
     @property
     def placement(self) -> Placement:
         return Placement(self.shard, self.epoch)
 
     @staticmethod
-    def encode(shard: int, epoch: int) -> str:
+    def encode(shard: int, epoch: int = FIRST_EPOCH, lost: int = 0) -> str:
         """The value of the entry ``placement/QUEUE``."""
-        return json.dumps({"shard": shard, "epoch": epoch}, separators=(",", ":"))
+        fields = {"shard": shard, "epoch": epoch}
+        if lost:
+            fields["lost"] = lost
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, entry: Entry) -> "Placed":
         """From such an entry, which is there. Raises CoordinatorError."""
         try:
             fields = json.loads(entry.value or "")
-            return cls(int(fields["shard"]), int(fields["epoch"]), entry.revision)
-        except (ValueError, TypeError, KeyError) as error:
+            epoch = int(fields["epoch"])
+            return cls(
+                int(fields["shard"]),
+                entry.created if epoch == FIRST_EPOCH else epoch,
+                entry.revision,
+                int(fields.get("lost", 0)),
+                epoch > 1,
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
 
 
@@ -234,10 +251,7 @@ class Map:
         key, value, _, revision = entry
         if key.startswith(PLACEMENT):
             queue = key.removeprefix(PLACEMENT)
-            placed = None
-            if value is not None:
-                fields = json.loads(value)
-                placed = Placed(int(fields["shard"]), int(fields["epoch"]), revision)
+            placed = Placed.decode(entry) if value is not None else None
             before = self._placements.pop(queue, None)
             if before is not None:
                 self._count(queue, before.shard, -1)
@@ -257,6 +271,9 @@ class Map:
         if key.startswith(READERS):
             name = key.removeprefix(READERS)
             if value is not None:
+                # Until it can be read, a reader that is not known yet holds back everything within the usual
+                # bounds.
+                self.readers.setdefault(name, Reader(revision=revision))
                 self.readers[name] = Reader.decode(value, revision)
             else:
                 self.readers.pop(name, None)

@@ -23,6 +23,10 @@ ATTEMPTS_MAX: Final = 100
 """Conflicts in a row after which a change is given up; each one means that somebody else got through."""
 LOOK_S: Final = 0.2
 """Between two looks whether an entry is still there."""
+LOOK_AT_LEASE_S: Final = 1.0
+"""Between two looks how long its lease still lives, which etcd says in whole seconds."""
+REFRESHES_MIN: Final = 3
+"""So often the lease of a living process is seen to be refreshed within its time and the margin."""
 
 
 class MemberRefused(Exception):
@@ -83,8 +87,11 @@ async def until_free(
 ) -> int:
     """Wait until nobody else who lives is registered under `key`.
 
+    An entry whose lease is refreshed again and again belongs to a living process. Time alone is no sign:
+    etcd gives every lease its whole life once more when it is started again or has another leader.
+
     Args:
-        lease_ms: how long the entry of a dead process stays.
+        lease_ms: how long the entry of a dead process stays, where etcd is not started again meanwhile.
 
     Returns:
         The revision of what is there, 0 for nothing: the guard of the registration.
@@ -94,7 +101,8 @@ async def until_free(
         CoordinatorError: the coordinator can't be asked.
     """
     first: Member | None = None
-    end = 0.0
+    end = look_again = 0.0
+    refreshes, before = 0, None
     while True:
         entry = await coordinator.entry(key)
         found = holder(member_of(entry), own, replaces)
@@ -105,8 +113,12 @@ async def until_free(
             if first is not None:
                 raise MemberRefused(_held(key, found))
             first, end = found, now + (lease_ms + limits.LEASE_MARGIN_MS) / 1000
-        if now >= end:
-            raise MemberRefused(_held(key, found))
+        if now >= look_again:
+            remaining = await coordinator.remaining_ms(key)
+            refreshes += before is not None and remaining is not None and remaining > before
+            before, look_again = remaining, now + LOOK_AT_LEASE_S
+            if now >= end and (remaining is None or refreshes >= REFRESHES_MIN):
+                raise MemberRefused(_held(key, found))
         waiting(f"{key} is registered by a process on host {found.host!a}; waiting whether it lives")
         await sleep(LOOK_S)
 

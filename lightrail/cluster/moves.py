@@ -59,7 +59,9 @@ async def commit(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     """
     await coordinator.write(
         [
-            Write(PLACEMENT + move.queue, Placed.encode(move.to, move.epoch + 1), placed.revision),
+            Write(
+                PLACEMENT + move.queue, Placed.encode(move.to, move.epoch + 1, placed.lost), placed.revision
+            ),
             Write(move.key, None, move.revision),
         ]
     )
@@ -74,6 +76,10 @@ async def give_up(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     writes = [Write(move.key, None, move.revision)]
     if move.phase == "frozen":
         writes.append(
-            Write(PLACEMENT + move.queue, Placed.encode(move.source, move.epoch + 2), placed.revision)
+            Write(
+                PLACEMENT + move.queue,
+                Placed.encode(move.source, move.epoch + 2, placed.lost),
+                placed.revision,
+            )
         )
     await coordinator.write(writes)

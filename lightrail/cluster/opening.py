@@ -1,6 +1,7 @@
 """Opening the coordinator that the settings name: etcd, or a file in the data directory."""
 
 import asyncio
+import hmac
 import os
 from typing import Final
 
@@ -54,6 +55,21 @@ def where(settings: Settings) -> str:
     if not settings.etcd:
         return os.path.join(settings.data, FILE_NAME)
     return f"etcd at {','.join(map(str, settings.etcd))}, cluster {settings.cluster}"
+
+
+async def listing_key(coordinator: Coordinator) -> str:
+    """What gateways show to other processes that are to list their queues: a header Authorization."""
+    secret = await coordinator.secret()
+    return "Bearer " + hmac.digest(secret, b"lightrail /metrics/detailed", "sha256").hex()
+
+
+async def may_list(coordinator: Coordinator, shown: str) -> bool:
+    """Whether who shows this header may see names of queues: gateways, and everybody while there are no
+    users.
+    """
+    if not await coordinator.has_users():
+        return True
+    return hmac.compare_digest(shown.encode(errors="replace"), (await listing_key(coordinator)).encode())
 
 
 def open_to_strangers(settings: Settings, has_users: bool) -> str | None:

@@ -24,13 +24,13 @@ Lose = Callable[[str, str], None]
 class Hold:
     """One use of a name by a link: who, what for, and how to end it."""
 
-    __slots__ = ("connection", "created", "lose", "name", "right")
+    __slots__ = ("connection", "lose", "name", "record", "right")
 
     def __init__(self, connection: "ClientConnection", right: Right, record: Name, lose: Lose) -> None:
         self.connection = connection
         self.right = right
         self.name = record.name
-        self.created = record.created
+        self.record = record
         self.lose = lose
 
 
@@ -106,9 +106,10 @@ class Guard:
     def _check(self, holds: Iterable[Hold]) -> None:
         for hold in list(holds):
             record = self._directory.get(hold.name)
-            if record.role is Role.NONE or record.created != hold.created:
+            if record.role is Role.NONE or record.is_another(hold.record):
                 hold.lose(conditions.RESOURCE_DELETED, f"{hold.name} was deleted")
                 continue
+            hold.record = record
             try:
                 self.demand(hold.connection, hold.right, record)
             except Refused as refusal:

@@ -18,6 +18,7 @@ from lightrail.cluster.map import Map
 from lightrail.gateway import (
     batches,
     connections,
+    coordination,
     definitions,
     journals,
     messages,
@@ -39,7 +40,7 @@ from lightrail.gateway.couriers import requests as transfers
 from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.couriers.couriers import Couriers
 from lightrail.gateway.errors import Problem, problem_of
-from lightrail.gateway.health import Health
+from lightrail.gateway.health import DETAILED, Health
 from lightrail.gateway.members import Members
 from lightrail.gateway.openapi import document
 from lightrail.gateway.pages.pages import CALLER, Pages
@@ -96,6 +97,8 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
     ("!shards", 0): {"GET": shard_sets.list_all},
     ("!shards", 1): {"GET": shard_sets.show, "PUT": shard_sets.change, "DELETE": shard_sets.remove},
+    ("!coordinator", 0): {"GET": coordination.show},
+    ("!coordinator", 1): {"POST": coordination.put_back},
     ("!plan", 0): {"GET": moves.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
     ("!verify", 0): {"GET": moves.verify},
@@ -154,7 +157,7 @@ class Gateway:
         self.connections = connections.Connections(members, sockets, key)
         self.callers = callers or Callers(coordinator, settings)
         self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
-        destinations = Destinations(settings.push_allow)
+        self._destinations = destinations = Destinations(settings.push_allow)
         self.service = Service(coordinator, self.directory, destinations=destinations)
         loop = asyncio.get_running_loop()
         self.sender = Sender(shards, self.directory, loop)
@@ -186,13 +189,29 @@ class Gateway:
 
     @web.middleware
     async def _of_pages(self, request: web.Request, handler: Served) -> web.StreamResponse:
-        """Pages have routes of their own and want to know who asks; what they load tells nothing."""
+        """Pages have routes of their own and want to know who asks; what they load tells nothing.
+
+        So has what lists queues, which is for who may manage everything, as /!status is.
+        """
         path = request.path
+        if path == DETAILED:
+            asked = Asked(self, request, STRANGER, "", ())
+            asked.caller = await self.callers.caller(request)
+            asked.manager()
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
             request[CALLER] = await self.callers.caller(request)
         return await handler(request)
 
     async def _open(self, _: web.Application) -> None:
+        for each in self.directory.every_subscription():
+            problem = self._destinations.problem(each.target) if each.push else None
+            if problem is not None:
+                log.error(
+                    "subscription %s of %s is not pushed, and its messages become dead letters: %s",
+                    each.id,
+                    each.router,
+                    problem,
+                )
         self.couriers.start()
 
     async def _count(self, request: web.Request, response: web.StreamResponse) -> None:

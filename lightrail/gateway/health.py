@@ -23,6 +23,7 @@ SCRAPE_TIME_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
 """How long Prometheus waits for this answer."""
 SCRAPE_TIME_PART: Final = 0.8
 """Of that, what others get: one that is silent must not take the metrics of all with it."""
+DETAILED: Final = "/metrics/detailed"
 READY_TIME_MAX_S: Final = 1.0
 """A process that does not answer in this time is not serving."""
 SCRAPE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -32,7 +33,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Health:
-    """Answers about the processes that ``members`` knows; open to everybody, it tells nothing else."""
+    """Answers about the processes that ``members`` knows; open to everybody but for names of queues, which
+    `Gateway` shows to managers only.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,8 @@ class Health:
         """Of the shards; None before the gateway has a map of them."""
         running.ready = self._not_ready = not_ready
         running.show(members.families, members)
+        self.listing_key = ""
+        """Header Authorization by which other processes list their queues for us."""
         self._session: aiohttp.ClientSession | None = None
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: object) -> None:
@@ -59,7 +64,7 @@ class Health:
             web.get("/healthz", self._alive),
             web.get("/readyz", self._ready),
             web.get("/metrics", self._merged("/metrics")),
-            web.get("/metrics/detailed", self._merged("/metrics/detailed")),
+            web.get(DETAILED, self._merged(DETAILED)),
         ]
 
     async def open(self, _: web.Application) -> None:
@@ -154,7 +159,9 @@ class Health:
     async def _get(self, member: Member, path: str, seconds: float) -> tuple[int, str]:
         assert self._session is not None, "requests are served after startup"
         url = f"http://{member.metrics}{path}"
-        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=seconds)) as response:
+        headers = {"Authorization": self.listing_key} if path.startswith(DETAILED) else {}
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with self._session.get(url, timeout=timeout, headers=headers) as response:
             body = await response.content.read(SCRAPE_BYTES_MAX)
             parts = [body]
             while body and sum(map(len, parts)) < SCRAPE_BYTES_MAX:

@@ -6,6 +6,7 @@ import sys
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
 from lightrail.cluster.map import GATEWAYS
+from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.health import Health
 from lightrail.gateway.listener import listen
@@ -47,6 +48,7 @@ async def serve(process: process.Process) -> None:
     if settings.https is not None and settings.tls_certificate is not None:
         process.running.serves_with(settings.tls_certificate)
     health = Health(process.id, members, not_ready, process.running)
+    health.listing_key = await patiently(process, lambda: listing_key(coordinator))
     gateway = Gateway(
         settings=settings,
         coordinator=coordinator,

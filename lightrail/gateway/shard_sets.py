@@ -1,13 +1,15 @@
 """Shards over HTTP: who there is, draining one, reviving it, removing it for good."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
 
 from lightrail.cluster import moves
-from lightrail.cluster.coordinator import Conflict, Coordinator, Write
-from lightrail.cluster.map import SHARD_SETS, Map, Move, Placed, ShardSet
+from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
+from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardSet
+from lightrail.cluster.placement import choose
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import Problem
 from lightrail.wire.shards import State
@@ -57,15 +59,60 @@ async def change(asked: Asked) -> web.Response:
 
 
 async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
-    """The next process that registers under this number makes its disk the shard's, with no messages."""
+    """The next process that registers under this number makes its disk the shard's, with no messages.
+
+    Each queue of the shard gets an epoch in which what is on the old disk is given up, the last ones
+    together with the disk: nobody who knows of them is served by the old process any more.
+    """
     if value != {"disk": ""}:
         raise Problem(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
-    map = asked.gateway.map
     found = _found(asked)
-    if found.id in map.shards:
-        raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
-    await _write(asked, found, replace(found, disk="").encode())
+    _refuse_living(asked, found)
+    await _give_up(asked, found, replace(found, disk="").encode(), lambda _: found.id)
     return _answer(asked, found)
+
+
+def _refuse_living(asked: Asked, found: ShardSet) -> None:
+    """A shard that lost its way to the coordinator is not registered any more, and serves all the same."""
+    gateway = asked.gateway
+    registered = gateway.map.shards.get(found.id)
+    if registered is not None:
+        raise Problem(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
+    peer = gateway.shards.peers.get(found.id)
+    if peer is not None and peer.state is State.SERVING:
+        raise Problem(
+            409,
+            f"shard {found.id} is not registered and answers all the same, at {peer.address}: it has "
+            "lost its way to the coordinator and serves on. Stop it first",
+        )
+
+
+async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
+    """Gives up all messages of a shard's queues, then writes the shard's own entry.
+
+    The queues' owners are told by the same transactions that raise their epochs; a disk that comes back finds
+    by these that nobody has its messages, and keeps them.
+    """
+    gateway = asked.gateway
+    map = gateway.map
+    writes = []
+    for queue in map.queues_of(found.id):
+        placed = map.placements()[queue]
+        epoch = placed.epoch + 1
+        writes.append(Write(PLACEMENT + queue, Placed.encode(owner(queue), epoch, epoch), placed.revision))
+        move = map.moves.get(queue)
+        if move is not None:
+            writes.append(Write(move.key, None, move.revision))
+    writes.append(Write(f"{SHARD_SETS}{found.id}", value, found.revision))
+    first = len(writes) % WRITES_MAX or WRITES_MAX
+    try:
+        # The entry of the shard goes in the last transaction: until then all this can be asked for again.
+        for end in range(first, len(writes) + 1, WRITES_MAX):
+            await gateway.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
+    except Conflict as conflict:
+        raise Problem(409, f"{conflict.key} was changed by somebody else just now; look again") from None
+    finally:
+        map.refresh()
 
 
 def _answer(asked: Asked, changed: ShardSet) -> web.Response:
@@ -83,16 +130,15 @@ def _serving(asked: Asked, found: ShardSet) -> dict[str, Any]:
 async def remove(asked: Asked) -> web.Response:
     """DELETE /!shards/ID: forgets a shard that has no queues and does not run.
 
-    With ?lose_queues=true its queues are given up with their messages: they are placed anew, empty, when they
-    are used next.
+    With ?lose_queues=true its queues are given up with their messages, and are at other shards, empty, from
+    then on. Should the disk come back, it keeps what it has and serves nothing of it.
     """
     asked.manager()
     lose = asked.flag("lose_queues")
     gateway = asked.gateway
     map = gateway.map
     found = _found(asked)
-    if found.id in map.shards:
-        raise Problem(409, f"shard {found.id} still runs, at {map.shards[found.id].address}: stop it first")
+    _refuse_living(asked, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
         raise Problem(
@@ -108,16 +154,20 @@ async def remove(asked: Asked) -> web.Response:
             f"{len(coming)} queues are on their way to shard {found.id}, such as {coming[0].queue}: call "
             "them off with `lightrail-admin rebalance --cancel` first",
         )
+    loads = {shard: map.loads[shard] for shard in map.takers() if shard != found.id}
+    if queues and not loads:
+        raise Problem(409, f"no other shard can have the {len(queues)} queues of shard {found.id}: start one")
     for move in coming:
         placed = map.placements().get(move.queue)
         if placed is not None:
             await _keep(gateway.coordinator, move, placed)
-    await gateway.coordinator.unplace(queues)
-    map.refresh()
-    if map.queues_of(found.id):
-        raise Problem(409, f"queues came to shard {found.id} just now: look again")
-    await _write(asked, found, None)
-    map.refresh()
+
+    def owner(queue: str) -> int:
+        shard = choose(queue, loads)
+        loads[shard] += 1
+        return shard
+
+    await _give_up(asked, found, None, owner)
     return web.Response(status=204)
 
 

@@ -4,14 +4,17 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.instants import milliseconds
 from lightrail.model import limits
+from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Refused
+from lightrail.wire.shards import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.sweeper")
 
@@ -34,6 +37,8 @@ async def sweep(gateway: Gateway) -> None:
                 await sweep_once(gateway, gateway.now_ms())
                 frontends = gateway.shards.fleet.map.frontends
                 for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
+                    if record.role is Role.QUEUE and await in_use(gateway, record.name):
+                        continue
                     log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
                     await gateway.service.expire(record)
                 failed = False
@@ -43,6 +48,20 @@ async def sweep(gateway: Gateway) -> None:
                     "the namespace could not be followed or swept, tried again from now on: %s", error
                 )
             failed = True
+
+
+async def in_use(gateway: Gateway, queue: str) -> bool:
+    """Whether somebody consumes from a queue: then the frontend that owns it lives, and only can't be seen.
+
+    Only the owner of a temporary queue listens at it. A shard that can't be asked says nothing, and the
+    queue stays.
+    """
+    try:
+        answer = await gateway.shards.request(queue, "queue", {})
+    except (ShardAway, ShardRefused, CoordinatorError) as error:
+        log.debug("whether %s is in use is not known: %s", queue, error)
+        return True
+    return bool(answer.fields["consumer_count"])
 
 
 async def sweep_once(gateway: Gateway, now_ms: int) -> None:

@@ -1,5 +1,6 @@
 """Views of a broker that runs: what requests and pages show, each checked for the rights of who asks."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice
@@ -14,6 +15,7 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand, may
 from lightrail.namespace.service import Missing, Refused
+from lightrail.wire.shards import ShardAway, ShardRefused, State
 
 if TYPE_CHECKING:
     from lightrail.gateway.app import Gateway
@@ -63,6 +65,8 @@ class BrokerViews:
         totals["names"] = len(roles)
         totals["routers"] = roles.count(Role.ROUTER)
         totals["receivers_waiting"] = gateway.receivers.waiting
+        kept = await self._kept()
+        set_back = gateway.coordinator.set_back
         return {
             "version": version("lightrail"),
             "ready": not reasons,
@@ -72,12 +76,15 @@ class BrokerViews:
                 for each in gateway.members.list()
             ],
             "shards": self._shards(
-                {member.id: samples for member, samples in found.items() if member.role == "shard"}
+                {member.id: samples for member, samples in found.items() if member.role == "shard"}, kept
             ),
             "totals": totals,
+            "coordinator": {"set_back": None if set_back is None else set_back._asdict()},
         }
 
-    def _shards(self, found: Mapping[int, figures.Samples]) -> list[dict[str, Any]]:
+    def _shards(
+        self, found: Mapping[int, figures.Samples], kept: Mapping[int, dict[str, Any]]
+    ) -> list[dict[str, Any]]:
         """A row for each shard that is known; figures are None of one that does not tell them."""
         presence = self._gateway.presence
         rows = []
@@ -95,9 +102,33 @@ class BrokerViews:
                     "placed": presence.queues(shard),
                     **figured,
                     **self._placed(shard),
+                    **kept.get(shard, {}),
                 }
             )
         return rows
+
+    async def _kept(self) -> dict[int, dict[str, Any]]:
+        """Of each shard that answers: queues that it keeps and does not serve, and what the name is by
+        now.
+        """
+        peers = self._gateway.shards.peers
+        serving = [shard for shard, peer in sorted(peers.items()) if peer.state is State.SERVING]
+        answers = await asyncio.gather(
+            *(peers[shard].request("kept", {}) for shard in serving), return_exceptions=True
+        )
+        found: dict[int, dict[str, Any]] = {}
+        for shard, answer in zip(serving, answers, strict=True):
+            if isinstance(answer, ShardAway | ShardRefused):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            rows = []
+            for row in answer.fields["queues"]:
+                placed = self._gateway.map.placed(row["queue"])
+                role = self._directory.get(row["queue"]).role
+                rows.append({**row, "role": role, "shard": None if placed is None else placed.shard})
+            found[shard] = {"kept_count": answer.fields["count"], "kept": rows}
+        return found
 
     def _placed(self, shard: int) -> dict[str, Any]:
         """Whether a shard takes queues, and how many are on their way."""

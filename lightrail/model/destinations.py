@@ -1,8 +1,8 @@
 """Destinations: which URLs the broker may call, so that a subscription can't make it call just anything.
 
 Whoever may manage a router chooses URLs that the gateway then calls from where it stands: behind a firewall,
-beside services that trust their neighbours. So the operator says with `push_allow` where to; by default it is
-this machine alone.
+beside services that trust their neighbours, such as etcd's JSON gateway. So the operator says with
+`push_allow` where to; by default nowhere.
 """
 
 import ipaddress
@@ -36,7 +36,7 @@ def _is_pattern(pattern: str) -> bool:
 
 
 class Destinations:
-    """What `push_allow` allows; nothing at all in it allows loopback alone."""
+    """What `push_allow` allows; nothing at all in it allows nothing."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = tuple(patterns)
@@ -70,7 +70,7 @@ class Destinations:
         if not self.allows_host(host):
             return (
                 f"{host} may not be called: push_allow, a setting of lightrail serve, allows "
-                + (", ".join(self._patterns) if self._patterns else "only this machine (it is empty)")
+                + (", ".join(self._patterns) if self._patterns else "no host (it is empty)")
                 + f"; an operator adds {host} to it"
             )
         return None
@@ -83,8 +83,6 @@ class Destinations:
             return self._allows_address(address)
         if not _is_name(host):
             return False
-        if not self._patterns:
-            return host == "localhost"
         return host in self._names or self._is_wild(host)
 
     def allows(self, host: str, address: str) -> bool:
@@ -96,22 +94,18 @@ class Destinations:
         found = _address(address)
         if found is None:
             return False
-        if not self._patterns:
-            return found.is_loopback
         if host.lower() in self._names:
             return True
         return found.is_global or any(found in network for network in self._networks)
 
     def _allows_address(self, address: Address) -> bool:
-        if not self._patterns:
-            return address.is_loopback
         return (self._public and address.is_global) or any(address in network for network in self._networks)
 
     def _is_wild(self, host: str) -> bool:
         return self._public or host.endswith(self._domains)
 
 
-LOOPBACK: Final = Destinations()
+NOWHERE: Final = Destinations()
 
 
 def _network(pattern: str) -> Network | None:

@@ -144,6 +144,8 @@ CONTROL_LINKS_SHOWN: Final = 16
 """Links of each connection in a list of connections; all of one connection are asked for by its id."""
 CONTROL_LINKS_MAX: Final = 4_000
 """Links in the answer about one connection."""
+KEPT_SHOWN_MAX: Final = 100
+"""Queues that are kept and not served, of which a shard tells the names; the others are counted."""
 LEASE_MARGIN_MS: Final = 3_000
 """What is waited beyond ETCD_LEASE_MS until a registration counts as that of a living process: etcd looks now
 and then for leases that ran out, and its leader may change."""

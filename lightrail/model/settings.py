@@ -299,7 +299,7 @@ class Settings:
         parse_patterns,
         "HOSTS",
         "hosts that subscriptions may push to, separated by commas: names, *.DOMAIN, addresses, networks, "
-        "or * for all public ones; empty is this machine alone",
+        "or * for all public ones; empty is none",
     )
     etcd: tuple[Endpoint, ...] = _setting(
         (),

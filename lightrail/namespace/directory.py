@@ -8,9 +8,10 @@ Whoever has to act on changes registers with `listen` and is told which names, r
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
+from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
 from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.records import (
@@ -69,6 +70,10 @@ class Directory:
         self._expired: dict[str, Name] = {}
         """Names whose time is over and that nobody has deleted yet."""
         self.revision = 0
+        self.history = ""
+        """Of the coordinator; a name that is missing in another one than before need not have been
+        deleted.
+        """
 
     def listen(self, listener: Listener) -> None:
         """Be told what changes from here on."""
@@ -81,6 +86,9 @@ class Directory:
         news = self._coordinator.news(self.revision)
         changes = Changes()
         if news is not None:
+            for entry in news.entries:
+                if entry.key == HISTORY:
+                    self._begin_history(entry, changes)
             if news.whole:
                 self._forget_missing({entry.key for entry in news.entries}, changes)
             for entry in news.entries:
@@ -94,6 +102,17 @@ class Directory:
         if changes.names or changes.routers or changes.users:
             for listener in self._listeners:
                 listener(changes)
+
+    def _begin_history(self, entry: Entry, changes: Changes) -> None:
+        """What is known goes on under another id."""
+        try:
+            self.history = History.decode(entry).id
+        except CoordinatorError as error:
+            log.error("%s; it stays as it was", error)
+            return
+        for name, record in self._by_name.items():
+            changes.names.setdefault(name, record)
+            self._by_name[name] = replace(record, history=self.history)
 
     def _forget_missing(self, there: set[str], changes: Changes) -> None:
         keys = [NAMES + name for name in self._by_name]
@@ -112,7 +131,7 @@ class Directory:
             self._expired.pop(name, None)
             changes.names.setdefault(name, before)
             if entry.value is not None:
-                record = self._by_name[name] = Name.read(entry)
+                record = self._by_name[name] = replace(Name.read(entry), history=self.history)
                 expires = record.policy.expires_at_ms
                 if expires is not None:
                     self._expiring[name] = expires
@@ -158,7 +177,9 @@ class Directory:
                     for key in ("authorization", "transport_protection", "discoverability", "capture")
                     if key in owner.policy.given
                 }
-                return Name(name, Policy(Role.QUEUE, given), owner.created, owner.revision)
+                return Name(
+                    name, Policy(Role.QUEUE, given), owner.created, owner.revision, history=owner.history
+                )
         return undefined(name)
 
     def find(self, name: str) -> Name | None:

@@ -42,10 +42,18 @@ class Name:
     """Who it goes with, where its lifetime is not its own: `FRONTEND/BOOT/CONNECTION[/SESSION[/LINK]]`."""
     automatic: bool = False
     """It came into being by first use."""
+    history: str = ""
+    """Of the coordinator, see cluster/history.py: only there is `created` a time before or after another
+    one.
+    """
 
     @property
     def role(self) -> Role:
         return self.policy.role
+
+    def is_another(self, before: "Name") -> bool:
+        """Whether the name was deleted and made again since; of another history that is not known."""
+        return self.history == before.history and self.created != before.created
 
     def to_value(self) -> str:
         value: dict[str, Any] = {"policy": self.policy.to_json()}

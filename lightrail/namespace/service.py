@@ -16,7 +16,7 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
-from lightrail.model.destinations import LOOPBACK, Destinations
+from lightrail.model.destinations import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicy, Policy, Role, fields_of
 from lightrail.namespace.directory import Directory, wall_ms
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
@@ -55,7 +55,7 @@ class Service:
         directory: Directory,
         *,
         now_ms: Callable[[], int] = wall_ms,
-        destinations: Destinations = LOOPBACK,
+        destinations: Destinations = NOWHERE,
     ) -> None:
         self._coordinator = coordinator
         self._now_ms = now_ms

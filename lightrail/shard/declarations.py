@@ -6,7 +6,7 @@ until it is told otherwise.
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from lightrail.model import names as rules
@@ -23,6 +23,10 @@ _KNOWN: Final = frozenset(field.name for field in fields(Policy) if field.init)
 class Names(Protocol):
     """What a shard asks of a directory; `lightrail.namespace.directory.Directory` is one."""
 
+    @property
+    def history(self) -> str:
+        """Of the coordinator; `created` of different ones can't be compared (cluster/history.py)."""
+
     def refresh(self) -> None:
         """Takes in what changed, and tells who listens. Raises CoordinatorError."""
 
@@ -37,6 +41,7 @@ class EveryName:
     """In memory: every name is a queue that asks for nothing, until it is told otherwise."""
 
     def __init__(self) -> None:
+        self.history = ""
         self._given: dict[str, Name] = {}
         self._changed: dict[str, Name | None] = {}
         self._listeners: list[Callable[[Changes], None]] = []
@@ -68,15 +73,15 @@ class EveryName:
         """See `Names`."""
         found = self._given.get(name)
         if found is not None:
-            return found
+            return replace(found, history=self.history)
         owner = rules.owner(name)
         if owner != name:
             above = self.get(owner)
             if above.role is not Role.QUEUE:
                 return undefined(name)
             policy = NamePolicy(Role.QUEUE, {"capture": True}) if above.policy["capture"] else QUEUE
-            return Name(name, policy, above.created)
-        return Name(name, QUEUE, 1)
+            return Name(name, policy, above.created, history=self.history)
+        return Name(name, QUEUE, 1, history=self.history)
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
         """See `Names`."""
@@ -134,6 +139,8 @@ class Declared(NamedTuple):
     """It is on its way to another shard: nothing of it changes any more in this epoch."""
     captured: bool = False
     """All that happens to its messages is written down, from this record on."""
+    history: str = ""
+    """Of the coordinator, in which `created` is a revision."""
 
 
 def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:
@@ -147,6 +154,8 @@ def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed:
         text["sealed"] = True
     if record.policy["capture"]:
         text["capture"] = True
+    if record.history:
+        text["history"] = record.history
     return json.dumps(text, separators=(",", ":"))
 
 
@@ -154,7 +163,7 @@ def declared_of(text: str) -> Declared:
     """What such a text says, of this version or an older one."""
     try:
         found = json.loads(text)
-        created, epoch = found.get("created"), found.get("epoch", 1)
+        created, epoch, history = found.get("created"), found.get("epoch", 1), found.get("history", "")
     except (ValueError, AttributeError):
         return Declared()
     return Declared(
@@ -163,4 +172,5 @@ def declared_of(text: str) -> Declared:
         found.get("copy") is True,
         found.get("sealed") is True,
         found.get("capture") is True,
+        history if isinstance(history, str) else "",
     )

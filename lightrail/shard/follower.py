@@ -3,7 +3,7 @@
 A name that was dropped, or dropped and made again, takes its queue with it: links end, messages are freed,
 the journal is told. What the directory does not know after a start is kept and not served, because a
 directory that was lost must not take messages with it; only the broker's own queues (subscriptions, dynamic
-nodes) go.
+nodes) go. In another history of the coordinator than before, nothing goes at all (cluster/history.py).
 """
 
 import logging
@@ -110,9 +110,12 @@ class Follower:
                 self._arrivals.recovered(copy)
                 continue
             named = self._queues.names.get(each.name)
+            # In another history than the journal's, no revision says that the queue was dropped.
+            comparable = said.history == self._queues.names.history
             placed = self._tenancy.places.placed(each.name)
             judged = judge(placed, self._tenancy.shard, said.epoch, copy=False, sealed=said.sealed)
-            if named.role is Role.QUEUE and (said.created is None or named.created <= said.created):
+            is_same = not comparable or said.created is None or named.created <= said.created
+            if named.role is Role.QUEUE and is_same:
                 # A revision before the one that the journal has: the directory was set back to a copy of
                 # former times, and nobody dropped the queue.
                 if judged is Judgement.DROPPED:
@@ -137,7 +140,7 @@ class Follower:
                 else:
                     unknown.append(queue)
                 continue
-            gone = named.role is Role.QUEUE or rules.is_system(rules.owner(each.name))
+            gone = comparable and (named.role is Role.QUEUE or rules.is_system(rules.owner(each.name)))
             queue = self._queues.restore(each, said.epoch, now_ms, known=not gone)
             queue.served = False
             if gone:
@@ -217,6 +220,8 @@ class Follower:
                 queue.served = True
                 self._change(queue, found)
                 self._performer.touched[queue] = None
+        elif self._queues.names.history != queue.record.history:
+            self._follow_history(queue, found)
         elif found.role is not Role.QUEUE:
             self._delete(queue, _dropped(f"{name} was dropped"))
         elif found.created != queue.record.created:
@@ -227,6 +232,25 @@ class Follower:
         elif found.policy != queue.record.policy:
             self._change(queue, found)
             self._performer.touched[queue] = None
+
+    def _follow_history(self, queue: Queue, found: Name) -> None:
+        """The coordinator was set back: what it lacks was not dropped, and what is there is taken for the
+        same.
+        """
+        if found.role is Role.QUEUE:
+            if not queue.sealed:
+                self._change(queue, found)
+                self._performer.touched[queue] = None
+            return
+        log.error(
+            "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
+            "kept, not served. "
+            "Give the name the role queue to have them again",
+            queue.name,
+            queue.machine.gauges.ready,
+        )
+        self._links.end(queue, _dropped(f"the coordinator was set back and does not know {queue.name}"))
+        queue.served = False
 
     def _placed(self, changes: MapChanges) -> None:
         for name in changes.placements:
@@ -291,16 +315,21 @@ class Follower:
             self._sealing.left(queue)
             self._delete(queue, moved(f"{name} is at shard {placed.shard}"))
         elif judged is Judgement.KEPT:
-            log.error(
-                "queue %s is at shard %d in epoch %d, says the coordinator, and was here in epoch %d: it is "
-                "kept, not served",
-                name,
-                placed.shard,
-                placed.epoch,
-                queue.epoch,
-            )
+            if queue.served or queue.sealed:
+                log.error(
+                    "queue %s is at shard %d in epoch %d, says the coordinator, and was here in "
+                    "epoch %d, with %d "
+                    "messages that did not move: it is kept, not served",
+                    name,
+                    placed.shard,
+                    placed.epoch,
+                    queue.epoch,
+                    queue.machine.gauges.ready,
+                )
             self._links.end(queue, moved(f"{name} is at shard {placed.shard}"))
             queue.served = False
+            queue.sealed = False
+            self._sealing.gone(queue)
         elif judged is Judgement.SERVED and (queue.epoch != placed.epoch or not queue.served):
             self._take(queue, placed.epoch, found)
 

@@ -9,8 +9,9 @@ import time
 
 import zmq
 
-from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
+from lightrail.cluster.history import begin
 from lightrail.cluster.joining import Joining, patiently
 from lightrail.cluster.map import Map
 from lightrail.model.settings import Settings
@@ -21,6 +22,7 @@ from lightrail.shard.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
+from lightrail.shard.declarations import declared_of
 from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
@@ -28,7 +30,7 @@ from lightrail.shard.journal.identity import FILE as IDENTITY_FILE
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
-from lightrail.shard.journal.store import Store, StoreError, StoreRefused
+from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefused
 from lightrail.shard.journal_requests import JournalRequests
 from lightrail.shard.moving.mover import Mover
 from lightrail.shard.moving.sources import ShardSources
@@ -125,6 +127,8 @@ async def serve(process: Process) -> None:
         disk = residence.disk or disk
     except StoreError as error:
         raise CannotServe(str(error)) from error
+    await compare_histories(process, coordinator, directory, recovered)
+    places.refresh()
     engine = Engine(
         shard=process.id,
         boot=process.boot,
@@ -188,6 +192,31 @@ async def serve(process: Process) -> None:
     await asyncio.gather(*dropping)
     await joining.leave()
     residence.leave()
+
+
+async def compare_histories(
+    process: Process, coordinator: Coordinator, directory: Directory, recovered: Recovered
+) -> None:
+    """Begins a new history where the journal knows revisions that the coordinator has not reached.
+
+    Then the coordinator was set back, and what it lacks was not dropped. Raises CannotServe, Stopped.
+    """
+    declared = [declared_of(queue.policy) for queue in recovered.queues]
+    newest = max(
+        (each.created or 0 for each in declared if each.history == directory.history and not each.copy),
+        default=0,
+    )
+    if newest <= directory.revision:
+        return
+    log.error(
+        "the coordinator was set back: it is at revision %d, and the journal has a queue of revision "
+        "%d. No queue is "
+        "deleted because the coordinator lacks it or has another one of its name",
+        directory.revision,
+        newest,
+    )
+    await patiently(process, lambda: begin(coordinator))
+    directory.refresh()
 
 
 def moving(

@@ -24,6 +24,7 @@ from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
 from lightrail.telemetry.queues import QueueFigures
+from lightrail.wire.frames import EPOCHS
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
@@ -275,7 +276,7 @@ class Queues:
             epoch: in which it expects the queue; 0 for any.
         """
         queue = self._by_name.get(name)
-        if queue is not None and queue.served and epoch in (0, queue.epoch):
+        if queue is not None and queue.served and epoch & EPOCHS in (0, queue.epoch & EPOCHS):
             return queue
         elsewhere = self._elsewhere(name, queue, epoch)
         if elsewhere is not None:
@@ -359,6 +360,10 @@ class Queues:
         if mark:
             queue.machine.deliveries.seen_to = queue.redelivered_before = queue.mark_due = mark
             self.marks.note(queue.id, mark)
+
+    def kept(self) -> list[Queue]:
+        """Queues that are here with their messages and served by nobody, for an operator to decide."""
+        return [queue for queue in self._by_name.values() if not (queue.served or queue.sealed)]
 
     # --- copies of queues of other shards ----------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Final
 
 from lightrail.model import conditions, limits
+from lightrail.namespace.records import Name
 from lightrail.shard.peers import Peer
 from lightrail.wire.frames import (
     ENQUEUE_COLUMNS,
@@ -138,11 +139,11 @@ class Listener:
 class Relay:
     """A connection point: its listeners in turn, and its senders in turn."""
 
-    __slots__ = ("_sequence", "created", "listeners", "name", "senders")
+    __slots__ = ("_sequence", "listeners", "name", "record", "senders")
 
-    def __init__(self, name: str, created: int) -> None:
-        self.name = name
-        self.created = created
+    def __init__(self, record: Name) -> None:
+        self.name = record.name
+        self.record = record
         self.listeners: deque[Listener] = deque()
         self.senders: deque[Sender] = deque()
         self._sequence = count()

@@ -71,7 +71,9 @@ class Relays:
         if relay is None:
             return
         found = self._names.get(name)
-        if found.role is not Role.CONNECTION_POINT or found.created != relay.created:
+        if found.role is Role.CONNECTION_POINT and not found.is_another(relay.record):
+            relay.record = found
+        else:
             relay.end(Refusal(conditions.RESOURCE_DELETED, f"{name} was dropped"))
             del self._by_name[name]
             self._touched.pop(relay, None)
@@ -98,7 +100,7 @@ class Relays:
             return None
         relay = self._by_name.get(name)
         if relay is None:
-            relay = self._by_name[name] = Relay(name, found.created)
+            relay = self._by_name[name] = Relay(found)
         self._touched[relay] = None
         return relay
 

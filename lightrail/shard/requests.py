@@ -80,6 +80,7 @@ class Requests:
         self._operations: dict[str, Operation] = {
             "queue": self._queue,
             "queues": self._many,
+            "kept": self._kept,
             "peek": self._peek,
             "purge": self._purge,
             "cancel": self._cancel,
@@ -173,6 +174,15 @@ class Requests:
         later = (queue for queue in self._queues if queue.served and queue.name > after)
         page = nsmallest(limit + 1, later, key=lambda queue: queue.name)
         return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
+
+    def _kept(self, _peer: Peer, _number: int, _fields: Fields, _now_ms: int) -> Fields:
+        """How many queues are kept and not served, and some of them."""
+        found = self._queues.kept()
+        shown = nsmallest(limits.KEPT_SHOWN_MAX, found, key=lambda queue: queue.name)
+        return {
+            "count": len(found),
+            "queues": [{"queue": each.name, "messages": each.machine.held} for each in shown],
+        }
 
     # --- messages --------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Exposition: one process's /metrics, /metrics/detailed, /healthz and /readyz over HTTP."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -16,6 +16,10 @@ from lightrail.telemetry.queues import DETAILED_FAMILIES, QueueSelection
 from lightrail.telemetry.running import Running
 
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+LISTED_TO_MANAGERS: Final = (
+    "names of queues are not for everybody: ask a gateway for /metrics/detailed, as a user who may manage "
+    "all\n"
+)
 Ready = Callable[[], str | None]
 
 
@@ -28,13 +32,14 @@ async def start(
     running: Running | None = None,
     shard: ShardCounts | None = None,
     notice: Ready = lambda: None,
+    may_list: Callable[[str], Awaitable[bool]] | None = None,
 ) -> tuple[web.AppRunner, int]:
     """Serve on ``host``:``port`` (0: a free one); returns (runner, bound port). End it: ``runner.cleanup()``.
 
     ``ready`` says why the process doesn't serve, or None when it does; ``notice`` what is worth knowing of
     one that serves. With ``running``, all series carry the role and number of the process, and what it says
     about itself is among them. With ``shard``, /metrics/detailed has a series per queue; ``?queue=PREFIX``
-    chooses among them.
+    chooses among them. It is for those whose header Authorization `may_list`; without that for everybody.
     """
     app = web.Application()
     if running is not None:
@@ -47,6 +52,8 @@ async def start(
         return _text(running.text(metrics) if running is not None else generate_latest(metrics).decode())
 
     async def detailed(request: web.Request) -> web.Response:
+        if may_list is not None and not await may_list(request.headers.get("Authorization", "")):
+            return web.Response(status=403, text=LISTED_TO_MANAGERS)
         if shard is None:
             return _text("")
         selection = QueueSelection(shard, request.query.get("queue", ""))
@@ -92,6 +99,7 @@ async def of_process(
             running=process.running,
             shard=shard,
             notice=lambda: process.notice(),
+            may_list=lambda shown: process.may_list(shown),
         )
     except OSError as error:
         raise CannotServe(

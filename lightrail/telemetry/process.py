@@ -67,6 +67,7 @@ class Process:
         "check",
         "failure",
         "id",
+        "may_list",
         "notice",
         "on_message",
         "ready",
@@ -107,6 +108,8 @@ class Process:
         """Why it doesn't serve although it has once reported ready, or None."""
         self.notice: Callable[[], str | None] = lambda: None
         """What an operator should know of a process that serves, or None; /readyz tells it with its 200."""
+        self.may_list: Callable[[str], Awaitable[bool]] = _nobody
+        """Whether who shows this in its header Authorization may see the names of queues."""
         self.failure: str | None = None
         """Why it ends, where that is an error."""
         self.stopping = asyncio.Event()
@@ -212,6 +215,10 @@ class Process:
         except ChannelClosed as error:
             loop.remove_reader(self._channel.socket)
             self.stop(f"the supervisor is gone ({error})")
+
+
+async def _nobody(_: str) -> bool:
+    return False
 
 
 Serve = Callable[[Process], Awaitable[None]]

@@ -18,6 +18,8 @@ VERSION: Final = 4
 
 HEADER: Final = Struct("<BBHIIIQ")
 HEADER_SIZE: Final = HEADER.size
+EPOCHS: Final = (1 << 32) - 1
+"""Of an epoch, which may be larger, a header has these bits."""
 ENQUEUE_COLUMNS: Final = Struct("<qII")
 """expires_at_ms i64 (0: never), message_format u32, bytes of the blob u32."""
 ENQUEUE_ENDS: Final = HEADER_SIZE + ENQUEUE_COLUMNS.size
@@ -121,7 +123,7 @@ def frame(
     Args:
         asked: ASKED in a SETTLE that is to be answered.
     """
-    return HEADER.pack(kind, flags, asked, epoch, link, count, number) + body
+    return HEADER.pack(kind, flags, asked, epoch & EPOCHS, link, count, number) + body
 
 
 def enqueue(
@@ -152,7 +154,7 @@ def enqueue(
     count = len(ends) >> 2
     return b"".join(
         (
-            HEADER.pack(kind, durable | afresh << 1, priority, epoch, link, count, number),
+            HEADER.pack(kind, durable | afresh << 1, priority, epoch & EPOCHS, link, count, number),
             ENQUEUE_COLUMNS.pack(expires_at_ms, message_format, size),
             ends,
             *blob,
@@ -181,7 +183,7 @@ def deliver(
     """
     return b"".join(
         (
-            HEADER.pack(Kind.DELIVER, 0, 0, epoch, link, count, number),
+            HEADER.pack(Kind.DELIVER, 0, 0, epoch & EPOCHS, link, count, number),
             DELIVER_COLUMNS.pack(
                 sequence, expires_at_ms, enqueued_at_ms, attempts, message_format, base, len(blob)
             ),

@@ -7,7 +7,7 @@ from pathlib import Path
 from proton import Message
 from proton.utils import BlockingConnection
 
-from tests.cluster.letters import make, receive
+from tests.cluster.letters import make, receive, send
 from tests.support import wait
 from tests.support.broker import ROOT
 from tests.support.cluster import Cluster
@@ -143,6 +143,35 @@ def test_prometheus_says_of_every_process_that_etcd_is_away_until_it_is_back(tmp
             wait.until(lambda: not firing(prometheus), "it ends")
             restarts = prometheus.query("lightrail_coordinator_watch_restarts_total >= 1")
             assert {each["metric"]["instance"] for each in restarts} == everybody
+
+
+def test_processes_wait_for_an_etcd_without_space_and_say_so(tmp_path: Path) -> None:
+    with Cluster(tmp_path, etcd_options=("--quota-backend-bytes=1000000",)) as cluster:
+        (etcd,) = cluster.etcd.servers
+        nodes = _, frontend, _ = cluster.shard(), cluster.frontend(), cluster.gateway()
+        cluster.start(*nodes)
+        make(frontend.amqp, "queue")
+        for number in range(15):
+            etcd.control("put", f"/filler/{number}", "x" * 100_000)
+        # Who runs serves on, and says what can't be done.
+        send(frontend.amqp, "queue", "before")
+        for each in nodes:
+            each.kill()
+            each.start()
+        for each in nodes:
+            wait.until(
+                lambda each=each: "etcd has no space left" in each.asked("/readyz")[1],
+                f"{each.name} says what it waits for",
+            )
+            assert each.running
+            assert "etcd has no space left" in each.said()
+        etcd.control("del", "--prefix", "/filler/")
+        etcd.compact()
+        assert etcd.control("defrag").returncode == 0
+        assert etcd.control("alarm", "disarm").returncode == 0
+        for each in nodes:
+            each.until_ready()
+        assert receive(frontend.amqp, "queue", 1) == ["before"]
 
 
 def test_wrong_credentials_end_a_process(tmp_path: Path) -> None:

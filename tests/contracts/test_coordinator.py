@@ -87,11 +87,32 @@ def test_a_queue_stays_where_it_was_placed(run: Run) -> None:
     async def check(coordinator: Coordinator) -> None:
         await coordinator.set_shards(3)
         first = await coordinator.place("q")
-        assert first.epoch == 1
         assert await coordinator.place("q") == first
         assert await coordinator.placement("q") == first
         assert await coordinator.placement("other") is None
         assert await coordinator.placements() == {"q": first}
+
+    run(check)
+
+
+def test_epochs_rise_over_the_deletion_of_a_queue(run: Run) -> None:
+    async def check(coordinator: Coordinator) -> None:
+        await coordinator.set_shards(1)
+        epochs = []
+        for _ in range(3):
+            placed = await coordinator.place("q")
+            assert await coordinator.placement("q") == placed
+            found = await coordinator.entry("placement/q")
+            assert found is not None
+            # As a move that was given up twice, which takes more revisions than epochs.
+            for later in (2, 4):
+                await coordinator.write([Write("moves/q", None), Write("other", str(later))])
+                value = Placed.encode(0, placed.epoch + later)
+                await coordinator.write([Write("placement/q", value)])
+            epochs += [placed.epoch, placed.epoch + 4]
+            assert await coordinator.placement("q") == (0, placed.epoch + 4)
+            await coordinator.unplace(["q"])
+        assert epochs == sorted(set(epochs))
 
     run(check)
 
@@ -304,12 +325,13 @@ def test_shards_and_placements_are_entries(run: Run) -> None:
         ]
         shard, epoch = await coordinator.place("a/$dlq")
         entries = {each.key: each.value for each in await coordinator.entries("placement/")}
-        assert entries == {"placement/a": f'{{"shard":{shard},"epoch":{epoch}}}'}
+        assert entries == {"placement/a": f'{{"shard":{shard},"epoch":0}}'}
         found = await coordinator.entry("placement/a")
         assert found is not None
-        await coordinator.write([Write(found.key, Placed.encode(1 - shard, 2), found.revision)])
-        assert await coordinator.place("a") == (1 - shard, 2)
-        await coordinator.write([Write("moves/a", Move("a", shard, 1 - shard, 2).encode())])
+        assert epoch == found.created
+        await coordinator.write([Write(found.key, Placed.encode(1 - shard, epoch + 1), found.revision)])
+        assert await coordinator.place("a") == (1 - shard, epoch + 1)
+        await coordinator.write([Write("moves/a", Move("a", shard, 1 - shard, epoch + 1).encode())])
         await coordinator.unplace(["a"])
         assert await coordinator.entries("moves/") == []
         assert await coordinator.placement("a") is None

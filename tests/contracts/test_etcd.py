@@ -14,12 +14,20 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import Conflict, CoordinatorError, News, Write
+from lightrail.cluster.coordinator import (
+    Conflict,
+    CoordinatorError,
+    CoordinatorFull,
+    News,
+    NotSetBack,
+    Write,
+)
 from lightrail.cluster.etcd import EtcdCoordinator, EtcdSettings, EtcdTimes
 from lightrail.model import limits
 from tests.support.certificates import Authority
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.etcd import EtcdCluster, etcd
+from tests.support.ports import free_ports
 from tests.support.wait import until
 
 TIMES = EtcdTimes(
@@ -242,6 +250,60 @@ def test_a_lease_that_was_lost_is_made_again(one: EtcdCluster) -> None:
     run(check())
 
 
+def test_how_long_a_registration_stays_is_asked_of_etcd(one: EtcdCluster) -> None:
+    async def check() -> None:
+        (server,) = one.servers
+        coordinator = await opened(*one.endpoints)
+        await coordinator.register("shards/0", "1", print)
+        await coordinator.write([Write("names/a", "1")])
+        remaining = await coordinator.remaining_ms("shards/0")
+        assert remaining is not None
+        assert 0 < remaining <= TIMES.lease * 1000
+        assert await coordinator.remaining_ms("names/a") is None
+        assert await coordinator.remaining_ms("shards/1") == 0
+        server.kill()
+        with pytest.raises(CoordinatorError, match="does not answer"):
+            await coordinator.remaining_ms("shards/0")
+        await coordinator.close()
+
+    run(check())
+
+
+def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_takes_them_later(
+    tmp_path: Path,
+) -> None:
+    with etcd(tmp_path, 1, PINGS, "--quota-backend-bytes=1000000") as cluster:
+
+        async def check() -> None:
+            (server,) = cluster.servers
+            coordinator = await opened(*cluster.endpoints)
+            await coordinator.register("shards/0", "1", print)
+
+            async def fill() -> None:
+                for number in range(10):
+                    await coordinator.write([Write(f"names/{number}", "x" * 300_000)])
+
+            with pytest.raises(CoordinatorFull, match=r"has no space left .*etcdctl alarm disarm"):
+                await fill()
+            # It answers: what is known is followed, and registrations stay.
+            assert coordinator.counts.answers
+            await asyncio.sleep(TIMES.lease * 1.5)
+            assert "shards/0" in keys(coordinator)
+            second = await opened(*cluster.endpoints)
+            with pytest.raises(CoordinatorFull):
+                await second.register("shards/1", "1", print)
+            server.control("del", "--prefix", "/lightrail/lightrail/names/")
+            server.compact()
+            assert server.control("defrag").returncode == 0
+            assert server.control("alarm", "disarm").returncode == 0
+            await second.register("shards/1", "1", print)
+            await coordinator.write([Write("names/a", "1")])
+            await second.close()
+            await coordinator.close()
+
+        run(check())
+
+
 STANDSTILL = """
 import asyncio, sys, tests.contracts.test_etcd as t
 async def main():
@@ -409,6 +471,119 @@ def test_another_cluster_in_its_place_is_not_believed(
             await eventually(lambda: "holds another cluster" in caplog.text, "it says so")
         assert set(await coordinator.placements()) == {"q"}
         await coordinator.close()
+
+    run(check())
+
+
+# --- an etcd that was set back -----------------------------------------------------------------------------
+
+
+async def is_set_back(coordinator: EtcdCoordinator) -> None:
+    await eventually(lambda: coordinator.set_back, "it notices that etcd was set back")
+
+
+@pytest.mark.parametrize("later", [0, 12])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_an_etcd_has_lost_that_was_set_back_is_not_taken_for_deleted(
+    one: EtcdCluster, tmp_path: Path, later: int, compacted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`later` revisions are written to it before the process lists again: then its number is no sign."""
+
+    async def check() -> None:
+        (server,) = one.servers
+        coordinator = await opened(*one.endpoints)
+        await coordinator.write([Write("names/old", "1")])
+        server.save(tmp_path / "snapshot")
+        for number in range(3):
+            await coordinator.write([Write(f"names/{number}", "1"), Write("names/old", f"{number}")])
+        news = coordinator.news(0)
+        assert news is not None
+        server.restore(tmp_path / "snapshot")
+        # First where only others reach it.
+        port, server.port = server.port, free_ports(1)[0]
+        one.start()
+        for number in range(later):
+            server.control("put", "/lightrail/lightrail/names/new", str(number))
+        if compacted:
+            server.compact()
+        server.kill()
+        server.port = port
+        one.start()
+        await is_set_back(coordinator)
+        assert coordinator.news(news.revision) is None
+        assert keys(coordinator) == {"names/old", "names/0", "names/1", "names/2"}
+        assert coordinator.counts.set_back == 1
+        assert "lightrail-admin coordinator put-back" in caplog.text
+        with pytest.raises(CoordinatorError, match="nothing was written: etcd was set back"):
+            await coordinator.write([Write("names/another", "1")])
+        await coordinator.close()
+
+    run(check())
+
+
+def test_the_etcd_that_has_everything_is_believed_again(one: EtcdCluster, tmp_path: Path) -> None:
+    async def check() -> None:
+        (server,) = one.servers
+        coordinator = await opened(*one.endpoints)
+        server.save(tmp_path / "old")
+        await coordinator.write([Write("names/a", "1")])
+        server.save(tmp_path / "new")
+        news = coordinator.news(0)
+        assert news is not None
+        server.restore(tmp_path / "old")
+        one.start()
+        await is_set_back(coordinator)
+        server.restore(tmp_path / "new")
+        one.start()
+        await eventually(lambda: coordinator.set_back is None, "it is believed again")
+        assert coordinator.news(news.revision) is None
+        await coordinator.write([Write("names/b", "1")])
+        assert keys(coordinator) == {"names/a", "names/b"}
+        await coordinator.close()
+
+    run(check())
+
+
+def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_path: Path) -> None:
+    async def check() -> None:
+        (server,) = one.servers
+        first, second = await opened(*one.endpoints), await opened(*one.endpoints)
+        displaced: list[str] = []
+        await first.set_shards(2)
+        await first.write([Write("names/deleted", "1")])
+        server.save(tmp_path / "snapshot")
+        await first.write([Write("names/deleted", None)])
+        await first.write([Write("names/q", '{"policy":{"role":"queue"}}')])
+        placed = await first.place("q")
+        await first.register("shards/0", '{"boot":1}', displaced.append)
+        known = second.news(0)
+        with pytest.raises(NotSetBack):
+            await first.put_back()
+        server.restore(tmp_path / "snapshot")
+        one.start()
+        for each in (first, second):
+            await is_set_back(each)
+        started = await opened(*one.endpoints)
+        await started.write([Write("names/made", "2")])
+        done = await first.put_back()
+        assert [each.key for each in done.writes] == ["names/q", "placement/q"]
+        assert (done.kept, sorted(done.again)) == ([], ["names/deleted", "names/made"])
+        for each in (first, second, started):
+            await eventually(lambda each=each: each.set_back is None, "it goes on")
+            await eventually(
+                lambda each=each: {"names/q", "names/made", "shards/0"} <= keys(each), "it has everything"
+            )
+            assert await each.placement("q") == placed
+        assert displaced == []
+        # Followers read everything: no revision of theirs is taken for one of the new history.
+        assert known is not None
+        news = second.news(known.revision)
+        assert news is not None
+        assert news.whole
+        await second.write([Write("names/last", "1")])
+        await eventually(lambda: "names/last" in keys(first), "they follow each other")
+        for each in (first, second, started):
+            await each.close()
 
     run(check())
 

@@ -12,7 +12,7 @@ from tests.support.http_client import Http
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data: Path = tmp_path_factory.mktemp("http")
-    with Broker(data / "data", "--shards", "2") as running:
+    with Broker(data / "data", "--shards", "2", "--push-allow", "127.0.0.1") as running:
         yield running
 
 

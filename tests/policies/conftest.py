@@ -22,7 +22,9 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """Two shards, so that names are apart."""
-    with Broker(tmp_path_factory.mktemp("policies") / "data", "--shards", "2") as running:
+    with Broker(
+        tmp_path_factory.mktemp("policies") / "data", "--shards", "2", "--push-allow", "127.0.0.1"
+    ) as running:
         yield running
 
 

@@ -51,7 +51,7 @@ def halves(
 ) -> Iterator[dict[str, Half]]:
     """Killed once, or again as soon as it serves: what recovery made of a journal can be recovered."""
     store, times = request.param
-    flags = ("--shards", "2", "--store", store)
+    flags = ("--shards", "2", "--store", store, "--push-allow", "127.0.0.1")
     data = tmp_path_factory.mktemp("stories") / "data"
     found = {}
     with Broker(data, *flags) as broker:

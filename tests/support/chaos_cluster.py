@@ -14,7 +14,6 @@ moves has its clients at the first frontend; that of the bystanders stays, with 
 Companions move whenever the queue does, each to the other shard from where it is.
 """
 
-import json
 import time
 import urllib.error
 from collections.abc import Iterator
@@ -247,8 +246,8 @@ class ClusterScene:
 
     def placement(self, queue: str = QUEUE) -> dict[str, int]:
         """As etcd has it."""
-        found: dict[str, int] = json.loads(self.cluster.keys(f"placement/{queue}")[f"placement/{queue}"])
-        return found
+        placed = self.cluster.placed(queue)
+        return {"shard": placed.shard, "epoch": placed.epoch}
 
     def begin(self) -> None:
         """Asks for the queue, and its companions, to be moved to the other shard."""

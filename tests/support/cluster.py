@@ -11,6 +11,8 @@ Ports are of the system's choice and stay a process's own when it is started aga
 directory of its own, as on a machine of its own; whoever leaves the ``with`` block leaves no process behind.
 """
 
+import base64
+import json
 import os
 import signal
 import subprocess
@@ -23,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from lightrail.cluster.coordinator import Entry
+from lightrail.cluster.map import PLACEMENT, Placed
 from tests.support import wait
 from tests.support.broker import ROOT
 from tests.support.etcd import EtcdCluster
@@ -175,9 +179,11 @@ class Node:
 class Cluster:
     """etcd and processes; `flags` are given to each process, behind those that say where etcd is."""
 
-    def __init__(self, directory: Path, *flags: str, members: int = 1) -> None:
+    def __init__(
+        self, directory: Path, *flags: str, members: int = 1, etcd_options: Sequence[str] = ()
+    ) -> None:
         self.directory = directory
-        self.etcd = EtcdCluster(directory, members)
+        self.etcd = EtcdCluster(directory, members, *etcd_options)
         self.flags = ("--etcd", ",".join(self.etcd.endpoints), *flags)
         self.nodes: list[Node] = []
 
@@ -227,6 +233,16 @@ class Cluster:
             text=True,
             timeout=wait.DEADLINE_S,
             stdin=subprocess.DEVNULL,
+        )
+
+    def placed(self, queue: str) -> Placed:
+        """Where a queue is, asked of etcd itself."""
+        key = f"/lightrail/lightrail/{PLACEMENT}{queue}"
+        found = self.etcd.servers[0].control("get", key, "--write-out=json")
+        (pair,) = json.loads(found.stdout)["kvs"]
+        value = base64.b64decode(pair["value"]).decode()
+        return Placed.decode(
+            Entry(PLACEMENT + queue, value, int(pair["create_revision"]), int(pair["mod_revision"]))
         )
 
     def keys(self, prefix: str = "") -> dict[str, str]:

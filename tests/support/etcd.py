@@ -101,6 +101,18 @@ class EtcdServer:
             timeout=20,
         )
 
+    def save(self, to: Path) -> None:
+        """A snapshot of what there is now."""
+        done = self.control("snapshot", "save", str(to))
+        assert done.returncode == 0, done.stderr
+
+    def restore(self, snapshot: Path) -> None:
+        """Set back to a snapshot; it is killed where it runs, and has to be started again."""
+        self.kill()
+        shutil.rmtree(self.directory / "data")
+        done = self.control("snapshot", "restore", str(snapshot), "--data-dir", str(self.directory / "data"))
+        assert done.returncode == 0, done.stderr
+
     def compact(self) -> None:
         """Has the cluster forget all history up to now."""
         answer = self.control("get", "nothing", "--write-out=fields").stdout

@@ -31,6 +31,7 @@ class FigurePeer:
 
     def __init__(self) -> None:
         self.state = State.SERVING
+        self.address = "tcp://there:1"
         self.queues: dict[str, list[int]] = {}
         """Rows of COLUMNS by name; each look adds `rate` to what arrived."""
         self.rates: dict[str, int] = {}

@@ -25,6 +25,11 @@ class TestPlaces:
         self._revision += 1
         self._told[name] = Placed(shard, epoch, self._revision)
 
+    def lose(self, name: str, shard: int, epoch: int) -> None:
+        """An operator gave up what was there before that epoch."""
+        self._revision += 1
+        self._told[name] = Placed(shard, epoch, self._revision, epoch)
+
     def forget(self, name: str) -> None:
         self._told[name] = None
 

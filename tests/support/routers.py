@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model.destinations import Destinations
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Subscription
@@ -17,7 +18,12 @@ class Graph:
         self.coordinator = MemoryCoordinator()
         self.now_ms = 1_000
         self.directory = Directory(self.coordinator, now_ms=lambda: self.now_ms)
-        self.service = Service(self.coordinator, self.directory, now_ms=lambda: self.now_ms)
+        self.service = Service(
+            self.coordinator,
+            self.directory,
+            now_ms=lambda: self.now_ms,
+            destinations=Destinations(("localhost", "127.0.0.1")),
+        )
 
     async def queue(self, *names: str) -> None:
         for name in names:

@@ -31,6 +31,8 @@ SEGMENT_BYTES: Final = 20_000
 class Names:
     """Every name is a queue; this is not about names."""
 
+    history = ""
+
     def refresh(self) -> None:
         """Nothing changes."""
 

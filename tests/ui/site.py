@@ -10,6 +10,7 @@ from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.pages.pages import CALLER, Pages
+from lightrail.model.destinations import Destinations
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY, Caller
@@ -59,7 +60,7 @@ class Site:
     async def _start(self) -> web.AppRunner:
         coordinator = MemoryCoordinator()
         await coordinator.set_shards(1)
-        service = Service(coordinator, Directory(coordinator))
+        service = Service(coordinator, Directory(coordinator), destinations=Destinations(("localhost",)))
         for name, policy in (
             ("jobs", {"role": "router"}),
             ("jobs/workers", {"role": "router", "distribution": "one"}),

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Final
 
-from lightrail.cli.administration import definitions, messages, names, readers, rebalance, state
+from lightrail.cli.administration import coordination, definitions, messages, names, readers, rebalance, state
 from lightrail.cli.administration.client import URL_DEFAULT, Client, Failed, Unreachable, authorization
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage
 from lightrail.model.names import InvalidName
@@ -69,6 +69,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     state.register(things)
     rebalance.register(things)
     readers.register(things, journals)
+    coordination.register(things)
 
 
 def run(parsed: argparse.Namespace) -> int:

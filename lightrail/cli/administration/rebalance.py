@@ -398,9 +398,7 @@ def _remove(client: Client, parsed: argparse.Namespace) -> int:
         show_json({"removed": parsed.id, "lost": lost})
     else:
         if lost:
-            print(
-                f"{counted(len(lost), 'queue')} lost what they held; each is placed anew when it is used next"
-            )
+            print(f"{counted(len(lost), 'queue')} lost what they held, and are at other shards now")
         print(f"shard {parsed.id} is removed; its data directory can be deleted")
     return 0
 

@@ -98,6 +98,18 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
         else:
             do = "look at that process's log; the supervisor restarts it"
         found.append(Finding("error", f"not ready: {reason}", do))
+    set_back = status.get("coordinator", {}).get("set_back")
+    if set_back:
+        found.append(
+            Finding(
+                "error",
+                f"etcd was set back to revision {set_back['revision']}, and revision "
+                f"{set_back['known_at']} was known: "
+                f"{set_back['reason']}. What was known goes on, and nothing can be changed",
+                "bring back the etcd that has it, or write what this one has lost: "
+                "lightrail-admin coordinator put-back",
+            )
+        )
     for process in status["processes"]:
         if process["restarts"]:
             found.append(
@@ -125,18 +137,37 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                     "free space on the disk that holds the data directory, or look for its errors in the log",
                 )
             )
-        for orphan in shard.get("orphans", []):
-            found.append(
-                Finding(
-                    "warning",
-                    f"shard {shard['id']} holds messages of {orphan}, which has no role",
-                    f"to have them served: lightrail-admin names set {orphan} role=queue",
-                )
-            )
+        found += _kept(shard)
     for queue in queues:
         if queue["ready"] is not None:
             found += _about(queue)
     return sorted(found, key=lambda finding: finding.severity)
+
+
+def _kept(shard: dict[str, Any]) -> list[Finding]:
+    """Queues that a shard keeps and does not serve."""
+    found = []
+    for row in shard.get("kept", []):
+        name, messages = row["queue"], f"{row['messages']:,} messages"
+        if row["role"] != "queue":
+            what = f"shard {shard['id']} keeps {messages} of {name}, which has role {row['role']}"
+            do = (
+                f"to have them served: lightrail-admin names set {name} role=queue; "
+                "to be rid of them, delete it after that"
+            )
+        elif row["shard"] != shard["id"]:
+            where = "nowhere" if row["shard"] is None else f"at shard {row['shard']}"
+            what = f"shard {shard['id']} keeps {messages} of {name}, which is {where} now without them"
+            do = "nobody gets them: see docs/operate/cluster.md, Messages that are kept"
+        else:
+            continue
+        found.append(Finding("warning", what, do))
+    more = shard.get("kept_count", 0) - len(shard.get("kept", []))
+    if more > 0:
+        found.append(
+            Finding("warning", f"shard {shard['id']} keeps {more} further queues", "its log names some")
+        )
+    return found
 
 
 def _about(queue: dict[str, Any]) -> list[Finding]:

@@ -92,6 +92,20 @@ PATHS: Final[Paths] = {
             (query("queue", TEXT, "only this one"),),
         ),
     },
+    "/!coordinator": {
+        "get": Operation(
+            "showCoordinator",
+            "whether the coordinator was set back, as by a restored snapshot",
+            {200: ("null, or what is known and what it has", content(ANY))},
+        ),
+    },
+    "/!coordinator/put-back": {
+        "post": Operation(
+            "putBack",
+            "write again what a coordinator that was set back has lost; nothing is deleted",
+            {200: ("what was written, what stays, what is there again", content(ANY))},
+        ),
+    },
     "/!verify": {
         "get": Operation(
             "verify",

@@ -85,7 +85,7 @@ class MoveRequests:
 
     def _seal(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """The queue stops here; answered with its state, and that of its dead-letter queue, when on disk."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 32) - 1, None)
+        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queues = self._sealing.seal(name, epoch, now_ms)
         if isinstance(queues, Refusal):
             raise Bad(queues.condition, queues.description)
@@ -112,7 +112,7 @@ class MoveRequests:
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
         """The queue that is asked for, where this shard has it in that epoch. Raises Bad."""
-        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 32) - 1, None)
+        name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
         if queue is not None and queue.sealed and queue.epoch == epoch:
             return queue

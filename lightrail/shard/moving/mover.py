@@ -499,7 +499,7 @@ class Mover:
                 return
             if move is None:
                 # Its entry was taken away by hand; the queue is sealed in this epoch all the same.
-                value = Placed.encode(self._shard, placed.epoch + 2)
+                value = Placed.encode(self._shard, placed.epoch + 2, placed.lost)
                 await self._coordinator.write([Write(PLACEMENT + queue, value, placed.revision)])
             else:
                 await moves.give_up(self._coordinator, replace(move, phase="frozen"), placed)

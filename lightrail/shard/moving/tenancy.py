@@ -12,6 +12,7 @@ from lightrail.cluster.map import MapChanges, Move, Placed
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
+from lightrail.wire.frames import EPOCHS
 from lightrail.wire.messages import Refusal
 
 
@@ -58,9 +59,9 @@ class Judgement(Enum):
     STAYS = 2
     """As it is: sealed until its move is decided, or a copy that is being made."""
     DROPPED = 3
-    """Its owner has all of it."""
+    """Its owner has all of it, by a move from here that was committed."""
     KEPT = 4
-    """Nobody knows whose it is: kept, and not served."""
+    """Nobody knows whose it is, or its owner does not have what is here: kept, and not served."""
 
 
 def judge(placed: Placed | None, shard: int, epoch: int, *, copy: bool, sealed: bool) -> Judgement:
@@ -78,10 +79,15 @@ def judge(placed: Placed | None, shard: int, epoch: int, *, copy: bool, sealed: 
         return Judgement.STAYS if placed.epoch < epoch else Judgement.DROPPED
     if placed.shard == shard:
         return Judgement.STAYS if sealed and placed.epoch == epoch else Judgement.SERVED
-    if placed.epoch > epoch:
-        # The placement was committed after its new owner had synced everything.
+    if placed.epoch <= epoch:
+        return Judgement.STAYS if sealed else Judgement.KEPT
+    if sealed and placed.lost <= epoch:
+        # Only a queue that was sealed here can have moved away, and a placement is committed after its new
+        # owner
+        # had synced everything.
         return Judgement.DROPPED
-    return Judgement.STAYS if sealed else Judgement.KEPT
+    # An operator gave up this disk while it could not be reached, or the disk is a copy of former times.
+    return Judgement.KEPT
 
 
 class Tenancy:
@@ -118,7 +124,7 @@ class Tenancy:
             return moved(f"shard {self.shard} has not heard where {name} is")
         if placed.shard != self.shard:
             return moved(f"{name} is at shard {placed.shard} in epoch {placed.epoch}")
-        if epoch and epoch != placed.epoch:
+        if epoch and (epoch ^ placed.epoch) & EPOCHS:
             return moved(f"{name} is at shard {self.shard} in epoch {placed.epoch}, not in epoch {epoch}")
         return None
 

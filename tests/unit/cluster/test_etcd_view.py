@@ -1,5 +1,6 @@
 """The view of etcd's entries: who follows it ends with exactly what is there, whatever it was fed."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,14 +80,30 @@ def test_what_vanished_between_two_lists_is_a_deletion() -> None:
     assert view.news(0) == News(6, [Entry("b", "2", 3, 5)], True)
 
 
-def test_a_store_that_was_set_back_is_read_as_a_whole() -> None:
+def test_a_list_that_is_older_than_what_is_known_deletes_nothing() -> None:
     view = View()
-    view.take_list([Entry("a", "1", 8, 8)], 9)
-    view.take_list([Entry("a", "0", 2, 2)], 3)
-    assert view.news(9) == News(3, [Entry("a", "0", 2, 2)], True)
-    view.take_list([Entry("a", "0", 2, 2)], 9)
+    view.take_list([Entry("a", "1", 2, 8), Entry("b", "1", 9, 9)], 9)
+    assert view.take_list([Entry("a", "0", 2, 2)], 3) == []
     assert view.news(9) is None
-    assert view.news(3) == News(9, [], False)
+    assert view.news(0) == News(9, [Entry("a", "1", 2, 8), Entry("b", "1", 9, 9)], True)
+
+
+@pytest.mark.parametrize("revision", [3, 8, 9, 10, 40])
+def test_a_list_that_begins_a_new_history_is_read_as_a_whole_by_everybody(revision: int) -> None:
+    view = View()
+    view.take_list([Entry("a", "1", 8, 8)], 8)
+    view.take_changes([("b", "1", 9, 9)], 9)
+    view.take_list([Entry("a", "0", 2, 2)], revision, new_history=True)
+    for since in (8, 9):
+        found = view.news(since)
+        assert found is not None
+        assert (found.entries, found.whole) == ([Entry("a", "0", 2, 2)], True)
+        # What followers are given goes on rising, so none takes the new history for what it has seen.
+        assert found.revision > 9
+        assert view.news(found.revision) is None
+        before = found.revision
+    view.take_changes([("c", "1", revision + 1, revision + 1)], revision + 1)
+    assert view.news(before) == News(before + 1, [Entry("c", "1", revision + 1, revision + 1)], False)
 
 
 def test_changes_that_are_forgotten_are_made_up_for_by_everything() -> None:

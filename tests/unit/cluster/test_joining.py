@@ -163,3 +163,9 @@ def test_a_password_file_that_can_not_be_read_is_told(tmp_path: Path) -> None:
     settings = Settings(etcd=CLUSTER.etcd, etcd_user="u", etcd_password_file=path)
     with pytest.raises(CoordinatorRefused, match="the password file of etcd"):
         asyncio.run(open_coordinator(settings))
+
+
+def test_a_wire_that_others_reach_is_not_joined_without_a_key() -> None:
+    settings = Settings(etcd=CLUSTER.etcd, wire=endpoint("0.0.0.0:5680"))
+    with pytest.raises(CannotServe, match=r"has no key.*lightrail wire-key FILE"):
+        asyncio.run(Joining.begin(process(settings)))

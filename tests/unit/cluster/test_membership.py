@@ -113,6 +113,54 @@ def test_a_registration_that_outlives_its_lease_is_alive_and_we_are_refused() ->
     run(story())
 
 
+class Leases(MemoryCoordinator):
+    """With the remaining life of one lease, by the clock of a test; in whole seconds, as etcd says it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.end = limits.ETCD_LEASE_MS / 1000
+
+    async def remaining_ms(self, key: str) -> int | None:
+        return max(0, int(self.end - self.clock())) * 1000
+
+    async def extend(self) -> None:
+        self.end = self.clock() + limits.ETCD_LEASE_MS / 1000
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_a_lease_that_etcd_gives_a_new_life_when_it_starts_again_is_no_living_process(restarts: int) -> None:
+    async def story() -> None:
+        clock = Clock()
+        coordinator = Leases(clock)
+        other = Member(id=3, boot=2, disk="d3", host="there")
+        await coordinator.write([Write("shards/3", other.encode())])
+        for number in range(restarts):
+            clock.events.append((9.0 * (number + 1), coordinator.extend()))
+        gone = 9.0 * restarts + limits.ETCD_LEASE_MS / 1000
+        clock.events.append((gone, coordinator.write([Write("shards/3", None)])))
+        assert await wait_for(coordinator, clock) == 0
+        assert gone <= clock.now < gone + 1
+
+    run(story())
+
+
+def test_a_lease_that_is_refreshed_is_a_living_process() -> None:
+    async def story() -> None:
+        clock = Clock()
+        coordinator = Leases(clock)
+        await coordinator.write([Write("shards/3", Member(id=3, boot=2, disk="d3", host="there").encode())])
+        third = limits.ETCD_LEASE_MS / 3000
+        clock.events += [(third * number, coordinator.extend()) for number in range(1, 5)]
+        with pytest.raises(MemberRefused, match="held by a living process"):
+            await wait_for(coordinator, clock)
+        assert clock.now < (limits.ETCD_LEASE_MS + limits.LEASE_MARGIN_MS) / 1000 + 2
+        for _, event in clock.events:
+            event.close()
+
+    run(story())
+
+
 def test_who_is_started_at_the_same_time_and_was_faster_keeps_it() -> None:
     async def story() -> None:
         coordinator, clock = MemoryCoordinator(), Clock()

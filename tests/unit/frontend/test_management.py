@@ -37,7 +37,7 @@ def play(check: Check, user: str = "", **permissions: str) -> None:
             connection.caller = Caller(user)
         await check(scene, requester)
 
-    play_scene(test)
+    play_scene(test, push_allow=("127.0.0.1",))
 
 
 def answer_for(scene: Scene) -> list[tuple[str, str, dict[str, Any]]]:

@@ -9,14 +9,19 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from lightrail.cluster.coordinator import Write
+from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway import health as gateway_health
-from lightrail.gateway.app import application, problems
+from lightrail.gateway.app import Gateway, application, problems
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
+from lightrail.model.settings import Settings
+from lightrail.namespace.records import Subscription
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES, FrontendCounts
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.running import Running
+from tests.support.fake_shards import FakeShards
 
 Get = Callable[..., Awaitable[tuple[int, str]]]
 Reason = dict[int, str | None]
@@ -168,3 +173,30 @@ def test_an_error_is_no_traceback_to_the_client() -> None:
         await runner.cleanup()
 
     asyncio.run(check())
+
+
+def test_a_push_that_push_allow_does_not_allow_any_more_is_named_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        coordinator = MemoryCoordinator()
+        made = Subscription("r", "one", "http://127.0.0.1:9/hook", secret="s")
+        await coordinator.write([Write(made.key, made.to_value())])
+        members = Members()
+        shards: Any = FakeShards()
+        gateway = Gateway(
+            settings=Settings(),
+            coordinator=coordinator,
+            shards=shards,
+            members=members,
+            health=Health(0, members, lambda: None),
+            sockets="",
+        )
+        gateway.directory.refresh()
+        await gateway._open(web.Application())
+        await gateway.couriers.close()
+        gateway.connections.close()
+
+    asyncio.run(run())
+    assert "subscription one of r is not pushed, and its messages become dead letters" in caplog.text
+    assert "an operator adds 127.0.0.1 to it" in caplog.text

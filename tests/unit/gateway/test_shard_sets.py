@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARDS
 from lightrail.gateway import shard_sets
 from lightrail.namespace.rights import Caller, Forbidden
+from lightrail.wire.shards import State
 from tests.support.move_scene import MoveScene, with_scene
 
 
@@ -75,6 +77,9 @@ def test_a_shard_with_queues_moves_to_it_or_a_process_is_not_removed() -> None:
     async def check(scene: MoveScene) -> None:
         assert "still runs" in (await scene.refused(shard_sets.remove, "/", None, "1")).detail
         await scene.put(f"{SHARDS}1", None)
+        said = (await scene.refused(shard_sets.remove, "/", None, "1")).detail
+        assert "not registered and answers all the same, at tcp://there:1" in said
+        scene.peers[1].state = State.GREETING
         await scene.place(1, "q")
         problem = await scene.refused(shard_sets.remove, "/", None, "1")
         assert (problem.status, "1 queues, such as q" in problem.detail) == (409, True)
@@ -101,13 +106,49 @@ def test_a_lost_shard_is_given_up_with_its_queues_and_moves_to_it() -> None:
         scene.map.refresh()
         assert len(scene.map.moves) == 3
         await scene.put(f"{SHARDS}1", None)
+        assert "answers all the same" in (await scene.refused(shard_sets.remove, lose, None, "1")).detail
+        scene.peers[1].state = State.GREETING
+        before = {queue: each.epoch for queue, each in scene.map.placements().items()}
         await scene.ask(shard_sets.remove, lose, None, "1")
         assert scene.map.moves == {}
-        assert {queue: (each.shard, each.epoch) for queue, each in scene.map.placements().items()} == {
-            "stays": (0, 1),
-            "frozen": (0, 3),
+        after = scene.map.placements()
+        assert {queue: each.shard for queue, each in after.items()} == dict.fromkeys(before, 0)
+        # What was given up is in a later epoch, which says so; what was frozen may have been sealed.
+        raised = {queue: each.epoch - before[queue] for queue, each in after.items()}
+        assert raised == {"stays": 0, "frozen": 2, "lost": 1, "leaving": 1}
+        assert {queue: each.lost for queue, each in after.items() if each.lost} == {
+            queue: before[queue] + 1 for queue in ("lost", "leaving")
         }
         assert list(scene.map.shard_sets) == [0]
-        assert (await scene.coordinator.place("lost")).shard == 0
 
     with_scene(check, 2)
+
+
+def test_a_disk_that_is_forgotten_takes_every_queue_to_a_later_epoch() -> None:
+    async def check(scene: MoveScene) -> None:
+        queues = [f"q{number}" for number in range(WRITES_MAX + 5)]
+        await scene.place(1, *queues)
+        await scene.put(f"{SHARDS}1", None)
+        forget = {"disk": ""}
+        assert "answers all the same" in (await scene.refused(shard_sets.change, "/", forget, "1")).detail
+        scene.peers[1].state = State.GREETING
+        before = dict(scene.map.placements())
+        for times in (1, 2):
+            await scene.ask(shard_sets.change, "/", forget, "1")
+            for queue, each in scene.map.placements().items():
+                epoch = before[queue].epoch + times
+                assert (each.shard, each.epoch, each.lost) == (1, epoch, epoch)
+        assert scene.map.shard_sets[1].disk == ""
+
+    with_scene(check, 2)
+
+
+def test_the_queues_of_the_only_shard_can_not_be_given_up() -> None:
+    async def check(scene: MoveScene) -> None:
+        await scene.place(0, "q")
+        await scene.put(f"{SHARDS}0", None)
+        scene.peers[0].state = State.GREETING
+        problem = await scene.refused(shard_sets.remove, "/?lose_queues=true", None, "0")
+        assert (problem.status, "no other shard can have the 1 queues" in problem.detail) == (409, True)
+
+    with_scene(check, 1)

@@ -1,18 +1,22 @@
 """What has come to its end is deleted, by whoever is first."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.health import Health
 from lightrail.gateway.members import Members
-from lightrail.gateway.sweeper import Orphans, sweep_once
+from lightrail.gateway.sweeper import Orphans, in_use, sweep_once
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.rights import ANYBODY
+from lightrail.wire.messages import Answer
+from lightrail.wire.shards import ShardAway
 from tests.support.fake_shards import FakeShards
 from tests.support.routers import Graph
 
@@ -89,5 +93,26 @@ def test_names_of_a_frontend_that_is_gone_for_a_minute_are_orphans() -> None:
         assert names(limits.ORPHAN_MS) == [], "nobody registers here"
         members[0] = Member(0, 10)
         assert names(limits.ORPHAN_MS) == [], "the minute begins anew"
+
+    asyncio.run(run())
+
+
+def test_a_queue_somebody_consumes_from_belongs_to_a_frontend_that_lives() -> None:
+    async def run() -> None:
+        for answer, expected in (
+            (Answer({"consumer_count": 1}, b""), True),
+            (Answer({"consumer_count": 0}, b""), False),
+            (ShardAway("it is not there now"), True),
+            (CoordinatorError("etcd is away"), True),
+        ):
+
+            async def request(name: str, op: str, fields: dict[str, Any], answer: Any = answer) -> Answer:
+                assert (name, op) == ("q", "queue")
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer  # type: ignore[no-any-return]
+
+            gateway: Any = SimpleNamespace(shards=SimpleNamespace(request=request))
+            assert await in_use(gateway, "q") is expected
 
     asyncio.run(run())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lightrail.model.destinations import LOOPBACK, Destinations, parse_patterns
+from lightrail.model.destinations import NOWHERE, Destinations, parse_patterns
 from lightrail.model.settings import Settings, SettingsError
 
 HERE = ("http://localhost:9000/x", "http://127.0.0.1/", "https://[::1]:8443/", "http://127.9.9.9/")
@@ -33,15 +33,20 @@ MALFORMED = (
 )
 
 
-def test_without_a_setting_only_this_machine_is_called() -> None:
-    for url in HERE:
-        assert LOOPBACK.problem(url) is None, url
-    for url in AWAY:
-        problem = LOOPBACK.problem(url)
+def test_without_a_setting_nothing_is_called() -> None:
+    for url in (*HERE, *AWAY):
+        problem = NOWHERE.problem(url)
         assert problem is not None, url
-        assert "push_allow" in problem, url
-    assert LOOPBACK.allows("localhost", "127.0.0.1")
-    assert not LOOPBACK.allows("localhost", "10.0.0.1")
+        assert "push_allow, a setting of lightrail serve, allows no host" in problem, url
+    assert not NOWHERE.allows("localhost", "127.0.0.1")
+
+
+def test_this_machine_is_called_where_the_setting_names_it() -> None:
+    here = Destinations(parse_patterns("localhost, 127.0.0.0/8, ::1"))
+    for url in HERE:
+        assert here.problem(url) is None, url
+    for url in AWAY:
+        assert "push_allow" in str(here.problem(url)), url
 
 
 @pytest.mark.parametrize("url", MALFORMED)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from lightrail.cluster.coordinator import Write
+from lightrail.cluster.history import begin
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.directory import Changes, Directory
@@ -203,3 +204,27 @@ def test_dead_letters_are_captured_with_their_queue() -> None:
             assert scene.directory.get("q/$dlq").policy["max_length"] is None
 
     asyncio.run(run())
+
+
+def test_a_new_history_is_known_of_every_name_before_anybody_hears_of_a_change() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.give("a")
+        scene.directory.refresh()
+        assert scene.directory.get("a").history == ""
+        heard: list[tuple[str, str]] = []
+        scene.directory.listen(
+            lambda changes: heard.extend((name, scene.directory.get(name).history) for name in changes.names)
+        )
+        await scene.give("b")
+        await begin(scene.coordinator)
+        scene.directory.refresh()
+        history = scene.directory.history
+        assert history
+        assert sorted(heard) == [("a", history), ("b", history)]
+        assert scene.directory.get("a/$dlq").history == history
+        # Who reads everything at once knows the same.
+        other = Directory(scene.coordinator)
+        other.refresh()
+        assert (other.history, other.get("a").history) == (history, history)
+
+    run(check)

@@ -8,6 +8,7 @@ import pytest
 
 from lightrail.cluster.coordinator import WRITES_MAX
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model.destinations import Destinations
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.directory import Directory
@@ -27,7 +28,12 @@ class Scene:
 
     def _service(self, auto_create: bool) -> Service:
         directory = Directory(self.coordinator, auto_create=auto_create, now_ms=lambda: self.now_ms)
-        return Service(self.coordinator, directory, now_ms=lambda: self.now_ms)
+        return Service(
+            self.coordinator,
+            directory,
+            now_ms=lambda: self.now_ms,
+            destinations=Destinations(("localhost",)),
+        )
 
 
 def run(check: Callable[[Scene], Awaitable[None]], auto_create: bool = True) -> None:

@@ -15,7 +15,7 @@ from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from lightrail.shard.declarations import EveryName, declared_of, shard_policy
+from lightrail.shard.declarations import EveryName, declared_of, encode_declared, shard_policy
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ProducerOpen, SettleDetail
@@ -331,6 +331,78 @@ def test_a_directory_set_back_to_a_former_copy_takes_no_messages() -> None:
     scene, peer = restart(files, EveryName())
     assert contents(scene, peer, "q") == [b"q"]
     end(scene)
+
+
+# --- a coordinator that was set back ----------------------------------------------------------------------
+
+
+SUBSCRIPTION = "r/$subscriptions/a"
+
+
+def test_in_another_history_nothing_goes_that_is_missing_or_was_made_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    files, names = FakeFiles(), EveryName()
+    queues = ("same", "missing", "again", SUBSCRIPTION)
+    for queue in queues:
+        names.give(queue, QUEUE)
+    scene, peer = restart(files, names)
+    for link, queue in enumerate(queues, 1):
+        peer.produce(link, queue)
+        peer.send(link, 1, [queue.encode()])
+    # An operator had what was lost put back as far as it was known: the rest is missing, or another one.
+    names.history = "second"
+    for queue in queues:
+        names.drop(queue)
+    for queue in ("same", "again"):
+        names.give(queue, QUEUE)
+    scene.refresh()
+    scene.settle_down()
+    assert [(link, refusal.condition) for link, _, refusal in peer.refusals] == [
+        (2, conditions.RESOURCE_DELETED),
+        (4, conditions.RESOURCE_DELETED),
+    ]
+    assert "knows no queue missing, which has 1 messages: it is kept, not served" in caplog.text
+    assert contents(scene, peer, "same") == [b"same"]
+    looker = scene.peer("frontend-2", boot=20)
+    assert contents(scene, looker, "again") == [b"again"]
+    # In the new history a deletion is one again.
+    names.drop("again")
+    scene.refresh()
+    assert [(link, each.condition) for link, _, each in looker.refusals] == [
+        (99, conditions.RESOURCE_DELETED)
+    ]
+    names.give("missing", QUEUE)
+    assert contents(scene, scene.peer("frontend-3", boot=30), "missing") == [b"missing"]
+    end(scene)
+
+
+def test_after_a_start_in_another_history_nothing_goes() -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, "missing", "again", SUBSCRIPTION)
+    for queue in ("missing", "again", SUBSCRIPTION):
+        names.drop(queue)
+    names.give("again", QUEUE)
+    names.history = "second"
+    for _ in range(2):
+        scene, peer = restart(files, names)
+        assert contents(scene, peer, "again") == [b"again"]
+        answer, _ = peer.answers[peer.ask("kept")]
+        assert {each["queue"] for each in answer["queues"]} == {"missing", SUBSCRIPTION}
+        end(scene)
+    # What was served in the new history is comparable with it.
+    names.drop("again")
+    names.give("again", QUEUE)
+    scene, peer = restart(files, names)
+    assert contents(scene, peer, "again") == []
+    end(scene)
+
+
+def test_the_history_is_in_the_journal_where_there_is_more_than_one() -> None:
+    names = EveryName()
+    assert "history" not in json.loads(encode_declared(names.get("q")))
+    names.history = "second"
+    assert declared_of(encode_declared(names.get("q"))).history == "second"
 
 
 # --- queues that go with their last consumer -------------------------------------------------------------

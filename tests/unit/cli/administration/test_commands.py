@@ -261,13 +261,18 @@ def test_a_healthy_broker_has_nothing_wrong(gateway: FakeGateway, capsys: Output
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, capsys: Output) -> None:
-    shard = {"id": 0, "queues": 1, "messages": 0, "bytes": 0, "store_failures": 2, "orphans": ["lost"]}
+    shard = {"id": 0, "queues": 1, "messages": 0, "bytes": 0, "store_failures": 2}
+    kept = [
+        {"queue": "lost", "messages": 3, "role": "none", "shard": None},
+        {"queue": "elsewhere", "messages": 4, "role": "queue", "shard": 1},
+    ]
     status = doctor(
         gateway,
         {
             "reasons": ["shard-0: recovering"],
-            "shards": [shard],
+            "shards": [shard | {"kept_count": 5, "kept": kept}],
             "processes": [{"role": "shard", "id": 0, "ready": True, "restarts": 2}],
+            "coordinator": {"set_back": {"known_at": 9, "revision": 3, "reason": "it is behind"}},
         },
         QUEUE | {"name": "q/$dlq", "ready": 4},
         QUEUE | {"name": "idle", "ready": 5_000, "consumers": 0},
@@ -279,7 +284,12 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(gateway: FakeGateway, caps
         "error: not ready: shard-0: recovering",
         "error: shard 0 could not write 2 times",
         "warning: shard-0 was started again 2 times",
+        "error: etcd was set back to revision 3, and revision 9 was known: it is behind",
+        "lightrail-admin coordinator put-back",
+        "shard 0 keeps 3 messages of lost, which has role none",
         "lightrail-admin names set lost role=queue",
+        "shard 0 keeps 4 messages of elsewhere, which is at shard 1 now without them",
+        "shard 0 keeps 3 further queues",
         "4 dead letters of q",
         "dlq redrive q",
         "idle holds 5,000 messages and nobody consumes",

@@ -13,7 +13,7 @@ from tests.support.hook import Answer, Hook
 
 def post(url: str, *allow: str) -> Result:
     async def posted() -> Result:
-        endpoints = HttpEndpoints(Destinations(allow))
+        endpoints = HttpEndpoints(Destinations(allow or ("127.0.0.1", "localhost")))
         try:
             return await endpoints.post(url, {"X-Own": "1"}, b"body")
         finally:

@@ -14,6 +14,7 @@ from lightrail.gateway.couriers.endpoint import Result
 from lightrail.gateway.couriers.pushers import Pushers
 from lightrail.gateway.couriers.signing import signature
 from lightrail.model import limits
+from lightrail.model.destinations import Destinations
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
@@ -51,7 +52,7 @@ class Scene:
     def __init__(self) -> None:
         self.coordinator = MemoryCoordinator()
         self.directory = Directory(self.coordinator)
-        self.service = Service(self.coordinator, self.directory)
+        self.service = Service(self.coordinator, self.directory, destinations=Destinations(("localhost",)))
         self.links = FakeLinks()
         self.endpoints = FakeEndpoints()
         self.counts = CourierCounts()

@@ -1,6 +1,7 @@
 """Tenancy: a shard serves what its placement says that it owns, in that epoch, and nothing else."""
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ POINT = Policy.parse({"role": "connection-point"})
         (0, 2, False, Judgement.SERVED),
         (0, 3, True, Judgement.STAYS),
         (0, 5, True, Judgement.SERVED),
-        (1, 4, False, Judgement.DROPPED),
+        (1, 4, False, Judgement.KEPT),
         (1, 4, True, Judgement.DROPPED),
         (1, 3, False, Judgement.KEPT),
         (1, 3, True, Judgement.STAYS),
@@ -40,6 +41,16 @@ def test_a_queue_goes_on_as_its_placement_says(
     shard: int, epoch: int, sealed: bool, expected: Judgement
 ) -> None:
     assert judge(Placed(shard, epoch, 9), 0, 3, copy=False, sealed=sealed) is expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [(0, Judgement.DROPPED), (3, Judgement.DROPPED), (4, Judgement.KEPT), (7, Judgement.KEPT)],
+)
+def test_what_an_operator_gave_up_is_kept_where_it_comes_back(lost: int, expected: Judgement) -> None:
+    placed = Placed(1, 9, 9, lost)
+    assert judge(placed, 0, 3, copy=False, sealed=True) is expected
+    assert judge(placed, 0, 3, copy=False, sealed=False) is Judgement.KEPT
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,15 @@ def test_a_link_is_opened_where_the_queue_is_and_in_its_epoch(opening: str) -> N
     assert say(peer, opening, "q/$dlq", 3) == [READY[opening]]
     assert say(peer, opening, "elsewhere/$dlq", 1) == [Kind.MOVED]
     assert peer.refusals == []
+
+
+def test_epochs_beyond_the_bits_of_a_header_are_told_apart(opening: str) -> None:
+    """They are revisions of the coordinator, and those have 64 bits."""
+    beyond = (1 << 32) + 7
+    peer = Scene(places=TestPlaces(q=(0, beyond))).peer()
+    assert say(peer, opening, "q", beyond) == [READY[opening]]
+    assert say(peer, opening, "q", beyond - 1) == [Kind.MOVED]
+    assert say(peer, opening, "q", beyond + 1) == [Kind.MOVED]
 
 
 def test_a_link_that_knows_more_than_the_shard_is_not_turned_away_for_good(opening: str) -> None:
@@ -198,6 +218,14 @@ def ready(scene: Scene, epoch: int) -> list[bytes] | None:
     return None if moved else peer.messages(1)
 
 
+def kept(scene: Scene) -> list[dict[str, Any]]:
+    """What a gateway hears of queues that nobody serves."""
+    peer = scene.peer("gateway", boot=98)
+    answer, _ = peer.answers[peer.ask("kept")]
+    assert answer["count"] == len(answer["queues"])
+    return list(answer["queues"])
+
+
 @pytest.mark.parametrize("epoch", [3, 5])
 def test_after_a_start_a_queue_is_served_in_the_epoch_of_its_placement(epoch: int) -> None:
     files, names = FakeFiles(), EveryName()
@@ -211,10 +239,9 @@ def test_after_a_start_a_queue_is_served_in_the_epoch_of_its_placement(epoch: in
         scene.store.close()
 
 
-@pytest.mark.parametrize("seal", [False, True])
-def test_after_a_start_a_queue_that_another_shard_owns_later_is_gone(seal: bool) -> None:
+def test_after_a_start_a_queue_that_has_moved_away_is_gone() -> None:
     files, names = FakeFiles(), EveryName()
-    written(files, names, seal=seal)
+    written(files, names, seal=True)
     places = TestPlaces(q=(1, 4))
     scene = restart(files, places, names)
     assert ready(scene, 4) is None
@@ -223,6 +250,31 @@ def test_after_a_start_a_queue_that_another_shard_owns_later_is_gone(seal: bool)
     scene.store.close()
     scene = restart(files, TestPlaces(), names)
     assert scene.engine._queues.find("q") is None
+
+
+@pytest.mark.parametrize("seal", [False, True])
+@pytest.mark.parametrize("running", [False, True])
+def test_a_queue_that_was_given_up_and_not_moved_is_kept_and_reported(
+    seal: bool, running: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files, names = FakeFiles(), EveryName()
+    written(files, names, seal=seal)
+    places = TestPlaces(q=(0, 3)) if running else TestPlaces()
+    if not running:
+        places.lose("q", 1, 4)
+        places.refresh()
+    scene = restart(files, places, names)
+    if running:
+        places.lose("q", 1, 4)
+        scene.refresh()
+    assert ready(scene, 4) is None
+    assert "it is kept, not served" in caplog.text
+    assert kept(scene) == [{"queue": "q", "messages": 1}]
+    scene.store.close()
+    # Where it gets its queue back it serves it again.
+    scene = restart(files, TestPlaces(q=(0, 5)), names)
+    assert ready(scene, 5) == [b"x"]
+    assert kept(scene) == []
 
 
 def test_after_a_start_a_sealed_queue_stays_sealed_until_its_placement_names_another_epoch() -> None:

@@ -1,0 +1,53 @@
+"""The commands `coordinator …`: an etcd that was set back, and writing again what it has lost."""
+
+import argparse
+
+from lightrail.cli.administration.client import Client
+from lightrail.cli.administration.commands import Subparsers, add, group
+from lightrail.console.results import pairs, show_json
+from lightrail.console.text import printable
+
+PUT_BACK = """
+For an etcd that was restored from an older snapshot while the cluster ran. The gateway that is asked writes
+what it knows and this etcd lacks: names, policies, users, rights, subscriptions, readers, shards and where
+queues are. After that all processes go on with this etcd. Nothing is deleted: what had been
+deleted after the snapshot is there again, and listed.
+"""
+SHOWN = 20
+"""Keys of each kind that are printed; with --json all are."""
+
+
+def register(things: Subparsers) -> None:
+    """Adds these commands."""
+    coordinator = group(things, "coordinator", "etcd, after it was set back to an older snapshot")
+    add(coordinator, "show", _show, "whether it was set back; exit status 1 when it was")
+    add(coordinator, "put-back", _put_back, "write again what it has lost, and go on with it", PUT_BACK)
+
+
+def _show(client: Client, parsed: argparse.Namespace) -> int:
+    found = client.get("/!coordinator")["set_back"]
+    if parsed.json:
+        show_json(found)
+    elif found is None:
+        print("it continues what this gateway knows of it")
+    else:
+        pairs({key: found[key] for key in ("known_at", "revision", "reason")})
+    return 0 if found is None else 1
+
+
+def _put_back(client: Client, parsed: argparse.Namespace) -> int:
+    done = client.request("POST", "/!coordinator/put-back", json_body={}).json()
+    if parsed.json:
+        show_json(done)
+        return 0
+    for key, what in (
+        ("written", "entries were written again"),
+        ("kept", "entries were changed since, and stay as they are"),
+        ("again", "entries had been deleted, or were made since: look whether they are wanted"),
+    ):
+        print(f"{len(done[key]):,} {what}")
+        for each in done[key][:SHOWN]:
+            print(f"    {printable(each)}")
+        if len(done[key]) > SHOWN:
+            print(f"    and {len(done[key]) - SHOWN:,} more")
+    return 0

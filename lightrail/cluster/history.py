@@ -1,0 +1,162 @@
+"""History: whether the entries that a coordinator lists continue those that a process knows.
+
+A restored etcd has fewer revisions than the processes that follow it, or other ones under the same numbers.
+What it lacks was not deleted. `doubt` compares; `restoring` says what has to be written to get back what was
+lost. Pure.
+
+The entry ``history`` names the current history. It is absent until the first one was broken: then a new id is
+written, by an operator's put-back (`accepted`) or by a shard whose journal knows revisions that the
+coordinator has not reached. Revisions of different histories must not be compared with each other.
+"""
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Entry, Write
+from lightrail.cluster.map import FRONTENDS, GATEWAYS, PLACEMENT, SHARDS, Placed
+
+HISTORY: Final = "history"
+REGISTRATIONS: Final = (SHARDS, FRONTENDS, GATEWAYS)
+"""Entries of living processes, which write them again by themselves."""
+_ORDER: Final = ("shardsets/", "users/", "permissions/", "readers/", "names/", "subscriptions/")
+"""What is written before the rest: who knows a placement has to know its name."""
+Version = tuple[str, int, int]
+"""Key, revision that made it, revision that changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The entry ``history``."""
+
+    id: str = ""
+    """Empty for the first one, which has no entry."""
+    follows: str = ""
+    """The id of the history that was put back into this one."""
+    accepted: bool = False
+    """Whether an operator has said that processes which know `follows` may go on with this one."""
+
+    def encode(self) -> str:
+        return json.dumps(
+            {"id": self.id, "follows": self.follows, "accepted": self.accepted}, separators=(",", ":")
+        )
+
+    @classmethod
+    def decode(cls, entry: Entry | None) -> "History":
+        """From its entry, or from none. Raises CoordinatorError."""
+        if entry is None or entry.value is None:
+            return cls()
+        try:
+            fields = json.loads(entry.value)
+            return cls(str(fields["id"]), str(fields["follows"]), fields["accepted"] is True)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CoordinatorError(f"the entry {entry.key} can't be read: {error}") from None
+
+    def continues(self, known: "History") -> bool:
+        """Whether who knows `known` may take this one, which is another, in its place."""
+        return self.accepted and self.follows == known.id and self.id != known.id
+
+
+def doubt(
+    known: Mapping[str, Entry],
+    known_at: int,
+    entries: Sequence[Entry],
+    revision: int,
+    then: Iterable[Version] | None,
+) -> str:
+    """Why a list of all entries at `revision` does not continue what is known at `known_at`; empty where it
+    does.
+
+    Args:
+        then: the versions that the coordinator had at `known_at`, by its own account; None where it has
+            forgotten that revision, or never reached it. Then an absence counts as a deletion only where an
+            entry that was written as late or later is still there unchanged: that one proves that the
+            revision is part of this history.
+    """
+    if revision < known_at:
+        return f"it is at revision {revision}, and revision {known_at} was seen before"
+    if then is not None:
+        versions = {(key, created, at) for key, created, at in then}
+        mine = {(key, each.created, each.revision) for key, each in known.items()}
+        if versions == mine:
+            return ""
+        key = min(versions ^ mine)[0]
+        return f"at revision {known_at} it had another {key} than was seen before"
+    there = {each.key: each for each in entries}
+    for each in entries:
+        if each.revision <= known_at and known.get(each.key) != each:
+            return (
+                f"it has {each.key} of revision {each.revision}, which was not there at revision {known_at}"
+            )
+    proven = max((each.revision for key, each in known.items() if there.get(key) == each), default=0)
+    for key, each in known.items():
+        if key not in there and each.revision > proven and not key.startswith(REGISTRATIONS):
+            return f"{key} of revision {each.revision} is missing, and nothing proves that it was deleted"
+    return ""
+
+
+@dataclass(slots=True)
+class PutBack:
+    """What has to be written to give a coordinator back what it has lost, and what came of it."""
+
+    writes: list[Write] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Keys with another value that was written since: that one stays."""
+    again: list[str] = field(default_factory=list)
+    """Keys that are not known: they were deleted before, or were made since."""
+
+    def shown(self) -> dict[str, object]:
+        """As HTTP shows it."""
+        return {
+            "written": sorted(each.key for each in self.writes),
+            "kept": sorted(self.kept),
+            "again": sorted(self.again),
+        }
+
+
+def restoring(known: Mapping[str, Entry], entries: Iterable[Entry]) -> PutBack:
+    """What is known and lost, or there in an older version. Deletes nothing."""
+    there = {each.key: each for each in entries}
+    plan = PutBack()
+    for key, each in known.items():
+        if key == HISTORY or key.startswith(REGISTRATIONS) or each.value is None:
+            continue
+        value = each.value
+        if key.startswith(PLACEMENT):
+            # An epoch that followed from the revision has to be the same after the revision is another.
+            placed = Placed.decode(each)
+            value = Placed.encode(placed.shard, placed.epoch, placed.lost)
+        found = there.get(key)
+        if found is None:
+            plan.writes.append(Write(key, value, 0))
+        elif found.value == each.value:
+            continue
+        elif found.created == each.created and found.revision < each.revision:
+            plan.writes.append(Write(key, value, found.revision))
+        else:
+            plan.kept.append(key)
+    plan.again = [
+        key for key in there if key not in known and key != HISTORY and not key.startswith(REGISTRATIONS)
+    ]
+    plan.writes.sort(key=_order)
+    return plan
+
+
+def _order(write: Write) -> tuple[int, str]:
+    found = next((place for place, prefix in enumerate(_ORDER) if write.key.startswith(prefix)), len(_ORDER))
+    return found, write.key
+
+
+async def begin(coordinator: Coordinator) -> None:
+    """Names a new history, after a journal has shown that the coordinator lost revisions.
+
+    Raises CoordinatorError. Where another process was faster its id serves as well.
+    """
+    there = await coordinator.entry(HISTORY)
+    made = History(secrets.token_hex(8), History.decode(there).id)
+    try:
+        await coordinator.write([Write(HISTORY, made.encode(), there.revision if there is not None else 0)])
+    except Conflict:
+        return

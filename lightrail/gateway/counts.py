@@ -52,8 +52,8 @@ CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
     Family(
         "counter",
         "lightrail_http_connections_closed",
-        "Connections that were closed: idle, in favour of others; without the head of a request in time; while "
-        "the client did not read its answer.",
+        "Connections that were closed: idle, in favour of others; without the head of a request in time; "
+        "while the client did not read its answer.",
         ("reason",),
         lambda connections: [((reason,), count) for reason, count in connections.closed.items()],
     ),

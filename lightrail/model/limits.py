@@ -172,8 +172,8 @@ HTTP_SOURCE_PART: Final = 2
 HTTP_IDLE_LOOKS: Final = 64
 """Connections that are looked at for one without a request, when a listener that is full has a new client."""
 HTTP_HEAD_MS: Final = 10_000
-"""From accept to the head of the first request, its line and headers; the same for the TLS handshake before it,
-and from the first byte of a later request to its head."""
+"""From accept to the head of the first request, its line and headers; the same for the TLS handshake before
+it, and from the first byte of a later request to its head."""
 HTTP_IDLE_MS: Final = 75_000
 """How long a connection may stay without another request, as nginx has it."""
 HTTP_WRITE_MS: Final = 60_000

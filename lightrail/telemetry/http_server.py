@@ -25,9 +25,10 @@ from lightrail.telemetry.http_connections import Connections, source_of
 SHUTDOWN_S: Final = 1.0
 """What requests have to end when the process does; those that wait for a message were answered before."""
 ACCEPTS_AT_ONCE: Final = 64
-"""Connections that are accepted before clients that are connected get their turn; and at most ACCEPTED_PART of
-those that one source may have, so that a request that is there is read before its connection counts as idle."""
+"""Connections that are accepted before clients that are connected get their turn."""
 ACCEPTED_PART: Final = 16
+"""Where few are admitted, 1 / this of those of one source is accepted at once: a request that has arrived is
+read before its connection counts as idle."""
 ACCEPT_PAUSE_S: Final = 0.1
 """Before the next attempt where the system has no descriptor or memory for a connection."""
 TOLD_PAUSE_S: Final = 60.0

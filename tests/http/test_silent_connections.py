@@ -1,4 +1,4 @@
-"""Connections that say nothing: they take neither the descriptors of a process nor the place of other clients."""
+"""Connections that say nothing: they take neither the descriptors of a process nor others' places."""
 
 import os
 import resource

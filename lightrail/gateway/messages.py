@@ -14,7 +14,7 @@ from aiohttp import web
 
 from lightrail.amqp.types import Symbol, encode
 from lightrail.gateway import incoming, names, outgoing
-from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, whole_number
+from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, nothing_at, whole_number
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.place import path_of
@@ -164,7 +164,14 @@ async def lock(asked: Asked) -> web.StreamResponse:
 
 
 async def _receive(asked: Asked) -> Delivery | None:
-    record = await used(asked, Right.LISTEN)
+    asked.directory.refresh()
+    record = asked.directory.get(asked.name)
+    demand(asked.directory, asked.caller, Right.LISTEN, record)
+    if record.role is Role.NONE:
+        # A mistyped name would become a queue, and its receiver wait there for ever.
+        raise nothing_at(asked.name)
+    if record.role is Role.METADATA:
+        raise names.refer(record)
     if record.role is not Role.QUEUE:
         raise Problem(409, f"{record.name} is a {record.role}; messages are received from queues")
     wait_s = asked.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)

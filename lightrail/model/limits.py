@@ -182,8 +182,9 @@ RECEIVE_WAIT_MS_MAX: Final = 600_000
 """Longest time-out of a request for a message."""
 RECEIVERS_MAX: Final = 50_000
 """Requests of one gateway that wait for a message."""
-RECEIVER_IDLE_MS: Final = 5_000
-"""A gateway's consumer without anybody who waits is closed after this time."""
+RECEIVER_IDLE_MS: Final = 200
+"""A gateway's consumer without anybody who waits is closed after this time: it counts as one of the queue's,
+and opening another one for the next request waits for no answer of the shard."""
 SENDER_IDLE_MS: Final = 60_000
 """A gateway's producer that nobody sends through is closed after this time."""
 PAGE_MAX: Final = 1_000

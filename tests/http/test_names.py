@@ -185,7 +185,7 @@ def test_two_spellings_that_look_alike_are_one_name(http: Http, broker: Broker) 
         ("PUT", "/!readers/" + quote("cafe\u0301"), {}),
     ):
         refused = http(method, path, body)
-        assert refused.status in (400, 422), path
+        assert refused.status in (400, 404, 422), path
         assert "composed form (NFC)" in refused.json()["detail"]
     document = {"names": {"spelt/cafe\u0301": {"role": "queue"}}}
     (refused,) = http("POST", "/!definitions", document).json()["refused"]
@@ -197,3 +197,20 @@ def test_two_spellings_that_look_alike_are_one_name(http: Http, broker: Broker) 
         connection.create_sender("spelt/café").close()
     finally:
         connection.close()
+
+
+def test_a_receive_makes_no_queue(http: Http) -> None:
+    for method in ("DELETE", "POST"):
+        refused = http(method, "/nosuch/q/!head")
+        assert refused.status == 404
+        assert "nosuch/q has no role" in refused.json()["detail"]
+    assert http("GET", "/nosuch/").json()["names"] == []
+
+
+def test_a_mistyped_role_is_named(http: Http) -> None:
+    refused = http("POST", "/mistyped", {"rol": "queue"})
+    assert refused.status == 422
+    assert refused.json()["field"] == "rol"
+    assert "is role meant?" in refused.json()["detail"]
+    refused = http("POST", "/mistyped", {"role": "queue", "lock_duratoin": 5})
+    assert "is lock_duration meant?" in refused.json()["detail"]

@@ -442,3 +442,11 @@ def test_a_name_of_another_form_that_has_a_role_stays_what_it_is() -> None:
         assert [each.name for each in one.names(ANYBODY)] == ["q"]
 
     run(check)
+
+
+def test_a_right_to_all_names_that_is_missing_is_said_so() -> None:
+    async def check(scene: Scene) -> None:
+        with pytest.raises(Forbidden, match=r"to manage all names; .* permission set alice / manage$"):
+            demand(scene.one.directory, Caller("alice"), Right.MANAGE, scene.one.directory.get(""))
+
+    run(check)

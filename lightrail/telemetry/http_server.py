@@ -18,9 +18,11 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from lightrail.model import limits
+from lightrail.model import limits, protocols
 from lightrail.model.settings import Endpoint
+from lightrail.telemetry import handshakes
 from lightrail.telemetry.http_connections import Connections, source_of
+from lightrail.telemetry.strangers import Strangers
 
 SHUTDOWN_S: Final = 1.0
 """What requests have to end when the process does; those that wait for a message were answered before."""
@@ -49,13 +51,23 @@ log = logging.getLogger(__name__)
 class HttpConnection(RequestHandler):
     """One client, from accept to its end."""
 
-    __slots__ = ("_connections", "_handshake", "_head_timer", "_left", "_sent_some", "_write_timer", "source")
+    __slots__ = (
+        "_connections",
+        "_handshake",
+        "_head_timer",
+        "_left",
+        "_sent_some",
+        "_strangers",
+        "_write_timer",
+        "source",
+    )
 
     def __init__(
         self,
         manager: web.Server,
         connections: Connections,
         source: str,
+        strangers: Strangers,
         *,
         loop: asyncio.AbstractEventLoop,
         **options: Any,
@@ -64,6 +76,7 @@ class HttpConnection(RequestHandler):
         self.source = source
         """Who it counts for."""
         self._connections = connections
+        self._strangers = strangers
         self._handshake: asyncio.Task[None] | None = None
         """Makes the transport, as long as there is none."""
         self._head_timer: asyncio.TimerHandle | None = None
@@ -93,11 +106,14 @@ class HttpConnection(RequestHandler):
             self.transport.abort()
 
     async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
-        seconds = limits.HTTP_HEAD_MS / 1000 if tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: self, client, ssl=tls, ssl_handshake_timeout=seconds
-            )
+            if tls is None:
+                await self._loop.connect_accepted_socket(lambda: self, client)
+            else:
+                seconds = limits.HTTP_HEAD_MS / 1000
+                await handshakes.shake(
+                    client, tls, lambda: self, seconds, self._strangers, self.source, self._now_ms()
+                )
         except OSError as error:  # ssl.SSLError and TimeoutError among them
             log.debug("a client of HTTP from %s could not be served: %s", self.source, error)
         finally:
@@ -114,6 +130,8 @@ class HttpConnection(RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         before = self._request_count
+        if not before and not self._sent_some and protocols.name_of(data) not in (None, "HTTP"):
+            self._strangers.heard(data[: protocols.BYTES], self.source, self._now_ms())
         super().data_received(data)
         if self._request_count != before:
             self._end_head_timer()
@@ -136,6 +154,9 @@ class HttpConnection(RequestHandler):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+
+    def _now_ms(self) -> int:
+        return round(self._loop.time() * 1000)
 
     # --- times -----------------------------------------------------------------------------------------
 
@@ -183,7 +204,7 @@ class HttpConnection(RequestHandler):
 class HttpSite(web.BaseSite):
     """A listening socket of a runner, which accepts what its connections admit."""
 
-    __slots__ = ("_connections", "_loop", "_options", "_pause", "_socket", "_told_s")
+    __slots__ = ("_connections", "_loop", "_options", "_pause", "_socket", "_strangers", "_told_s")
 
     def __init__(
         self,
@@ -200,6 +221,7 @@ class HttpSite(web.BaseSite):
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self._told_s = -TOLD_PAUSE_S
+        self._strangers = Strangers(log, f"{self.name} serves {'HTTPS' if tls else 'HTTP'}")
 
     @property
     def name(self) -> str:
@@ -253,7 +275,9 @@ class HttpSite(web.BaseSite):
     def _connection(self, source: str) -> HttpConnection:
         server = self._runner.server
         assert server is not None, "sites stop before the server of their runner ends"
-        return HttpConnection(server, self._connections, source, loop=self._loop, **self._options)
+        return HttpConnection(
+            server, self._connections, source, self._strangers, loop=self._loop, **self._options
+        )
 
     def _refuse(self, client: socket.socket, source: str) -> None:
         if self._ssl_context is None:

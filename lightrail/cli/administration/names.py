@@ -167,11 +167,12 @@ def _delete(client: Client, parsed: argparse.Namespace) -> int:
     headers = {}
     if parsed.if_empty:
         headers["If-Match"] = client.request("GET", path).headers.get("etag", "*")
-        figures = client.get(path_of(parsed.name, "!figures"))
-        held = sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "in_flight", "parked"))
-        if held:
-            raise Refused(f"{parsed.name} holds {held:,} messages; without --if-empty they go with it")
-    if not (parsed.yes or parsed.if_empty):
+        held, dead = _held(client, parsed.name), _held(client, dead_letter_name(parsed.name))
+        if held or dead:
+            letters = f" and {counted(dead, 'dead letter')}" if dead else ""
+            holds = counted(held, "message") + letters
+            raise Refused(f"{parsed.name} holds {holds}; with --yes they go with it")
+    if not parsed.yes and not parsed.if_empty:
         goes = _goes_with(client, parsed.name)
         if goes and not confirmed(f"{parsed.name} has {goes}, which go with it. Delete it?"):
             raise Refused(f"{parsed.name} has {goes}, which would go with it; nothing was deleted, see --yes")

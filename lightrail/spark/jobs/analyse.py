@@ -136,8 +136,8 @@ def fit_shuffles(spark: "SparkSession", read: "DataFrame") -> None:
     """Has Spark deal rows into as many partitions as what is read has, SPARK_TASK_BYTES each.
 
     Spark's 200 are for large data: of a thousand messages each holds five, and shuffles of 200 tasks take
-    longer than everything else. A spark.sql.shuffle.partitions that stands in --conf or in Spark's own files is
-    obeyed.
+    longer than everything else. A spark.sql.shuffle.partitions that stands in --conf or in Spark's own files
+    is obeyed.
     """
     context = spark.sparkContext
     if context.getConf().contains(SHUFFLE_PARTITIONS):

@@ -118,6 +118,10 @@ def test_a_queue_with_messages_is_not_deleted_if_it_should_be_empty(
     gateway.answers["DELETE", "/q/!policy"] = (204, {}, b"")
     assert run(gateway, "names", "delete", "q", "--if-empty") == 1
     assert "q holds 3 messages" in capsys.readouterr().err
+    gateway.answers["GET", "/q/!figures"] = (200, {}, {"ready": 0})
+    gateway.answers["GET", "/q/$dlq/!figures"] = (200, {}, {"ready": 1})
+    assert run(gateway, "names", "delete", "q", "--if-empty") == 1
+    assert "q holds 0 messages and 1 dead letter" in capsys.readouterr().err
     assert run(gateway, "names", "delete", "q", "--yes") == 0
 
 

@@ -12,6 +12,9 @@ from lightrail.telemetry.strangers import Strangers
 TLS_RECORD: Final = b"\x16"
 """The first byte of every TLS conversation: a record of the handshake (RFC 8446, 5.1)."""
 
+READ_BYTES: Final = 64 * 1024
+"""Of what a client of another protocol has sent; it is not looked at."""
+
 
 async def shake(
     client: socket.socket,
@@ -41,6 +44,8 @@ async def shake(
     first = client.recv(protocols.BYTES, socket.MSG_PEEK)
     if first and not first.startswith(TLS_RECORD):
         strangers.heard(first, peer, now_ms)
+        # What stays unread would turn a close into a reset, which takes an answer with it.
+        client.recv(READ_BYTES)
         return first
     await loop.connect_accepted_socket(protocol, client, ssl=tls, ssl_handshake_timeout=seconds)
     return b""

@@ -281,3 +281,44 @@ def test_a_source_is_an_address_or_a_network_of_ipv6() -> None:
     assert source_of("::ffff:10.1.2.3") == "10.1.2.3"
     assert source_of("2001:db8:1:2::7") == source_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
     assert source_of("fe80::1%eth0") == "fe80::/64"
+
+
+@pytest.fixture
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """(of the server, of its clients)"""
+    authority = Authority(tmp_path)
+    made = authority.sign("localhost", "IP:127.0.0.1")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.certificate, made.key)
+    return server, ssl.create_default_context(cafile=authority.path)
+
+
+def test_a_client_of_tls_is_served(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    async def check() -> None:
+        async with serving(server_tls=contexts[0], client_tls=contexts[1]) as scene:
+            reader, writer = await scene.connect()
+            writer.write(GET)
+            assert (await reader.readuntil(b"here\n")).startswith(b"HTTP/1.1 200 ")
+            assert len(scene.connections) == 1
+
+    run(check())
+
+
+def test_other_protocols_are_named(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(sent: bytes, answered: bytes, **tls: ssl.SSLContext) -> None:
+        async with serving(**tls) as scene:  # type: ignore[arg-type]
+            reader, writer = await scene.silent()
+            writer.write(sent)
+            assert (await reader.read()).startswith(answered)
+
+    run(check(GET, b"", server_tls=contexts[0]))
+    run(check(b"AMQP\x00\x01\x00\x00", b"HTTP/1.0 400 "))
+    run(check(b"\x16\x03\x01\x00\x05hello", b"HTTP/1.0 400 "))
+    named = [each.partition("; ")[0] for each in caplog.messages if " speaks " in each]
+    assert named == [
+        "the client 127.0.0.1 speaks HTTP",
+        "the client 127.0.0.1 speaks AMQP 1.0 without SASL",
+        "the client 127.0.0.1 speaks TLS",
+    ]

@@ -53,7 +53,8 @@ def answer(address: str, sent: bytes) -> bytes:
         ("amqp", GET, SASL, "HTTP"),
         ("amqp", HELLO, SASL, "TLS"),
         ("amqps", SASL, TLS, "AMQP 1.0 with SASL"),
-        ("amqps", b"POST" + GET[3:], b"", "HTTP"),
+        # Each protocol is named once a minute by a frontend: those of its plain port are not sent here again.
+        ("amqps", b"STOMP\naccept-version:1.2\n\n\x00", b"", "STOMP"),
         ("http", SASL, b"HTTP/1.0 400", "AMQP 1.0 with SASL"),
         ("http", HELLO, b"HTTP/1.0 400", "TLS"),
         ("https", GET, b"", "HTTP"),

@@ -13,6 +13,8 @@ from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 
+AMQP = b"AMQP\x00\x01\x00\x00"
+"""As no user is defined, SASL is not asked for."""
 SASL = b"AMQP\x03\x01\x00\x00"
 TLS = b"AMQP\x02\x01\x00\x00"
 OLD = b"AMQP\x00\x00\x09\x01"
@@ -48,10 +50,10 @@ def answer(address: str, sent: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("port", "sent", "answered", "named"),
     [
-        ("amqp", OLD, SASL, "AMQP 0-9-1"),
-        ("amqp", MQTT, SASL, "MQTT"),
-        ("amqp", GET, SASL, "HTTP"),
-        ("amqp", HELLO, SASL, "TLS"),
+        ("amqp", OLD, AMQP, "AMQP 0-9-1"),
+        ("amqp", MQTT, AMQP, "MQTT"),
+        ("amqp", GET, AMQP, "HTTP"),
+        ("amqp", HELLO, AMQP, "TLS"),
         ("amqps", SASL, TLS, "AMQP 1.0 with SASL"),
         # Each protocol is named once a minute by a frontend: those of its plain port are not sent here again.
         ("amqps", b"STOMP\naccept-version:1.2\n\n\x00", b"", "STOMP"),

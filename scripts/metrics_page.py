@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightrail.cluster.counts import COORDINATOR_FAMILIES, PLACEMENT_FAMILIES
+from lightrail.gateway.counts import CONNECTION_FAMILIES
 from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
 from lightrail.gateway.members import FAMILIES as MEMBER_FAMILIES
@@ -55,7 +56,11 @@ SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
     ("Every process", "", (*RUNNING_FAMILIES, *COORDINATOR_FAMILIES)),
     ("Shards", "", (*SHARD_FAMILIES, *ARCHIVE_FAMILIES)),
     ("Frontends", "", FRONTEND_FAMILIES),
-    ("Gateways", "", (*HTTP_FAMILIES, *COURIER_FAMILIES, *PLACEMENT_FAMILIES, *PRESENCE_FAMILIES)),
+    (
+        "Gateways",
+        "",
+        (*HTTP_FAMILIES, *CONNECTION_FAMILIES, *COURIER_FAMILIES, *PLACEMENT_FAMILIES, *PRESENCE_FAMILIES),
+    ),
     (
         "The gateway of one machine",
         "What the supervisor says of the processes of `lightrail serve`.",

@@ -36,12 +36,16 @@ class Event:
 
 
 class HeaderRejected(Event):
-    """The peer asked for a protocol that is not spoken here; the header that is has been written (2.2)."""
+    """The peer asked for a protocol that is not spoken here; the header that is has been written (2.2).
 
-    __slots__ = ("header",)
+    `found` is what the peer began with, as far as it is there: its header, and some bytes behind it.
+    """
 
-    def __init__(self, header: bytes) -> None:
+    __slots__ = ("found", "header")
+
+    def __init__(self, header: bytes, found: bytes) -> None:
         self.header = header
+        self.found = found
 
 
 class SaslInit(Event):

@@ -6,7 +6,7 @@ from lightrail.amqp import frames
 from lightrail.amqp.events import HeaderRejected
 from lightrail.amqp.phases import CLOSED, OPENING, SASL
 from lightrail.amqp.security import SaslServer
-from lightrail.model import conditions
+from lightrail.model import conditions, protocols
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
@@ -18,7 +18,7 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
     settings = connection.settings
     if len(header) < frames.HEADER_BYTES:
         if header and not header.startswith(b"AMQP"[: len(header)]):
-            _reject_header(connection)
+            _reject_header(connection, header)
             return end
         return position
     if not settings.is_server:
@@ -36,11 +36,11 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
         connection.sasl = SaslServer(connection)
         connection.phase = SASL
         return position + frames.HEADER_BYTES
-    _reject_header(connection)
+    _reject_header(connection, bytes(data[position : min(end, position + protocols.BYTES)]))
     return end
 
 
-def _reject_header(connection: "Connection") -> None:
+def _reject_header(connection: "Connection", found: bytes) -> None:
     """Write a header that would have been accepted, and close (2.2)."""
     settings = connection.settings
     wanted = frames.AMQP_HEADER
@@ -48,5 +48,5 @@ def _reject_header(connection: "Connection") -> None:
         wanted = frames.SASL_HEADER
     if settings.is_server:
         connection.output.append(wanted)
-    connection.events.append(HeaderRejected(wanted))
+    connection.events.append(HeaderRejected(wanted, bytes(found)))
     connection.phase = CLOSED

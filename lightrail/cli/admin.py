@@ -46,6 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(argv)
     if hasattr(parsed, "run"):
         return entry.run(parsed)
+    if flags := entry.given(parsed):
+        what = " ".join(filter(None, (parsed.thing, getattr(parsed, "action", None))))
+        print(
+            f"lightrail-admin: `{what}` asks no gateway, and {', '.join(flags)} is for those that do: it "
+            "works on a data directory (--data, on the broker's machine) or on etcd (--etcd)",
+            file=sys.stderr,
+        )
+        return 2
     # Loaded late: a command that asks the gateway shall not wait for what reads and writes files.
     status: int = importlib.import_module("lightrail.cli.files").run(parsed)
     return status

@@ -2,9 +2,9 @@
 
 Shards come first, frontends when all shards serve, the gateway last. One that dies, or isn't ready in its
 time, is started again after a pause that doubles from RESTART_PAUSE_MIN_S to RESTART_PAUSE_MAX_S. At the end
-frontends go first (their clients are told, nothing is received any more), then shards (they sync), then the
-gateway (it answers /readyz until then). Each child holds one end of a socket pair: when the supervisor dies,
-however it dies, they notice and end by themselves.
+frontends and the gateway stop first: they close their clients' connections and take leave of the shards; then
+the shards sync and stop, with nobody left who needs them. Each child holds one end of a socket pair: when the
+supervisor dies, however it dies, they notice and end by themselves.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ READY_TIME_MAX_S: Final = {"shard": 900.0, "frontend": 30.0, "gateway": 30.0}
 STOP_TIME_MAX_S: Final = 30.0
 """From SIGTERM to SIGKILL; a role's own watchdog ends it a little earlier."""
 START_ORDER: Final = ("shard", "frontend", "gateway")
-STOP_ORDER: Final = ("frontend", "shard", "gateway")
+STOP_ORDER: Final = (("frontend", "gateway"), ("shard",))
 
 log = logging.getLogger(__name__)
 
@@ -335,5 +335,5 @@ class Supervisor:
             future.result()
 
     async def _stop_in_order(self) -> None:
-        for role in STOP_ORDER:
-            await asyncio.gather(*(child.stop() for child in self.children if child.plan.role == role))
+        for roles in STOP_ORDER:
+            await asyncio.gather(*(child.stop() for child in self.children if child.plan.role in roles))

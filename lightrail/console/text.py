@@ -7,8 +7,10 @@ _DRAWN: Final = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 def printable(text: str) -> str:
-    """Without what would move a terminal: names are other people's."""
-    return "".join(c if c.isprintable() else "�" for c in text)
+    """What would move a terminal is written as an escape, a new line as \\n: names are other people's."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def counted(count: int, what: str) -> str:

@@ -212,6 +212,10 @@ async def _to_nothing(attach: Attach) -> None:
     name = attach.record.name
     if names.is_temporary(name):
         raise Refused(conditions.NOT_FOUND, f"the temporary name {name} is not there (any more)")
+    try:
+        names.check_spelling(name)
+    except names.InvalidName as error:
+        raise Refused(conditions.NOT_FOUND, f"{name} has no role, and {error}") from None
     raise Refused(
         conditions.NOT_FOUND,
         f"{name} has no role, and names here get none by being used: give it one by posting a policy such as "

@@ -422,6 +422,9 @@ class ClientConnection(asyncio.Protocol):
             self._end(terms)
         self.frontend.lifetimes.ended(self.owner)
 
+    def _header_rejected(self, event: events.HeaderRejected) -> None:
+        self.frontend.strangers.heard(event.found, self._peer, self.frontend.now_ms())
+
     def _closed(self, event: events.Closed) -> None:
         if event.error is not None:
             if not event.by_peer:
@@ -528,4 +531,5 @@ _HANDLERS: dict[type, Handler] = {
     events.Detached: ClientConnection._detached,
     events.Ended: ClientConnection._ended,
     events.Closed: ClientConnection._closed,
+    events.HeaderRejected: ClientConnection._header_rejected,
 }

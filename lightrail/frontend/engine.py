@@ -36,6 +36,7 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.telemetry.families import FrontendCounts
+from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.control import ControlServer
 from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
@@ -101,6 +102,8 @@ class Frontend:
         self.nodes = Nodes(
             {management.ADDRESS: Management(self.service, self), cbs.ADDRESS: Cbs(authenticator)}
         )
+        tls_at = f"over TLS at {settings.amqps}" if settings.amqps else "not over TLS, see --amqps"
+        self.strangers = Strangers(log, f"AMQP 1.0 is served at {settings.amqp}, {tls_at}")
         self._authenticator = authenticator
         self._loop = loop
         self._flush_scheduled = False

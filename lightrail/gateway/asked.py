@@ -9,6 +9,7 @@ from aiohttp import web
 
 from lightrail.gateway.errors import Problem
 from lightrail.model import limits
+from lightrail.model.names import InvalidName, check_spelling
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
@@ -165,7 +166,7 @@ class Asked:
         if right is not Right.LISTEN or not may(self.directory, self.caller, Right.MANAGE, record):
             demand(self.directory, self.caller, right, record)
         if record.role is Role.NONE:
-            raise Problem(404, f"{self.name} has no role; POST a policy to it first", role="none")
+            raise nothing_at(self.name)
         return record
 
     def manager(self) -> None:
@@ -185,6 +186,16 @@ def whole_number(what: str, text: str, low: int, high: int) -> int:
             allowed=f"a whole number from {low} to {high}",
         )
     return int(text)
+
+
+def nothing_at(name: str) -> Problem:
+    """For a name without a role, where what is asked for gives it none."""
+    text = f"{name} has no role; POST a policy or a message to it first"
+    try:
+        check_spelling(name)
+    except InvalidName as error:
+        text = f"{text}. Also, {error}"
+    return Problem(404, text, role="none")
 
 
 def too_large(size: int, most: int) -> Problem:

@@ -5,6 +5,7 @@ The families read from a Gateway (app.py), which has these counts and those that
 
 from typing import Any, Final
 
+from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.metrics import AnyFamily, Family
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
@@ -32,6 +33,32 @@ class Counts:
 def _gauge(name: str, help: str, read: Any) -> Family[Any]:
     return Family("gauge", name, help, (), lambda gateway: [((), float(read(gateway)))])
 
+
+CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_http_connections",
+        "Connections of HTTP clients.",
+        (),
+        lambda connections: [((), float(len(connections)))],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_connections_refused",
+        "Connections that were not admitted, since too many are open, in all or from one source.",
+        (),
+        lambda connections: [((), connections.refused)],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_connections_closed",
+        "Connections that were closed: idle, in favour of others; without the head of a request in time; "
+        "while the client did not read its answer.",
+        ("reason",),
+        lambda connections: [((reason,), count) for reason, count in connections.closed.items()],
+    ),
+)
+"""What `Connections` of a gateway show."""
 
 FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(

@@ -8,8 +8,9 @@ from lightrail.cluster.joining import Joining, advertised, patiently, reachable_
 from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway
+from lightrail.gateway.counts import CONNECTION_FAMILIES
 from lightrail.gateway.health import Health
-from lightrail.gateway.listener import listen
+from lightrail.gateway.listener import connections, listen
 from lightrail.gateway.members import Members
 from lightrail.gateway.shards import Shards
 from lightrail.gateway.sweeper import sweep
@@ -62,7 +63,11 @@ async def serve(process: process.Process) -> None:
     gateway.directory.refresh()
     await patiently(process, gateway.callers.refresh)
     tls = tls_context(settings) if settings.https is not None else None
-    runner, ports = await listen(gateway.application(), (settings.http, None), (settings.https, tls))
+    admitted = connections()
+    health.show(CONNECTION_FAMILIES, admitted)
+    runner, ports = await listen(
+        gateway.application(), admitted, (settings.http, None), (settings.https, tls)
+    )
     await shards.fleet.until_ready()
     sweeping = asyncio.create_task(sweep(gateway))
     try:

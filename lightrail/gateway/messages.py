@@ -6,6 +6,7 @@ once: the message is its receiver's until the lock runs out, and gone only when 
 """
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from lightrail.amqp.types import Symbol, encode
 from lightrail.gateway import incoming, names, outgoing
-from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, whole_number
+from lightrail.gateway.asked import AMQP, BATCH, JSON, Asked, nothing_at, whole_number
 from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.place import path_of
@@ -21,7 +22,7 @@ from lightrail.gateway.receiving import Delivery
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import demand
+from lightrail.namespace.rights import demand, may
 from lightrail.wire.messages import Answer
 
 OUTCOMES: Final = ("accepted", "released", "modified", "rejected")
@@ -32,17 +33,29 @@ BATCH_MAX: Final = 1_000
 
 
 async def post(asked: Asked) -> web.Response:
-    """POST /name: a policy when it says it is one, else a message."""
-    if asked.content_type in names.POLICY_TYPES and "BrokerProperties" not in asked.request.headers:
-        return await names.give(asked)
-    return await send(asked)
+    """POST /name: a policy where the name has no role yet, and where the type says so; else a message.
+
+    JSON may be both. Once a name is a queue or router, JSON is a message there, but for an object whose
+    `role` is one of ours: setups that give a role twice shall hear of it, and leave no message.
+    """
+    if asked.content_type not in names.POLICY_TYPES or "BrokerProperties" in asked.request.headers:
+        return await send(asked)
+    asked.directory.refresh()
+    record = asked.directory.get(asked.name)
+    if (
+        asked.content_type == JSON
+        and record.role in (Role.QUEUE, Role.ROUTER)
+        and may(asked.directory, asked.caller, Right.SEND, record)
+    ):
+        return await send(asked, unless=_is_policy)
+    return await names.give(asked)
 
 
 # --- sending ------------------------------------------------------------------------------------------
 
 
-async def send(asked: Asked) -> web.Response:
-    """One message, or a batch of them."""
+async def send(asked: Asked, unless: Callable[[bytes], bool] = lambda _: False) -> web.Response:
+    """One message, or a batch of them; 409 for a body that is none."""
     record = await used(asked, Right.SEND)
     sender = asked.gateway.sender
     most = asked.gateway.settings.max_message_bytes
@@ -57,6 +70,12 @@ async def send(asked: Asked) -> web.Response:
 
     try:
         body = await asked.body(most, None if reserved else taken)
+        if unless(body):
+            raise Problem(
+                409,
+                f"{asked.name} has role {record.role} already; change its policy at {asked.name}/!policy, or "
+                "delete it. To send this JSON as a message, add the header BrokerProperties: {}",
+            )
         if asked.content_type == BATCH:
             return await _send_batch(asked, record, body)
         sequence = await sender.send(record, _message(asked, body))
@@ -71,6 +90,16 @@ async def send(asked: Asked) -> web.Response:
         headers["Location"] = path_of(record.name, "!messages", str(sequence))
     headers["BrokerProperties"] = _header_json(properties)
     return web.Response(status=201, headers=headers)
+
+
+def _is_policy(body: bytes) -> bool:
+    if len(body) > limits.HTTP_JSON_BYTES or b'"role"' not in body:
+        return False
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("role") in tuple(Role)
 
 
 def _message(asked: Asked, body: bytes) -> outgoing.Outgoing:
@@ -135,7 +164,14 @@ async def lock(asked: Asked) -> web.StreamResponse:
 
 
 async def _receive(asked: Asked) -> Delivery | None:
-    record = await used(asked, Right.LISTEN)
+    asked.directory.refresh()
+    record = asked.directory.get(asked.name)
+    demand(asked.directory, asked.caller, Right.LISTEN, record)
+    if record.role is Role.NONE:
+        # A mistyped name would become a queue, and its receiver wait there for ever.
+        raise nothing_at(asked.name)
+    if record.role is Role.METADATA:
+        raise names.refer(record)
     if record.role is not Role.QUEUE:
         raise Problem(409, f"{record.name} is a {record.role}; messages are received from queues")
     wait_s = asked.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)

@@ -9,23 +9,34 @@ from aiohttp import web
 
 from lightrail.gateway import atom
 from lightrail.gateway.asked import ATOM, JSON, POLICY, Asked
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import Problem, problem_of
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.place import path_of
 from lightrail.model import limits
-from lightrail.model.policy import Policy, Role
+from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.records import Name, Right, undefined
-from lightrail.namespace.rights import demand, may
+from lightrail.namespace.rights import Forbidden, demand, may
 from lightrail.namespace.service import policy_from
 
 POLICY_TYPES: Final = (JSON, POLICY, ATOM)
 """Content types of a POST to a name that is about the name and no message."""
+JSON_IS_A_POLICY: Final = (
+    "JSON that is posted to a name without a role is the policy that gives it one; to send JSON as a "
+    "message, add the header BrokerProperties: {}, or give the name its role first"
+)
 
 
 async def give(asked: Asked) -> web.Response:
     """POST /name with a policy."""
-    policy = await _policy(asked)
-    record = await asked.gateway.service.give(asked.caller, asked.name, policy)
+    try:
+        policy = await _policy(asked)
+        record = await asked.gateway.service.give(asked.caller, asked.name, policy)
+    except (InvalidPolicy, Forbidden) as error:
+        problem = problem_of(error)
+        if problem is not None and asked.content_type == JSON:
+            problem.detail = f"{problem.detail}. {JSON_IS_A_POLICY}"
+            raise problem from None
+        raise
     answer = _shown(asked, record, status=201)
     answer.headers["Location"] = f"{path_of(record.name)}/!policy"
     return answer

@@ -4,6 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
+from lightrail.cluster.users import UserRefused, user_name
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
 from lightrail.namespace.records import Permission, Right
@@ -54,6 +55,12 @@ def shown(permission: Permission) -> dict[str, Any]:
 
 async def _permit(asked: Asked, rights: frozenset[Right]) -> Permission:
     user = asked.rest[0]
+    asked.directory.refresh()
+    if not asked.directory.permissions(user):
+        try:
+            user = user_name(user)  # as it is kept; rights of another spelling would be nobody's
+        except UserRefused as error:
+            raise Problem(422, str(error), field="user") from None
     if rights and await asked.gateway.coordinator.user(user) is None:
         raise Problem(404, f"there is no user {user[:80]!a}; add it with `lightrail-admin user add`")
     prefix = asked.request.query.get("prefix", "")

@@ -22,6 +22,7 @@ from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.journals import Row
 from lightrail.model import limits
+from lightrail.model.names import InvalidName, check_spelling
 
 AGAIN_MAX: Final = 5
 """How often a change is made anew that somebody else's came before."""
@@ -134,7 +135,9 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
 def _name(asked: Asked) -> str:
     try:
         check_name(asked.rest[0])
-    except InvalidReader as error:
+        if asked.rest[0] not in _refreshed(asked).readers:
+            check_spelling(asked.rest[0])
+    except (InvalidReader, InvalidName) as error:
         raise Problem(400, str(error), field="name") from None
     return asked.rest[0]
 

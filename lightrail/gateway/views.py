@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from lightrail.gateway.app import Gateway
 
 SHARD: Final = (
-    ("queues", "lightrail_queues"),
     ("messages", "lightrail_queue_messages"),
     ("bytes", "lightrail_queue_bytes"),
     ("memory_bytes", "lightrail_memory_bytes"),
@@ -34,7 +33,6 @@ SHARD: Final = (
 COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
 """Figures of a queue, each None, where no shard answers at all."""
 TOTALS: Final = (
-    ("shard", "queues", "lightrail_queues"),
     ("shard", "messages", "lightrail_queue_messages"),
     ("shard", "bytes", "lightrail_queue_bytes"),
     ("frontend", "connections", "lightrail_connections"),
@@ -61,6 +59,8 @@ class BrokerViews:
             key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
             for role, key, sample in TOTALS
         }
+        gateway.map.refresh()
+        totals["queues"] = sum(gateway.map.loads.values())
         roles = [record.role for record in self._directory.below("")]
         totals["names"] = len(roles)
         totals["routers"] = roles.count(Role.ROUTER)
@@ -131,10 +131,11 @@ class BrokerViews:
         return found
 
     def _placed(self, shard: int) -> dict[str, Any]:
-        """Whether a shard takes queues, and how many are on their way."""
+        """Whether a shard takes queues, how many it owns, used or not, and how many are on their way."""
         map = self._gateway.map
         known = map.shard_sets.get(shard)
         return {
+            "queues": map.loads[shard],
             "state": known.state if known else "active",
             "moving_in": sum(move.to == shard for move in map.moves.values()),
             "moving_out": sum(move.source == shard for move in map.moves.values()),

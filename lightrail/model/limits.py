@@ -179,12 +179,34 @@ HTTP_BODY_MS: Final = 60_000
 """A request whose body is not there after this time is ended: what was held for it goes to others."""
 HTTP_BACKLOG: Final = 4_096
 """Connections that wait to be accepted."""
+HTTP_CONNECTIONS_MAX: Final = 65_536
+"""Connections of one gateway to HTTP clients, where the descriptors of its process allow as many."""
+HTTP_OWN_CONNECTIONS_MAX: Final = 256
+"""The same at the page with a process's own metrics and health, which Prometheus and probes ask for."""
+HTTP_FILES_RESERVED: Final = 1_024
+"""Descriptors of a process that HTTP connections leave to everything else; where it has few: 1 / part."""
+HTTP_FILES_PART: Final = 2
+"""1 / this of the descriptors is for a gateway's HTTP connections where the reserve leaves them fewer."""
+HTTP_OWN_FILES_PART: Final = 8
+"""The same of the connections to the page with a process's own metrics."""
+HTTP_SOURCE_PART: Final = 2
+"""1 / this of the connections of a listener may come from one source."""
+HTTP_IDLE_LOOKS: Final = 64
+"""Connections that are looked at for one without a request, when a listener that is full has a new client."""
+HTTP_HEAD_MS: Final = 10_000
+"""From accept to the head of the first request, its line and headers; the same for the TLS handshake before
+it, and from the first byte of a later request to its head."""
+HTTP_IDLE_MS: Final = 75_000
+"""How long a connection may stay without another request, as nginx has it."""
+HTTP_WRITE_MS: Final = 60_000
+"""A client that reads nothing of an answer for so long is cut off."""
 RECEIVE_WAIT_MS_MAX: Final = 600_000
 """Longest time-out of a request for a message."""
 RECEIVERS_MAX: Final = 50_000
 """Requests of one gateway that wait for a message."""
-RECEIVER_IDLE_MS: Final = 5_000
-"""A gateway's consumer without anybody who waits is closed after this time."""
+RECEIVER_IDLE_MS: Final = 200
+"""A gateway's consumer without anybody who waits is closed after this time: it counts as one of the queue's,
+and opening another one for the next request waits for no answer of the shard."""
 SENDER_IDLE_MS: Final = 60_000
 """A gateway's producer that nobody sends through is closed after this time."""
 PAGE_MAX: Final = 1_000

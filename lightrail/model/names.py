@@ -5,7 +5,8 @@ A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none
 Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; those that clients
 may use are ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a
 subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the
-broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised.
+broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised. New names
+are written in Unicode's composed form (NFC), so that two names that look alike are not two queues (ADR 27).
 """
 
 import unicodedata
@@ -71,6 +72,16 @@ def check(name: str) -> None:
             f"the segment {_shown(system)} of the name {_shown(name)} is the system's: '!' and '$' begin no "
             f"other segment than a closing {DEAD_LETTER_SEGMENT}, ROUTER/{SUBSCRIPTIONS_SEGMENT}/KEY and "
             f"{TEMPORARY_SEGMENT}/KEY"
+        )
+
+
+def check_spelling(name: str) -> None:
+    """Raise InvalidName unless ``name`` is in composed form; asked of names, or prefixes, that are new."""
+    composed = unicodedata.normalize("NFC", name)
+    if composed != name:
+        raise InvalidName(
+            f"the name {_shown(name)} is not in Unicode's composed form (NFC), in which new names are "
+            f"written, so that names that look alike are the same: expected {_shown(composed)}"
         )
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -325,6 +326,12 @@ FIELDS: Final[tuple[Field, ...]] = (
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
 
 
+def _meant(name: object) -> str:
+    """Which field a mistyped one may be, as a part of a sentence."""
+    near = get_close_matches(str(name), ["role", *BY_NAME], 1)
+    return f" (is {near[0]} meant?)" if near else ""
+
+
 def fields_of(role: Role) -> Iterable[Field]:
     """The fields that a policy of this role may have, in order."""
     return [field for field in FIELDS if role in field.roles]
@@ -342,6 +349,11 @@ class Policy:
         """Check a decoded JSON value. Raises InvalidPolicy: the field, what was found, what is allowed."""
         if not isinstance(value, dict):
             raise InvalidPolicy("", value, 'a JSON object such as {"role": "queue"}')
+        if "role" not in value:
+            # What was mistyped may be the role itself.
+            for name, found in value.items():
+                if name not in BY_NAME:
+                    raise InvalidPolicy(str(name), found, f"no such field{_meant(name)}, and a role")
         try:
             role = Role(value.get("role", ""))
         except (ValueError, TypeError):
@@ -355,7 +367,8 @@ class Policy:
                 if name == "capture" and role is Role.ROUTER:
                     raise InvalidPolicy(name, found, CAPTURE_OF_ROUTER)
                 known = ", ".join(each.name for each in fields_of(role))
-                raise InvalidPolicy(str(name), found, f"no such field for role {role}; it has {known}")
+                allowed = f"no such field for role {role}{_meant(name)}; it has {known}"
+                raise InvalidPolicy(str(name), found, allowed)
             checked = field.check(found)
             if checked != field.default:
                 given[field.name] = checked

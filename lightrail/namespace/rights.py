@@ -63,14 +63,15 @@ def may(directory: Directory, caller: Caller, right: Right, record: Name) -> boo
 
 def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> None:
     """Raise Forbidden unless the caller may do this."""
+    what, prefix = (record.name, names.owner(record.name)) if record.name else ("all names", "/")
     if record.policy["transport_protection"] == "tls" and not caller.tls:
         raise Forbidden(f"{record.name} asks for TLS, and this came without; use the TLS address")
     if not may(directory, caller, right, record):
         if right is Right.LISTEN and names.is_temporary(record.name):
             raise Forbidden(ONLY_ITS_CONNECTION.format(name=record.name))
         raise Forbidden(
-            f"user {caller.user} has no right to {_doing(right)} {record.name}; a manager gives it with: "
-            f"lightrail-admin permission set {caller.user} {names.owner(record.name)} {right}"
+            f"user {caller.user} has no right to {_doing(right)} {what}; a manager gives it with: "
+            f"lightrail-admin permission set {caller.user} {prefix} {right}"
         )
 
 

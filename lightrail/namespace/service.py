@@ -86,12 +86,14 @@ class Service:
             role: what it becomes, a queue or a router.
 
         Raises:
-            Refused: among others that the template wants such a client, and there is none.
+            Refused: among others that the template wants such a client, and there is none; or that a name
+                without a role is not in composed form, where it may be meant for one that has one.
         """
         self.directory.refresh()
         found = self.directory.get(name)
         if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
             return found
+        _check_spelling(name)
         template = self.directory.template(name)
         if template is None:
             return found
@@ -188,6 +190,8 @@ class Service:
         if not owner:
             demand(directory, caller, Right.MANAGE, record)
         existing = directory.subscription(router, id) if id else None
+        if existing is None:
+            _check_spelling(id)
         if existing is not None and not replace_it:
             raise Taken(f"{router} has a subscription {id} already")
         most = record.policy["max_subscribers"]
@@ -262,6 +266,9 @@ class Service:
         self.directory.refresh()
         if Right.MANAGE not in rights_of(self.directory, caller, prefix):
             raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
+        granted = (each.prefix for each in self.directory.permissions(user))
+        if rights and prefix not in granted and self.directory.find(prefix) is None:
+            _check_spelling(prefix)
         permission = Permission(user, prefix, rights)
         await self._write(
             [Write(permission.key, permission.to_value() if rights else None)], f"permission of {user}"
@@ -276,6 +283,8 @@ class Service:
         self.directory.refresh()
         self._check_policy(name, policy)
         found = self.directory.find(name)
+        if found is None and not rules.is_system(name):
+            _check_spelling(name)
         if found is not None and found is not guard:
             raise Taken(
                 f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
@@ -360,6 +369,8 @@ class Service:
         """What only the whole namespace can tell about a policy."""
         target = _dead_letter_target(policy)
         if target is not None:
+            if self.directory.get(target).role is Role.NONE:
+                _check_spelling(target)
             seen = {name}
             while target is not None and target not in seen:
                 seen.add(target)
@@ -425,6 +436,13 @@ def policy_from(text: bytes | str) -> Policy:
     except (ValueError, RecursionError) as error:
         raise InvalidPolicy("", str(error), 'a JSON object such as {"role": "queue"}') from None
     return Policy.parse(value)
+
+
+def _check_spelling(name: str) -> None:
+    try:
+        rules.check_spelling(name)
+    except rules.InvalidName as error:
+        raise Refused(str(error)) from None
 
 
 def _check_lifetime(policy: Policy, owner: str) -> None:

@@ -99,6 +99,7 @@ async def serve(process: Process) -> None:
     directory.refresh()
     places = Map(coordinator)
     places.refresh()
+    counts.queues_placed = lambda: places.loads[process.id]
     service = Service(coordinator, directory)
     dropping: set[asyncio.Task[None]] = set()
 

@@ -7,8 +7,11 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
+from lightrail.model import limits
 from lightrail.model.settings import Endpoint
+from lightrail.telemetry import http_server
 from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.http_connections import Connections
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import registry
 from lightrail.telemetry.process import CannotServe, Process
@@ -108,18 +111,12 @@ async def of_process(
     return runner, Endpoint(wanted.host, port)
 
 
-async def listen(
-    app: web.Application, host: str, port: int, *, reuse_port: bool = False
-) -> tuple[web.AppRunner, int]:
+async def listen(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
     """Serve an application; returns (runner, bound port)."""
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port, reuse_port=reuse_port or None).start()
-    except BaseException:
-        await runner.cleanup()
-        raise
-    return runner, int(runner.addresses[0][1])
+    most = http_server.admitted(limits.HTTP_OWN_CONNECTIONS_MAX, limits.HTTP_OWN_FILES_PART)
+    places = [(Endpoint(host, port), None)]
+    runner, (bound,) = await http_server.serve(app, Connections(most), places, shared=False)
+    return runner, bound
 
 
 def _series(selection: QueueSelection, labels: dict[str, str]) -> str:

@@ -239,6 +239,7 @@ class ShardCounts:
         "queues",
         "queues_copying",
         "queues_deleted",
+        "queues_placed",
         "queues_sealed",
         "retired",
         "store_directory",
@@ -273,6 +274,8 @@ class ShardCounts:
         self.moves_in = 0
         self.moves_out = 0
         self.queues_copying = 0
+        self.queues_placed: Callable[[], int] = lambda: self.totals.queues
+        """Queues that are placed on this shard; one that nobody has used yet is nowhere else."""
         self.queues_sealed = 0
         self.queues_deleted = 0
         self.retired = dict.fromkeys(QUEUE_COUNTERS, 0)
@@ -376,9 +379,9 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_queues",
-        "Queues of this shard.",
+        "Queues that are placed on this shard, used or not; a dead-letter queue is a part of its queue.",
         (),
-        lambda counts: [((), counts.totals.queues)],
+        lambda counts: [((), counts.queues_placed())],
     ),
     Family(
         "gauge",

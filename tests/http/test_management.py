@@ -1,12 +1,15 @@
 """Management over HTTP: subscriptions, definitions out and in, status, figures of queues, the description."""
 
 import contextlib
+import re
+import time
 from urllib.parse import quote
 
 from openapi_spec_validator import validate
 from proton import ProtonException
 from proton.utils import BlockingConnection
 
+from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.http_client import Http
 
@@ -187,3 +190,29 @@ def test_what_http_clients_did_is_counted(http: Http) -> None:
     assert found[f'lightrail_http_messages_handed_out_total{{how="locked",{own}'] >= 1
     assert found[f"lightrail_http_receivers_waiting{{{own}"] == 0
     assert found[f"lightrail_http_body_bytes{{{own}"] == 0
+
+
+def test_queues_that_nobody_has_used_are_counted(http: Http) -> None:
+    document = {"names": {f"unused/{number}": {"role": "queue"} for number in range(300)}}
+    assert len(http("POST", "/!definitions", document).json()["created"]) == 300
+    by_shard = {each["id"]: each["queues"] for each in http("GET", "/!shards").json()["shards"]}
+    assert sum(by_shard.values()) >= 300
+    status = http("GET", "/!status").json()
+    assert {each["id"]: each["queues"] for each in status["shards"]} == by_shard
+    assert status["totals"]["queues"] == sum(by_shard.values())
+
+    def counted() -> dict[int, int]:
+        text = http("GET", "/metrics").body.decode()
+        found = re.findall(r'lightrail_queues\{role="shard",id="(\d+)"\} (\S+)', text)
+        return {int(id): int(float(number)) for id, number in found}
+
+    wait.until(lambda: counted() == by_shard, "the shards' metrics say the same")
+
+
+def test_a_receive_leaves_no_consumer(http: Http) -> None:
+    assert http("POST", "/left", {"role": "queue"}).status == 201
+    assert http("POST", "/left", "a message").status == 201
+    assert http("DELETE", "/left/!head").status == 200
+    began = time.monotonic()
+    wait.until(lambda: http("GET", "/left/!figures").json()["consumers"] == 0, "nobody consumes")
+    assert time.monotonic() - began < 2.0

@@ -235,3 +235,36 @@ def test_a_dynamic_node_is_for_its_connection_alone_to_receive(http: Http, amqp:
     (seen,) = http("GET", f"{path}/!messages").json()["messages"]
     assert seen["sequence"] >= 0
     assert replies.receive(timeout=20).body == "answer"
+
+
+def test_json_is_a_message_once_the_name_has_a_role(http: Http) -> None:
+    queue(http, "json/q")
+    for sent in ({"order": 7}, {"role": "administrator", "user": "x"}, [1, 2], "text", None):
+        kind = "application/json; charset=utf-8"
+        assert http("POST", "/json/q", json.dumps(sent), {"Content-Type": kind}).status == 201
+        got = http("DELETE", "/json/q/!head")
+        assert (json.loads(got.body), got.headers["content-type"]) == (sent, kind)
+    assert http("POST", "/json/r", {"role": "router"}).status == 201
+    assert http("POST", "/json/r/!subscriptions", {"target": "json/q"}).status == 201
+    assert http("POST", "/json/r", {"order": 8}).status == 201
+    assert http("DELETE", "/json/q/!head").json() == {"order": 8}
+
+
+def test_a_policy_is_no_message(http: Http) -> None:
+    queue(http, "json/policy")
+    for policy in ({"role": "queue"}, {"role": "router", "mistyped": 1}):
+        refused = http("POST", "/json/policy", policy)
+        assert refused.status == 409
+        assert "BrokerProperties: {}" in refused.json()["detail"]
+    own = {"Content-Type": "application/vnd.lightrail.policy+json"}
+    assert http("POST", "/json/policy", json.dumps({"role": "queue"}), own).status == 409
+    assert http("POST", "/json/policy", {"role": "queue"}, {"BrokerProperties": "{}"}).status == 201
+    assert http("DELETE", "/json/policy/!head").json() == {"role": "queue"}
+
+
+def test_json_for_a_name_without_a_role_says_how_it_is_sent(http: Http) -> None:
+    refused = http("POST", "/json/nothing", {"order": 7})
+    assert refused.status == 422
+    assert refused.json()["field"] == "role"
+    assert "to send JSON as a message, add the header BrokerProperties: {}" in refused.json()["detail"]
+    assert http("POST", "/json/nothing", {"order": 7}, {"BrokerProperties": "{}"}).status == 201

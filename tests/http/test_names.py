@@ -1,10 +1,13 @@
 """Names over HTTP: roles by POST, policies with ETags, lists in JSON and Atom, errors that help."""
 
 import json
+from urllib.parse import quote
 from xml.etree import ElementTree as Xml
 
 import pytest
+from proton.utils import BlockingConnection, LinkDetached
 
+from tests.support.broker import Broker
 from tests.support.http_client import Http
 
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -170,3 +173,44 @@ def test_an_expired_name_falls_back_to_no_role(http: Http) -> None:
     http("POST", "/past", {"role": "queue", "expires_at": "2020-01-01T00:00:00Z"})
     assert http("GET", "/past").status == 404
     assert http("POST", "/past", {"role": "router"}).status == 201
+
+
+def test_two_spellings_that_look_alike_are_one_name(http: Http, broker: Broker) -> None:
+    composed, decomposed = quote("spelt/café"), quote("spelt/cafe\u0301")
+    assert http("POST", f"/{composed}", "one").status == 201
+    for method, path, body in (
+        ("POST", f"/{decomposed}", "two"),
+        ("POST", f"/{decomposed}", {"role": "queue"}),
+        ("DELETE", f"/{decomposed}/!head", None),
+        ("PUT", "/!readers/" + quote("cafe\u0301"), {}),
+    ):
+        refused = http(method, path, body)
+        assert refused.status in (400, 404, 422), path
+        assert "composed form (NFC)" in refused.json()["detail"]
+    document = {"names": {"spelt/cafe\u0301": {"role": "queue"}}}
+    (refused,) = http("POST", "/!definitions", document).json()["refused"]
+    assert "composed form (NFC)" in refused["why"]
+    connection = BlockingConnection(f"amqp://{broker.amqp}", timeout=20)
+    try:
+        with pytest.raises(LinkDetached, match="composed form"):
+            connection.create_sender("spelt/cafe\u0301")
+        connection.create_sender("spelt/café").close()
+    finally:
+        connection.close()
+
+
+def test_a_receive_makes_no_queue(http: Http) -> None:
+    for method in ("DELETE", "POST"):
+        refused = http(method, "/nosuch/q/!head")
+        assert refused.status == 404
+        assert "nosuch/q has no role" in refused.json()["detail"]
+    assert http("GET", "/nosuch/").json()["names"] == []
+
+
+def test_a_mistyped_role_is_named(http: Http) -> None:
+    refused = http("POST", "/mistyped", {"rol": "queue"})
+    assert refused.status == 422
+    assert refused.json()["field"] == "rol"
+    assert "is role meant?" in refused.json()["detail"]
+    refused = http("POST", "/mistyped", {"role": "queue", "lock_duratoin": 5})
+    assert "is lock_duration meant?" in refused.json()["detail"]

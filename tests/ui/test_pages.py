@@ -95,6 +95,15 @@ def test_charts_are_drawn_and_grow(chrome: Chrome, site: Site) -> None:
     until(chrome, "Number(document.querySelector('[data-chart]').dataset.points) >= 2")
 
 
+def test_a_chart_without_data_is_of_now(chrome: Chrome, site: Site) -> None:
+    chrome.get(site.url + "/!ui/name?name=jobs/q/2")
+    until(chrome, "document.querySelector('[data-chart]').dataset.begins !== undefined")
+    chart = "document.querySelector('[data-chart]').dataset"
+    points, ago_s = chrome.execute_script(f"return [{chart}.points, Date.now() / 1000 - {chart}.begins]")
+    assert points in (None, "0"), "the first sample comes two seconds after the first look"
+    assert 0 <= ago_s <= 60
+
+
 def test_figures_stay_current_without_a_reload(chrome: Chrome, site: Site) -> None:
     chrome.get(site.url + "/!ui/name?name=jobs/q/1")
     first = chrome.execute_script("return document.querySelector('#figures dd').textContent")
@@ -214,3 +223,14 @@ def test_what_somebody_may_not_see_is_not_shown(tmp_path: Path) -> None:
             urllib.request.urlopen(site.url + "/!ui/name?name=jobs/audit")
         caught.value.close()
         assert caught.value.code == 403
+
+
+def test_who_has_few_rights_finds_the_way_from_the_first_page(chrome: Chrome) -> None:
+    with Site(Caller("eve")) as site:
+        chrome.get(site.url + "/!ui")
+        shown = text(chrome)
+        assert "lightrail-admin permission set eve / manage" in shown
+        assert "Connections" not in shown
+        assert chrome.find_elements(By.CSS_SELECTOR, "[data-chart]") == []
+        chrome.find_element(By.CSS_SELECTOR, "main a[href='/!ui/queues']").click()
+        until(chrome, "location.pathname === '/!ui/queues'")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from lightrail.model.names import InvalidName
+
 URL_DEFAULT: Final = "http://127.0.0.1:8080"
 ANSWER_TIME_MAX_S: Final = 90.0
 """Longer than the longest wait that a receive may ask the gateway for."""
@@ -164,7 +166,13 @@ def authorization(user: str | None, password_file: str | None, token_file: str |
 
 
 def path_of(name: str, *below: str) -> str:
-    """The path of a name, or of something below it: path_of("a b", "!policy") is /a%20b/!policy."""
+    """The path of a name, or of something below it: path_of("a b", "!policy") is /a%20b/!policy.
+
+    Raises InvalidName for the empty name, whose path is that of the whole installation.
+    """
+    if not name.strip("/"):
+        raise InvalidName("the name is empty; expected a path such as myapp/orders")
+    name = name.removeprefix("/")  # as in an AMQP address
     return "/" + "/".join([quote(name, safe="/!$"), *(quote(each, safe="!$") for each in below)])
 
 

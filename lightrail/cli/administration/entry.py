@@ -29,33 +29,38 @@ EXAMPLES: Final = """
 """
 
 
+OPTIONS: Final = {
+    "--url": "url",
+    "--user": "user",
+    "--password-file": "user_password_file",
+    "--token-file": "token_file",
+    "--ca": "ca",
+}
+"""Options of the gateway, and where argparse puts them."""
+
+
 def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subparsers) -> None:
     """Adds the commands and the options by which they find the gateway; `journals` are those of `journal`."""
     gateway = parser.add_argument_group("the gateway, for commands that talk to a running broker")
-    environ = os.environ
     gateway.add_argument(
         "--url",
         metavar="URL",
-        default=environ.get(VARIABLE_PREFIX + "URL", URL_DEFAULT),
         help=f"its HTTP address (default {URL_DEFAULT}, or LIGHTRAIL_URL)",
     )
     gateway.add_argument(
         "--user",
         metavar="NAME",
-        default=environ.get(VARIABLE_PREFIX + "USER"),
         help="who you are (or LIGHTRAIL_USER)",
     )
     gateway.add_argument(
         "--password-file",
         metavar="FILE",
         dest="user_password_file",
-        default=environ.get(VARIABLE_PREFIX + "PASSWORD_FILE"),
         help="its first line is your password; asked for on a terminal (or LIGHTRAIL_PASSWORD_FILE)",
     )
     gateway.add_argument(
         "--token-file",
         metavar="FILE",
-        default=environ.get(VARIABLE_PREFIX + "TOKEN_FILE"),
         help="a bearer token instead (or LIGHTRAIL_TOKEN_FILE)",
     )
     gateway.add_argument(
@@ -72,12 +77,26 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     coordination.register(things)
 
 
+def given(parsed: argparse.Namespace) -> list[str]:
+    """Which of these options stand on the command line: only commands that ask a gateway make use of them."""
+    return [flag for flag, dest in OPTIONS.items() if getattr(parsed, dest) is not None]
+
+
 def run(parsed: argparse.Namespace) -> int:
     """Runs the chosen command; the exit status."""
     client = None
+
+    def option(dest: str, variable: str) -> str | None:
+        typed: str | None = getattr(parsed, dest)
+        return typed if typed is not None else os.environ.get(VARIABLE_PREFIX + variable)
+
     try:
-        known = authorization(parsed.user, parsed.user_password_file, parsed.token_file)
-        client = Client(parsed.url, known, parsed.ca)
+        known = authorization(
+            option("user", "USER"),
+            option("user_password_file", "PASSWORD_FILE"),
+            option("token_file", "TOKEN_FILE"),
+        )
+        client = Client(option("url", "URL") or URL_DEFAULT, known, parsed.ca)
         return int(parsed.run(client, parsed))
     except Usage as error:
         print(f"lightrail-admin: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lightrail.cli.administration.client import Client, Failed, Response, path_of
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
-from lightrail.cli.administration.names import json_argument, pages
+from lightrail.cli.administration.names import confirmed, json_argument, pages
 from lightrail.console.progress import Progress
 from lightrail.console.results import show_json, table
 from lightrail.model.names import DEAD_LETTER_SEGMENT, dead_letter_name, is_dead_letter
@@ -210,7 +210,7 @@ def _dead_letters(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _purge(client: Client, parsed: argparse.Namespace) -> int:
-    if not parsed.yes and not _confirmed(f"Remove every message of {parsed.name} that no consumer holds?"):
+    if not parsed.yes and not confirmed(f"Remove every message of {parsed.name} that no consumer holds?"):
         raise Refused("nothing was removed; say --yes to purge without being asked")
     answer = client.request("DELETE", path_of(parsed.name, "!messages")).json()
     if parsed.json:
@@ -218,12 +218,6 @@ def _purge(client: Client, parsed: argparse.Namespace) -> int:
     else:
         print(f"{answer['purged']:,} messages removed from {parsed.name}")
     return 0
-
-
-def _confirmed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        return False
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _move(client: Client, parsed: argparse.Namespace) -> int:

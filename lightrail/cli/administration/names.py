@@ -9,6 +9,8 @@ from typing import Any
 from lightrail.cli.administration.client import Client, path_of
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage, add, group
 from lightrail.console.results import pairs, show_json, table
+from lightrail.console.text import counted
+from lightrail.model.names import dead_letter_name, subscription_name
 from lightrail.model.policy import BY_NAME
 
 QUEUE_COLUMNS = ("name", "ready", "delayed", "in_flight", "bytes", "consumers", "shard")
@@ -36,6 +38,7 @@ def register(things: Subparsers) -> None:
     command.add_argument(
         "--if-empty", action="store_true", help="refuse while there are messages in the queue"
     )
+    command.add_argument("--yes", action="store_true", help="without asking, whatever goes with it")
     command = add(things, "queues", _queues, "queues and how much is in them")
     command.add_argument("prefix", metavar="PREFIX", nargs="?", default="")
     command = add(things, "routers", _routers, "routers and who subscribes to them")
@@ -61,6 +64,7 @@ def register(things: Subparsers) -> None:
     command = add(subscriptions, "remove", _unsubscribe, "end a subscription")
     command.add_argument("router", metavar="ROUTER")
     command.add_argument("id", metavar="ID")
+    command.add_argument("--yes", action="store_true", help="without asking, whatever goes with it")
 
 
 def pages(client: Client, path: str, key: str, **query: Any) -> Iterator[dict[str, Any]]:
@@ -163,13 +167,52 @@ def _delete(client: Client, parsed: argparse.Namespace) -> int:
     headers = {}
     if parsed.if_empty:
         headers["If-Match"] = client.request("GET", path).headers.get("etag", "*")
-        figures = client.get(path_of(parsed.name, "!figures"))
-        held = sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "in_flight"))
-        if held:
-            raise Refused(f"{parsed.name} holds {held:,} messages; without --if-empty they go with it")
+        held, dead = _held(client, parsed.name), _held(client, dead_letter_name(parsed.name))
+        if held or dead:
+            letters = f" and {counted(dead, 'dead letter')}" if dead else ""
+            holds = counted(held, "message") + letters
+            raise Refused(f"{parsed.name} holds {holds}; with --yes they go with it")
+    if not parsed.yes and not parsed.if_empty:
+        goes = _goes_with(client, parsed.name)
+        if goes and not confirmed(f"{parsed.name} has {goes}, which go with it. Delete it?"):
+            raise Refused(f"{parsed.name} has {goes}, which would go with it; nothing was deleted, see --yes")
     client.request("DELETE", path, headers=headers)
     print(f"{parsed.name} has no role any more")
     return 0
+
+
+def _goes_with(client: Client, name: str) -> str:
+    """What else a deletion of a name deletes, in words; empty where that is nothing."""
+    policy = client.get(path_of(name, "!policy"))
+    goes = []
+    if policy.get("role") == "queue":
+        held, dead = _held(client, name), _held(client, dead_letter_name(name))
+        goes += [counted(held, "message")] if held else []
+        goes += [counted(dead, "dead letter")] if dead else []
+    if policy.get("role") == "router":
+        fed = len(client.get(path_of(name, "!subscriptions"))["subscriptions"])
+        goes += [counted(fed, "subscription")] if fed else []
+    feeding = sum(
+        each["target"] == name
+        for router in client.get("/!routers")["routers"]
+        for each in router["subscriptions"]
+    )
+    goes += [counted(feeding, "subscription") + " to it"] if feeding else []
+    return ", ".join(goes)
+
+
+def _held(client: Client, queue: str) -> int:
+    """Messages of a queue, wherever they are on their way."""
+    answer = client.request("GET", path_of(queue, "!figures"), missing_ok=True)
+    figures = answer.json() if answer.status == 200 else {}
+    return sum(int(figures.get(key, 0)) for key in ("ready", "delayed", "in_flight", "parked"))
+
+
+def confirmed(question: str) -> bool:
+    """Whether a person at a terminal says yes; scripts say --yes instead."""
+    if not sys.stdin.isatty():
+        return False
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _queues(client: Client, parsed: argparse.Namespace) -> int:
@@ -228,6 +271,13 @@ def _subscribe(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def _unsubscribe(client: Client, parsed: argparse.Namespace) -> int:
-    client.request("DELETE", path_of(parsed.router, "!subscriptions", parsed.id))
+    path = path_of(parsed.router, "!subscriptions", parsed.id)
+    if not parsed.yes and "://" in client.get(path)["target"]:
+        # What is on its way to a URL waits in a queue of the subscription.
+        held = _held(client, subscription_name(parsed.router, parsed.id))
+        what = f"subscription {parsed.id} has {counted(held, 'message')} on the way to its URL"
+        if held and not confirmed(f"{what}, which go with it. End it?"):
+            raise Refused(f"{what}, which would go with it; nothing was removed, see --yes")
+    client.request("DELETE", path)
     print(f"subscription {parsed.id} of {parsed.router} has ended")
     return 0

@@ -79,7 +79,8 @@ PATHS: Final[Paths] = {
         "post": Operation(
             "post",
             "give the name a role (a policy as JSON or in an Atom entry), or send a message to it (any "
-            "other type, or with BrokerProperties)",
+            "other type, or with BrokerProperties). Once the name is a queue or router, JSON is a message, "
+            "unless it is an object with a role",
             {
                 201: (
                     "done; Location is the policy's, or the message's",

@@ -111,6 +111,8 @@ class Pages:
 
     async def _overview(self, request: web.Request) -> web.Response:
         caller = _caller(request)
+        if not self._manages(caller):
+            return self._render("welcome.html", request, "Overview", here="/!ui")
         status = await self._views.status(caller)
         return self._render("overview.html", request, "Overview", here="/!ui", status=status)
 
@@ -298,11 +300,17 @@ class Pages:
         text = self._templates.get_template(template).render(
             title=title,
             caller=_caller(request),
+            manages=self._manages(_caller(request)),
             flash=request.query.get("flash", ""),
             flash_bad=False,
             **values,
         )
         return web.Response(status=status_code, text=text, content_type="text/html", headers=HEADERS)
+
+    def _manages(self, caller: Caller) -> bool:
+        """Whether somebody may see what is the whole installation's: sums, processes, connections."""
+        directory = self._service.directory
+        return may(directory, caller, Right.MANAGE, directory.get(""))
 
     def _guarded(self, handler: Handler) -> Handler:
         """What a person asked for and can't have is said on a page."""

@@ -22,10 +22,15 @@ from lightrail.spark.command import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from lightrail.spark.analysis.figures import Figures
     from lightrail.spark.analysis.tables import Tables
 
 TOP: Final = 10
+SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS_MAX: Final = 200
+"""As many as Spark takes by itself."""
 _COLUMNS: Final = (
     "queue",
     "enqueued",
@@ -104,7 +109,9 @@ def run(args: argparse.Namespace) -> int:
     check_places(args)
     spark = session(args, "analyse")
     # Each of these is read several times; on Spark's disks, since it may be larger than memory.
-    rows = history(events(spark, args, READ)).persist(StorageLevel.DISK_ONLY)
+    read = events(spark, args, READ)
+    fit_shuffles(spark, read)
+    rows = history(read).persist(StorageLevel.DISK_ONLY)
     found = tables(rows)
     try:
         if args.to:
@@ -123,6 +130,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         _say(shown, args)
     return DONE
+
+
+def fit_shuffles(spark: "SparkSession", read: "DataFrame") -> None:
+    """Has Spark deal rows into as many partitions as what is read has, SPARK_TASK_BYTES each.
+
+    Spark's 200 are for large data: of a thousand messages each holds five, and shuffles of 200 tasks take
+    longer than everything else. A spark.sql.shuffle.partitions that stands in --conf or in Spark's own files
+    is obeyed.
+    """
+    context = spark.sparkContext
+    if context.getConf().contains(SHUFFLE_PARTITIONS):
+        return
+    fitting = max(read.rdd.getNumPartitions(), context.defaultParallelism)
+    spark.conf.set(SHUFFLE_PARTITIONS, min(fitting, SHUFFLE_PARTITIONS_MAX))
 
 
 def _check(args: argparse.Namespace) -> None:

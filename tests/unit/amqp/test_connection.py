@@ -54,7 +54,7 @@ def test_header_and_open_are_answered_in_kind() -> None:
 )
 def test_a_header_not_spoken_here_is_answered_by_one_that_is_and_the_end(header: bytes) -> None:
     peer = Peer()
-    assert peer.feed(header) == [events.HeaderRejected(frames.AMQP_HEADER)]
+    assert peer.feed(header) == [events.HeaderRejected(frames.AMQP_HEADER, header)]
     assert peer.hear() == [frames.AMQP_HEADER]
     assert peer.engine.closed
     assert peer.feed(b"more") == []
@@ -62,12 +62,13 @@ def test_a_header_not_spoken_here_is_answered_by_one_that_is_and_the_end(header:
 
 def test_garbage_shorter_than_a_header_is_rejected_at_its_first_byte() -> None:
     peer = Peer()
-    assert peer.feed(b"\x16") == [events.HeaderRejected(frames.AMQP_HEADER)]
+    assert peer.feed(b"\x16") == [events.HeaderRejected(frames.AMQP_HEADER, b"\x16")]
 
 
 def test_a_plain_header_where_sasl_is_required_is_answered_by_the_sasl_header() -> None:
     peer = Peer(sasl_mechanisms=("PLAIN",), allow_plain_header=False)
-    assert peer.feed(frames.AMQP_HEADER) == [events.HeaderRejected(frames.SASL_HEADER)]
+    rejected = events.HeaderRejected(frames.SASL_HEADER, frames.AMQP_HEADER)
+    assert peer.feed(frames.AMQP_HEADER) == [rejected]
     assert peer.hear() == [frames.SASL_HEADER]
     assert peer.engine.closed
 

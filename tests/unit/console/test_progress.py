@@ -27,7 +27,7 @@ def test_progress_is_plain_lines_without_a_terminal(now: list[float]) -> None:
         now[0] = second
         progress.update(f"second {second}\x1b[2J", second / 6)
     progress.finish()
-    assert out.getvalue() == "second 2�[2J\nsecond 4�[2J\n"
+    assert out.getvalue() == "second 2\\x1b[2J\nsecond 4\\x1b[2J\n"
 
 
 def test_progress_is_one_line_on_a_terminal_and_goes_away(now: list[float]) -> None:
@@ -40,7 +40,7 @@ def test_progress_is_one_line_on_a_terminal_and_goes_away(now: list[float]) -> N
     progress.update("two", 0.5)
     progress.finish()
     progress.finish()
-    assert out.getvalue() == f"\rone�[2J\x1b[K\r{'█' * 15}{'░' * 15}  50% two\x1b[K\r\x1b[K"
+    assert out.getvalue() == f"\rone\\x1b[2J\x1b[K\r{'█' * 15}{'░' * 15}  50% two\x1b[K\r\x1b[K"
 
 
 def test_progress_that_was_never_shown_is_not_taken_away(now: list[float]) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.coordinator import WRITES_MAX
+from lightrail.cluster.coordinator import WRITES_MAX, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.model.destinations import Destinations
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.directory import Directory
-from lightrail.namespace.records import Right
+from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, Forbidden, demand
 from lightrail.namespace.service import Changed, Missing, Refused, Service, Taken, policy_from
 
@@ -426,5 +426,53 @@ def test_a_router_with_more_subscriptions_than_a_transaction_takes_goes_with_all
         await scene.one.drop(ANYBODY, "r")
         assert [each.key for each in await scene.coordinator.entries("names/")] == ["names/q"]
         assert await scene.coordinator.entries("subscriptions/") == []
+
+    run(check)
+
+
+COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
+
+
+def test_a_new_name_is_in_composed_form() -> None:
+    async def check(scene: Scene) -> None:
+        one = scene.one
+        await one.give(ANYBODY, COMPOSED, policy())
+        with pytest.raises(Refused, match=r"composed form \(NFC\).*expected 'caf\\xe9'"):
+            await one.give(ANYBODY, DECOMPOSED, policy())
+        with pytest.raises(Refused, match="composed form"):
+            await one.first_use(DECOMPOSED)
+        with pytest.raises(Refused, match="composed form"):
+            await one.give(ANYBODY, "q", policy(dead_letter=DECOMPOSED))
+        await one.give(ANYBODY, "r", policy("router"))
+        with pytest.raises(Refused, match="composed form"):
+            await one.subscribe(ANYBODY, "r", COMPOSED, id=DECOMPOSED)
+        with pytest.raises(Refused, match="composed form"):
+            await one.permit(ANYBODY, "alice", DECOMPOSED, frozenset(Right))
+        assert [each.name for each in one.names(ANYBODY)] == [COMPOSED, "r"]
+
+    run(check)
+
+
+def test_a_name_of_another_form_that_has_a_role_stays_what_it_is() -> None:
+    async def check(scene: Scene) -> None:
+        one = scene.one
+        record = Name(DECOMPOSED, policy("router"), 0, 0, 1, 1)
+        await scene.coordinator.write([Write(NAMES + DECOMPOSED, record.to_value(), 0)])
+        await one.give(ANYBODY, "q", policy())
+        assert (await one.first_use(DECOMPOSED)).role is Role.ROUTER
+        await one.change(ANYBODY, DECOMPOSED, policy("router", description="old"))
+        await one.subscribe(ANYBODY, DECOMPOSED, "q")
+        await one.give(ANYBODY, f"{DECOMPOSED}/$subscriptions/key", policy())
+        await one.permit(ANYBODY, "alice", DECOMPOSED, frozenset(Right))
+        await one.drop(ANYBODY, DECOMPOSED)
+        assert [each.name for each in one.names(ANYBODY)] == ["q"]
+
+    run(check)
+
+
+def test_a_right_to_all_names_that_is_missing_is_said_so() -> None:
+    async def check(scene: Scene) -> None:
+        with pytest.raises(Forbidden, match=r"to manage all names; .* permission set alice / manage$"):
+            demand(scene.one.directory, Caller("alice"), Right.MANAGE, scene.one.directory.get(""))
 
     run(check)

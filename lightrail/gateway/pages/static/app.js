@@ -21,8 +21,13 @@
       width: element.clientWidth,
       height: 150,
       cursor: { drag: { x: false, y: false } },
+      hooks: { draw: [(plot) => { element.dataset.begins = String(plot.scales.x.min); }] },
       scales: {
-        x: { range: (plot, low, high) => (high === null ? [0, 30] : [Math.min(low, high - 30), high]) },
+        // Before the first sample the axis ends now, as it will behind it.
+        x: { range: (plot, low, high) => {
+          const end = high === null ? Date.now() / 1000 : high;
+          return [low === null ? end - 30 : Math.min(low, end - 30), end];
+        } },
         y: { range: (plot, low, high) => [0, Math.max(high, 1) * 1.1] },
       },
       axes: [axis, Object.assign({ size: 50, values: (plot, ticks) => ticks.map(short) }, axis)],

@@ -118,7 +118,102 @@ def test_a_queue_with_messages_is_not_deleted_if_it_should_be_empty(
     gateway.answers["DELETE", "/q/!policy"] = (204, {}, b"")
     assert run(gateway, "names", "delete", "q", "--if-empty") == 1
     assert "q holds 3 messages" in capsys.readouterr().err
+    gateway.answers["GET", "/q/!figures"] = (200, {}, {"ready": 0})
+    gateway.answers["GET", "/q/$dlq/!figures"] = (200, {}, {"ready": 1})
+    assert run(gateway, "names", "delete", "q", "--if-empty") == 1
+    assert "q holds 0 messages and 1 dead letter" in capsys.readouterr().err
+    assert run(gateway, "names", "delete", "q", "--yes") == 0
+
+
+def deletions(gateway: FakeGateway) -> list[str]:
+    return [path for method, path, _, _ in gateway.asked if method == "DELETE"]
+
+
+def test_what_goes_with_a_name_is_asked_about(gateway: FakeGateway, capsys: Output) -> None:
+    empty = {"ready": 0, "delayed": 0, "in_flight": 0}
+    feeding = {"name": "r", "subscriptions": [{"target": "q"}, {"target": "other"}]}
+    gateway.answers["GET", "/q/!policy"] = (200, {}, {"role": "queue"})
+    gateway.answers["GET", "/q/!figures"] = (200, {}, empty | {"ready": 1_200, "parked": 3})
+    gateway.answers["GET", "/q/$dlq/!figures"] = (200, {}, empty | {"ready": 1})
+    gateway.answers["GET", "/!routers"] = (200, {}, {"routers": [feeding]})
+    assert run(gateway, "names", "delete", "q") == 1
+    said = capsys.readouterr().err
+    assert "q has 1,203 messages, 1 dead letter, 1 subscription to it, which would go with it" in said
+    assert "--yes" in said
+    assert deletions(gateway) == []
+    gateway.answers["GET", "/r/!policy"] = (200, {}, {"role": "router"})
+    gateway.answers["GET", "/r/!subscriptions"] = (200, {}, {"subscriptions": feeding["subscriptions"]})
+    assert run(gateway, "names", "delete", "r") == 1
+    assert "r has 2 subscriptions" in capsys.readouterr().err
+    assert deletions(gateway) == []
+
+
+def test_a_name_with_nothing_in_it_goes_without_a_question(gateway: FakeGateway) -> None:
+    gateway.answers["GET", "/q/!policy"] = (200, {}, {"role": "queue"})
+    gateway.answers["GET", "/!routers"] = (200, {}, {"routers": []})
+    gateway.answers["DELETE", "/q/!policy"] = (204, {}, b"")
     assert run(gateway, "names", "delete", "q") == 0
+    assert deletions(gateway) == ["/q/!policy"]
+
+
+def test_a_push_with_messages_on_their_way_is_asked_about(gateway: FakeGateway, capsys: Output) -> None:
+    path = "/r/!subscriptions/s"
+    gateway.answers["GET", path] = (200, {}, {"id": "s", "target": "https://there/hook"})
+    gateway.answers["GET", "/r/$subscriptions/s/!figures"] = (200, {}, {"ready": 2})
+    gateway.answers["DELETE", path] = (204, {}, b"")
+    assert run(gateway, "subscriptions", "remove", "r", "s") == 1
+    assert "2 messages on the way to its URL" in capsys.readouterr().err
+    assert deletions(gateway) == []
+    assert run(gateway, "subscriptions", "remove", "r", "s", "--yes") == 0
+    gateway.answers["GET", path] = (200, {}, {"id": "s", "target": "q"})
+    assert run(gateway, "subscriptions", "remove", "r", "s") == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("send", "", "hi"), ("receive", "/"), ("names", "set", "", "role=queue"), ("names", "delete", "")],
+)
+def test_the_empty_name_is_none(gateway: FakeGateway, capsys: Output, words: tuple[str, ...]) -> None:
+    assert run(gateway, *words) == 1
+    assert "the name is empty; expected a path such as myapp/orders" in capsys.readouterr().err
+    assert gateway.asked == []
+
+
+def test_a_slash_before_a_name_is_no_part_of_it(gateway: FakeGateway) -> None:
+    gateway.answers["POST", "/a/q"] = (201, {}, b"")
+    assert run(gateway, "send", "/a/q", "hi") == 0
+
+
+def test_lines_of_a_body_are_seen_in_a_peek(gateway: FakeGateway, capsys: Output) -> None:
+    message = {"sequence": 0, "state": "ready", "size": 9, "body": {"text": "one\ntwo\ttab\x1b"}}
+    gateway.answers["GET", "/q/!messages"] = (200, {}, {"messages": [message]})
+    assert run(gateway, "peek", "q") == 0
+    assert r"one\ntwo\ttab\x1b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("user", "list"), ("user", "remove", "alice"), ("permission", "list"), ("journal", "repair", "x")],
+)
+def test_commands_that_ask_no_gateway_refuse_its_options(
+    gateway: FakeGateway, capsys: Output, words: tuple[str, ...]
+) -> None:
+    assert run(gateway, *words) == 2
+    said = capsys.readouterr().err
+    assert f"`{words[0]} {words[1]}` asks no gateway" in said
+    assert "--url" in said
+    assert admin.main(["--ca", "x", "--user", "y", *words]) == 2
+    assert "--user, --ca" in capsys.readouterr().err
+
+
+def test_the_address_of_the_gateway_may_be_in_the_environment(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Output
+) -> None:
+    monkeypatch.setenv("LIGHTRAIL_URL", gateway.url)
+    gateway.answers["GET", "/!routers"] = (200, {}, {"routers": []})
+    assert admin.main(["routers"]) == 0
+    assert admin.main(["--data", str(tmp_path), "user", "list"]) == 1
+    assert "no broker has used" in capsys.readouterr().err
 
 
 def test_lists_are_read_page_by_page(gateway: FakeGateway, capsys: Output) -> None:

@@ -262,7 +262,7 @@ def test_cancel_and_verify_ask_for_just_that(gateway: FakeGateway, capsys: Outpu
     assert run(gateway, "rebalance", "--cancel") == 0
     out = capsys.readouterr().out
     assert "1 move called off" in out
-    assert "too late for b\ufffd[2J" in out
+    assert "too late for b\\x1b[2J" in out
     found = {"queues": 5, "served": 5, "problems": []}
     gateway.answers["GET", "/!verify"] = (200, {}, found)
     assert run(gateway, "rebalance", "--verify") == 0
@@ -286,7 +286,7 @@ def test_on_a_terminal_each_move_has_a_bar_that_goes_when_it_is_over() -> None:
     assert watching.look({"moves": [under_way(bytes=2_000_000), waiting], "ended": []})
     drawn = out.getvalue()
     assert "██████████░░░░░░░░░░  50% copy     q 0 → 1 2.0 MB" in drawn
-    assert "r\ufffd[2J 0 → 1" in drawn
+    assert "r\\x1b[2J 0 → 1" in drawn
     assert "(shard 1 is" in drawn
     assert "queues moved, 1 wait" in drawn
     assert not watching.look({"moves": [], "ended": [ended()]})

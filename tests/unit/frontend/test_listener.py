@@ -1,0 +1,71 @@
+"""The listener of TLS: clients that speak it reach the frontend, others are named and answered."""
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+
+from lightrail.amqp.frames import SASL_HEADER, TLS_HEADER
+from lightrail.frontend import listener
+from lightrail.model.settings import Endpoint
+from lightrail.telemetry.strangers import Strangers
+from tests.support.certificates import Authority
+
+
+class Echo(asyncio.Protocol):
+    """Stands for a client's connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+        self.transport.close()
+
+
+def test_clients_of_tls_reach_the_frontend_and_others_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    made = authority.sign("localhost", "IP:127.0.0.1")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(made.certificate, made.key)
+    client = ssl.create_default_context(cafile=authority.path)
+    frontend: Any = SimpleNamespace(
+        protocol=Echo,
+        now_ms=lambda: 0,
+        counts=SimpleNamespace(connections_refused=0),
+        strangers=Strangers(logging.getLogger("test"), "AMQP 1.0 is served here"),
+    )
+
+    async def answer(port: int, sent: bytes, tls: ssl.SSLContext | None = None) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        writer.write(sent)
+        found = await reader.read()
+        writer.close()
+        return found
+
+    async def check() -> None:
+        accepting = await listener.listen(frontend, Endpoint("127.0.0.1", 0), server)
+        port = accepting.sockets[0].getsockname()[1]
+        assert await answer(port, SASL_HEADER, client) == SASL_HEADER
+        assert await answer(port, SASL_HEADER) == TLS_HEADER
+        assert await answer(port, b"GET / HTTP/1.1\r\n") == b""
+        monkeypatch.setattr(listener, "HANDSHAKE_S", 0.05)
+        assert await answer(port, b"") == b""
+        monkeypatch.setattr("lightrail.model.limits.HALF_OPEN_MAX", 0)
+        assert await answer(port, b"") == b""
+        assert frontend.counts.connections_refused == 1
+        accepting.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(check())
+    assert [each.partition(" speaks ")[2] for each in caplog.messages] == [
+        "AMQP 1.0 with SASL; AMQP 1.0 is served here",
+        "HTTP; AMQP 1.0 is served here",
+    ]

@@ -245,6 +245,15 @@ PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
 PLACE_SPARSENESS: Final = 32
 PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 """Most messages that such a sparse area stands for."""
+PLACE_SINGLES_BYTES: Final = 32 * 1024
+"""Largest area of the journal that is read for one message of a queue in which each is a run of its own, where
+no record is larger."""
+SINGLES_SHARING_MAX: Final = 256
+"""Such messages that are described by one batch while they are only on disk."""
+FETCHES_AHEAD_MAX: Final = 64
+"""Reads that a queue of such messages has begun for what a consumer gets next."""
+LOOK_AHEAD_MESSAGES: Final = 10_000
+"""Messages that are looked through for what has to be read next."""
 STALE_ENTRIES_MIN: Final = 256
 """Entries of what is gone that a line, heap or table of a queue may have before it is made anew without them;
 beyond, they are at most as many as the others, or twice as many."""
@@ -320,6 +329,8 @@ SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
+LOADING_LOOKS: Final = 2_000
+"""Messages that such a queue looks into in one step while it is loaded, or a batch at least."""
 
 # --- filters and actions -------------------------------------------------------------------------------
 FILTER_EXPRESSION_BYTES: Final = 8 * 1024

@@ -69,9 +69,12 @@ class Sparse(Ready):
             self.runs.insert(index, run)
 
     def take_single(self, index: int) -> tuple[Run, int]:
-        """Takes the run at an index, which is one message in memory: the hot way out."""
+        """Takes the run at an index, which is one message: the hot way out."""
         run = self.runs[index]
         size = run.size
+        if run.batch.data is None:
+            self.evicted_runs -= 1
+            self.evicted_bytes -= size
         self.count -= 1
         self.bytes -= size
         self.barred_runs -= bool(run.barred)

@@ -245,8 +245,29 @@ PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
 PLACE_SPARSENESS: Final = 32
 PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 """Most messages that such a sparse area stands for."""
+RUN_BYTES: Final = 800
+"""What a batch in memory costs beyond its messages: objects, and the head of the frame that it came in."""
+RUN_ON_DISK_BYTES: Final = 400
+"""What is left in memory of a run that is only on disk."""
+SINGLE_BYTES: Final = 250
+"""The same of a message that is a run of its own, on disk or not, with when it is due; measured."""
+KEYED_BYTES: Final = 150
+"""What such a message costs more that stands in an order by key, with a key of 16 characters."""
+RANGE_BYTES: Final = 100
+"""A range of sequences that a consumer has yet to look at, or the place of a message in its group."""
+GROUP_BYTES: Final = 400
+"""A group that has messages, or one that has left and is not forgotten yet."""
+REMEMBERED_ID_BYTES: Final = 170
+"""A message-id in a window of duplicates."""
+TIMED_BYTES: Final = 200
+"""A time at which something expires or a lock runs out."""
+KEY_BYTES_MAX: Final = 256
+"""Of a text or binary that is a key. What is longer is sorted by its beginning, and told apart by a digest."""
+INDEX_SHARE: Final = 2
+"""The indexes of all queues may take the memory mark divided by this; past it, who sends to a queue that
+looks into its messages waits."""
 PLACE_SINGLES_BYTES: Final = 32 * 1024
-"""Largest area of the journal that is read for one message of a queue in which each is a run of its own, where
+"""Largest area of the journal that is read for one message of a queue in which each is a run of its own, if
 no record is larger."""
 SINGLES_SHARING_MAX: Final = 256
 """Such messages that are described by one batch while they are only on disk."""

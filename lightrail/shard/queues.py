@@ -62,6 +62,7 @@ class Queue:
         "epoch",
         "exporting",
         "id",
+        "index",
         "machine",
         "name",
         "parked",
@@ -90,6 +91,7 @@ class Queue:
         self.exporting: Exporting | None = None
         """While it is copied to another shard."""
         self.resident = 0
+        self.index = 0
         self.parked: deque[Parked] | None = None
         """What waits for room, in the order it came; None for nothing."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}

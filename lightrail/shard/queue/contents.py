@@ -13,6 +13,7 @@ from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
 from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Effect, Peeked, State
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
@@ -42,6 +43,7 @@ class Contents:
         "counters",
         "deadlines",
         "deliveries",
+        "duplicates",
         "eviction",
         "locks",
         "name",
@@ -64,6 +66,8 @@ class Contents:
         self.locks = Locks(self.consumers)
         self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
         self._look = look or _blind
+        self.duplicates: Duplicates | None = None
+        """The message-ids of the window, where the policy has one."""
         self.special: Special | None = None
         """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
         self._selecting = 0
@@ -134,13 +138,13 @@ class Contents:
 
     # --- memory and disk --------------------------------------------------------------------------------
 
-    def evict(self, bytes_wanted: int) -> int:
+    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
-        return self.eviction.evict(bytes_wanted)
+        return self.eviction.evict(bytes_wanted, batch_bytes)
 
-    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
-        return self.eviction.spill_candidates(bytes_wanted)
+        return self.eviction.spill_candidates(bytes_wanted, batch_bytes)
 
     def relocate(self, run: Run, place: Place) -> None:
         """The messages of `run` were written again at `place`: whatever is left of them is there now.
@@ -209,11 +213,34 @@ class Contents:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of messages that are in memory, ready or in flight."""
+        """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
+        special = self.special
+        size = self.resident_message_bytes + self.index_bytes
+        if special is None:
+            return size + limits.RUN_BYTES * (len(self.ready) - self.ready.evicted_runs)
+        return size + special.batch_bytes
+
+    @property
+    def resident_message_bytes(self) -> int:
+        """Of the messages alone."""
         ready, delayed = self.ready, self._delayed
-        return (
-            ready.bytes - ready.evicted_bytes + self.deliveries.bytes + delayed.bytes - delayed.evicted_bytes
-        )
+        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Those of them that stay in memory when all messages are on disk."""
+        special, heap = self.special, self.deadlines.heap
+        size = limits.RUN_ON_DISK_BYTES * self.ready.evicted_runs if special is None else special.index_bytes
+        if len(heap) > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * len(heap)
+        if len(self.locks.heap) > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * len(self.locks.heap)
+        if special is not None and special.singles:
+            size += limits.SINGLE_BYTES * self.deliveries.count
+        if self.duplicates is not None:
+            size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
+        return size
 
     @property
     def gauges(self) -> Gauges:
@@ -222,7 +249,7 @@ class Contents:
             self.ready.count,
             self.in_flight_count,
             self.ready.bytes + self.in_flight_bytes + self._delayed.bytes,
-            self.resident_bytes,
+            self.resident_message_bytes,
             len(self.consumers.by_id),
             self._delayed.count,
         )

@@ -80,35 +80,40 @@ class Eviction:
 
     # --- out of memory ----------------------------------------------------------------------------------
 
-    def evict(self, bytes_wanted: int) -> int:
+    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops the messages of runs that have a place, from the tail, until `bytes_wanted` are free.
+
+        Args:
+            batch_bytes: what counts for each run beside its messages, in the window as well. The objects
+                around a batch leave with it; those of a single message stay.
 
         Returns:
             Bytes that were freed; less than wanted when the rest is in the window or has no place yet.
         """
         freed = 0
         if self.delayed is not None:
-            freed = self._evict(self.delayed, bytes_wanted, 0)
+            freed = self._evict(self.delayed, bytes_wanted, 0, 0)
         while self._came_bytes > self.head_bytes >> 1 and freed < bytes_wanted:
             first, last, size = self._came.popleft()
             self._came_bytes -= size
             freed += self._evict_again(first, last)
         if freed < bytes_wanted:
-            freed += self._evict(self.ready, bytes_wanted - freed, self.head_bytes)
+            extra = batch_bytes if self.joins else 0
+            freed += self._evict(self.ready, bytes_wanted - freed, self.head_bytes, extra)
         return freed
 
-    def _evict(self, line: Ready, bytes_wanted: int, keep: int) -> int:
+    def _evict(self, line: Ready, bytes_wanted: int, keep: int, extra: int) -> int:
         """The same of one line, of which the first `keep` bytes stay."""
         runs = line.runs
-        before = line.bytes
-        # Of single messages there may be a million on disk between the tail and the window: not looked through.
-        resident = before - line.evicted_bytes - (0 if self.joins else keep)
+        before = line.bytes + extra * len(line)
+        # A million single messages may be on disk between the tail and the window: not looked through.
+        resident = before if self.joins else before - line.evicted_bytes - keep
         freed = 0
         chosen: list[int] = []
         last: Batch | None = None
         for index in range(len(runs) - 1, line.head - 1, -1):
             run = runs[index]
-            size = run.size
+            size = run.size + extra
             before -= size
             # The bytes of a batch are freed with the last of its messages.
             if before < keep or resident <= 0 or (freed >= bytes_wanted and run.batch is not last):
@@ -159,15 +164,16 @@ class Eviction:
             window[index - start] = run
         line.swap(start, stop, merge_evicted(window, self.fetching) if self.joins else window)
 
-    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
         """Waiting runs outside the window that have no place, from the tail, up to `bytes_wanted` bytes.
 
+        Counted as by `evict`.
         The caller writes each and sets `run.batch.place`. Only whole batches are named, or what has a batch
         of its own from now on, so that the place holds for all of it. What is evicted after that can be
         fetched like everything else.
         """
         if self.joins:
-            return self._spill(bytes_wanted)
+            return self._spill(bytes_wanted, batch_bytes)
         found: list[Run] = []
         for line, keep in ((self.delayed, 0), (self.ready, self.head_bytes)):
             if line is not None and bytes_wanted > 0:
@@ -175,18 +181,18 @@ class Eviction:
                 bytes_wanted -= sum(run.size for run in found)
         return found
 
-    def _spill(self, bytes_wanted: int) -> list[Run]:
+    def _spill(self, bytes_wanted: int, extra: int) -> list[Run]:
         ready = self.ready
-        before = ready.bytes
+        before = ready.bytes + extra * len(ready)
         found: list[Run] = []
         size = 0
         for run in reversed(ready.waiting()):
-            before -= run.size
+            before -= run.size + extra
             if before < self.head_bytes or size >= bytes_wanted:
                 break
             if run.batch.place is None and run.count == run.batch.count:
                 found.append(run)
-                size += run.size
+                size += run.size + extra
         found.reverse()
         return found
 
@@ -243,7 +249,8 @@ class Eviction:
     def want(self, index: int, bytes_max: int) -> list[Run]:
         """What is on disk, and not asked for, of so many bytes of the ready line from an index on.
 
-        The run at the index counts whatever its size. Each is named once, single messages of one batch together.
+        The run at the index counts whatever its size. Each is named once, single messages of one batch
+        together.
         """
         wanted: list[Run] = []
         seen = 0
@@ -360,7 +367,7 @@ class Eviction:
         return still
 
     def _is_what_was_asked(self, run: Run, first: int, asked: int) -> bool:
-        """Whether a run is what a fetch asked for, or one of the single messages of which it asked for several."""
+        """Whether a run is what a fetch asked for, or one of several single messages that it asked for."""
         if run.sequence == first:
             return run.end == asked or (not self.joins and run.end <= asked)
         return run.sequence in self._inside and run.end <= asked

@@ -78,6 +78,17 @@ class Groups(Order):
         self._stale = 0
         """Sequences among the ready ones of the groups that have left the queue without being delivered."""
 
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        return len(self.groups)
+
+    @property
+    def index_bytes(self) -> int:
+        ranges = len(self._of) + len(self._shared.heap)
+        return super().index_bytes + limits.RANGE_BYTES * ranges + limits.GROUP_BYTES * len(self.groups)
+
     # --- what happens to the queue --------------------------------------------------------------------
 
     def arrived(self, run: Run) -> None:

@@ -79,7 +79,7 @@ class Machine(Outcomes):
         ValueError: the policy asks for what does not go together.
     """
 
-    __slots__ = ("duplicates",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -89,8 +89,6 @@ class Machine(Outcomes):
         look: Look | None = None,
     ) -> None:
         super().__init__(name, annotate, look)
-        self.duplicates: Duplicates | None = None
-        """The message-ids of the window, where the policy has one."""
         self.change(policy or self.policy, 0)
 
     # --- commands -------------------------------------------------------------------------------------

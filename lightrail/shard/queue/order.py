@@ -57,6 +57,18 @@ class Order:
         self.unfinished = False
         """Whether the selectors had to stop before they had seen everything: the next step goes on."""
 
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        """Keys that the order keeps."""
+        return 0
+
+    @property
+    def index_bytes(self) -> int:
+        """What it keeps in memory beyond them and the line."""
+        return sum(limits.RANGE_BYTES * len(view.heap) for view in self._views.values())
+
     # --- what happens to the queue --------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:

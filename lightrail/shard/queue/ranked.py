@@ -36,6 +36,10 @@ class Ranked(Order):
         self._rank = rank
         self._shared = View()
 
+    @property
+    def keys(self) -> int:
+        return len(self._shared.heap)
+
     def arrived(self, run: Run) -> None:
         entry = self._rank(run), run.sequence, run.end
         self._shared.push(*entry)
@@ -107,7 +111,7 @@ class Ranked(Order):
         first: list[Range] = []
         runs: list[Run] = []
         seen = 0
-        while len(first) < limits.FETCHES_AHEAD_MAX and seen < self._eviction.head_bytes:
+        while len(first) < limits.FETCHES_AHEAD_MAX and seen < max(self._eviction.head_bytes, 1):
             index = view.top(ready)
             if index < 0:
                 break

@@ -21,7 +21,7 @@ from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.groups import Groups
-from lightrail.shard.queue.keys import MISSING, Key, key_of
+from lightrail.shard.queue.keys import MISSING, Key, key_of, size_of
 from lightrail.shard.queue.last_values import LastValues
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.order import Order
@@ -46,6 +46,7 @@ class Special:
         "_counters",
         "_eviction",
         "_key",
+        "_key_bytes",
         "_keys",
         "_looked_to",
         "_policy",
@@ -88,6 +89,8 @@ class Special:
         self.delays = Delays(look) if policy.delay else None
         self._removed: list[Effect] = []
         """What was replaced since the last dispatch."""
+        self._key_bytes = 0
+        """Of the largest key since the index was empty."""
         self._key: Callable[[bytes], Any] | None = None
         if policy.order != orders.FIFO:
             self._key = look(policy.order_key)
@@ -119,11 +122,38 @@ class Special:
             return MISSING
         if run.sequence in self._keys:
             return self._keys[run.sequence]
-        return key_of(self._key(run.batch.message(run.first)))
+        key = key_of(self._key(run.batch.message(run.first)))
+        size = size_of(key)
+        if size > self._key_bytes:
+            self._key_bytes = size
+        return key
 
     def _group_of(self, run: Run) -> Hashable:
         key = self._key_of(run)
         return None if key == MISSING else key
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes in memory around the messages of what is in batches of its own."""
+        delayed = 0 if self.delays is None else self.delays.line.batches
+        return limits.RUN_BYTES * (self.ready.batches + delayed)
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept in memory of messages that are on disk as well as of others."""
+        if not self.singles:
+            return limits.RUN_ON_DISK_BYTES * self.ready.evicted_runs
+        delayed = 0 if self.delays is None else len(self.delays.line)
+        keys = self.order.keys + len(self._keys) + (0 if self._values is None else len(self._values))
+        if not keys:
+            self._key_bytes = 0
+        return (
+            limits.SINGLE_BYTES * (len(self.ready) + delayed)
+            + self.order.index_bytes
+            + keys * (limits.KEYED_BYTES + self._key_bytes)
+        )
 
     # --- ways in --------------------------------------------------------------------------------------
 

@@ -214,6 +214,7 @@ def test_single_messages_leave_memory_and_share_what_is_left_of_them() -> None:
     runs = bench.machine.ready.waiting()
     assert len({id(run.batch) for run in runs}) == 1
     assert [run.size for run in runs] == [5, 5, 14]
+    bench.machine.eviction.head_bytes = 100
     bench.consumer(1, 1)
     (fetch,) = bench.dispatch()
     assert isinstance(fetch, Fetch)

@@ -220,6 +220,8 @@ SEGMENTS_SHOWN_MAX: Final = 2_000
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most that one consumer gets in one turn."""
+ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of message-annotations that the modified outcomes of consumers may make of a message's."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues say 20, Service Bus 10."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
@@ -262,10 +264,12 @@ REMEMBERED_ID_BYTES: Final = 170
 TIMED_BYTES: Final = 200
 """A time at which something expires or a lock runs out."""
 KEY_BYTES_MAX: Final = 256
-"""Of a text or binary that is a key. What is longer is sorted by its beginning, and told apart by a digest."""
+"""Of a text or binary that is a key. What is longer is sorted by its beginning, told apart by a digest."""
 INDEX_SHARE: Final = 2
 """The indexes of all queues may take the memory mark divided by this; past it, who sends to a queue that
 looks into its messages waits."""
+UNFLOWABLE_SLACK_BYTES: Final = 1024 * 1024
+"""Bytes beyond the memory mark that can't flow to disk, past which no sender is answered."""
 PLACE_SINGLES_BYTES: Final = 32 * 1024
 """Largest area of the journal that is read for one message of a queue in which each is a run of its own, if
 no record is larger."""

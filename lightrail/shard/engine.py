@@ -243,7 +243,7 @@ class Engine:
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
         committing, self._committing = self._committing, []
-        if self._house.stuck:
+        if self._house.memory.is_stuck:
             # What they sent is on disk; they are kept from sending more.
             self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
             committing = [each for each in committing if not isinstance(each[0], Numbered)]

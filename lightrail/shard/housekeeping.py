@@ -32,9 +32,11 @@ class Housekeeping:
 
     @property
     def stuck(self) -> bool:
-        """Above the mark, and what is in memory can't flow to disk: it is full, receivers or indexes hold it."""
+        """Above the mark, and memory can't flow to disk: that is full, or receivers or indexes hold it."""
         memory = self.memory
-        return memory.is_stuck or (memory.far_above_mark and self._spill_failed)
+        if memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark):
+            return True
+        return memory.is_stuck
 
     def relieve(self, now_ms: int) -> None:
         """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""

@@ -52,10 +52,9 @@ class Memory:
 
     @property
     def is_stuck(self) -> bool:
-        """Above half as much again as the mark, of which too much can't flow to disk."""
-        if self.resident <= self.mark + self.mark // 2:
-            return False
-        return self.index + self.held_bytes + self.parked > self.mark
+        """Whether what can't flow to disk is more than the mark: then nobody may send more."""
+        most = self.mark + limits.UNFLOWABLE_SLACK_BYTES
+        return self.resident > most and self.index + self.held_bytes + self.parked > most
 
     @property
     def held_bytes(self) -> int:

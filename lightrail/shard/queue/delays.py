@@ -35,7 +35,7 @@ class Delays:
         """(milliseconds since the epoch, sequence); a heap, of which some may have gone."""
 
     def due_ms(self, run: Run) -> int:
-        """When a message, which is in memory, may be delivered: milliseconds since the epoch, 0 for at once."""
+        """When a message in memory may be delivered: milliseconds since the epoch, 0 for at once."""
         message = run.batch.message(run.first)
         time, delay = self._time(message), self._delay(message)
         due_ms = 0

@@ -53,7 +53,7 @@ class Eviction:
         self._inside: set[int] = set()
         """Sequences of single messages that were asked for together with one before them."""
         self._came: deque[tuple[int, int, int]] = deque()
-        """First and last sequence and bytes of single messages that were fetched; they may have left since."""
+        """First and last sequence and bytes of single messages that were fetched; some may have left."""
         self._came_bytes = 0
         self.retries: list[tuple[int, int]] = []
         """(milliseconds, sequence): when a failed fetch may be asked for again; a heap."""

@@ -4,7 +4,7 @@ By kind first: booleans (false before true), numbers (of all widths together; no
 timestamps, text (characters, strings and symbols together, by code point), uuids, binary and decimals (by
 octets: the broker never computes with decimals), then everything composite by what it looks like. What has no
 value comes last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol. Of a
-text or binary of more than `limits.KEY_BYTES_MAX` only the beginning is compared; a digest tells it from others.
+text or binary of more than `limits.KEY_BYTES_MAX` the beginning is compared; a digest tells it from others.
 """
 
 from hashlib import blake2b

@@ -268,6 +268,8 @@ KEY_BYTES_MAX: Final = 256
 INDEX_SHARE: Final = 2
 """The indexes of all queues may take the memory mark divided by this; past it, who sends to a queue that
 looks into its messages waits."""
+INDEX_BYTES_MIN: Final = 64 * 1024
+"""They may always take so much."""
 UNFLOWABLE_SLACK_BYTES: Final = 1024 * 1024
 """Bytes beyond the memory mark that can't flow to disk, past which no sender is answered."""
 PLACE_SINGLES_BYTES: Final = 32 * 1024

@@ -48,7 +48,7 @@ class Memory:
     @property
     def index_is_full(self) -> bool:
         """Whether queues that look into their messages may take no more."""
-        return self.index > self.mark // limits.INDEX_SHARE
+        return self.index > max(self.mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
 
     @property
     def is_stuck(self) -> bool:

@@ -247,6 +247,10 @@ PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
 PLACE_SPARSENESS: Final = 32
 PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 """Most messages that such a sparse area stands for."""
+SLIM_BYTES_MIN: Final = 16 * 1024
+"""Smaller batches stay in memory until the last of their messages leaves."""
+SLIM_AT_BYTES: Final = 1024 * 1024
+"""Bytes of single messages that leave a queue before it looks for what little is left of their batches."""
 RUN_BYTES: Final = 800
 """What a batch in memory costs beyond its messages: objects, and the head of the frame that it came in."""
 RUN_ON_DISK_BYTES: Final = 400

@@ -1,4 +1,4 @@
-"""Memory of a shard process: ten marks of messages under every policy, and what the system counts as resident."""
+"""Memory of a shard process: ten marks of messages under every policy, and what is resident."""
 
 import time
 from pathlib import Path

@@ -37,6 +37,7 @@ class Eviction:
         "joins",
         "ready",
         "retries",
+        "taken_bytes",
         "unseen_bytes",
     )
 
@@ -59,6 +60,8 @@ class Eviction:
         """(milliseconds, sequence): when a failed fetch may be asked for again; a heap."""
         self.unseen_bytes = 0
         """Taken from the head since the window was last looked through."""
+        self.taken_bytes = 0
+        """Handed over since the queue last looked for batches of which little is left."""
         self.evicted = 0
         """Messages evicted so far."""
         self.fetched = 0

@@ -158,6 +158,43 @@ def _side_by_side(group: list[Run], place: Place | None) -> list[Run]:
     ]
 
 
+def slim(run: Run) -> Run:
+    """The same messages; the few that are left of a large batch in memory are copied, so that it can go.
+
+    At most a fourth of a batch is copied, into a new one: of each byte that came, a third at most.
+    """
+    batch = run.batch
+    if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * run.size > batch.size:
+        return run
+    copied = joined([run], batch.place)
+    return Run(copied, 0, run.count, run.sequence, run.attempts, run.barred)
+
+
+def slim_singles(runs: Sequence[Run]) -> list[Run]:
+    """The same of runs of a line; what is left of one batch stays together."""
+    result: list[Run] = []
+    at = 0
+    while at < len(runs):
+        batch = runs[at].batch
+        stop = at + 1
+        while stop < len(runs) and runs[stop].batch is batch:
+            stop += 1
+        group = runs[at:stop]
+        at = stop
+        size = sum(run.size for run in group)
+        if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * size > batch.size:
+            result += group
+            continue
+        copied = joined(group, batch.place)
+        index = 0
+        for run in group:
+            result.append(
+                Run(copied, index, index + run.count, run.sequence, run.attempts, run.barred)
+            )
+            index += run.count
+    return result
+
+
 def whole(run: Run) -> Run:
     """The same run; one that is only on disk has a batch of its own, which is all of it."""
     batch = run.batch

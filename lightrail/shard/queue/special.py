@@ -24,6 +24,7 @@ from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.keys import MISSING, Key, key_of, size_of
 from lightrail.shard.queue.last_values import LastValues
 from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.merging import slim_singles
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
@@ -52,6 +53,7 @@ class Special:
         "_policy",
         "_removed",
         "_superseded",
+        "_swept_to",
         "_values",
         "delays",
         "loading",
@@ -84,6 +86,7 @@ class Special:
         """While it is loading: sequences below were looked into."""
         self._superseded: list[int] = []
         """While it is loading: what newer messages replace; it leaves when all of them are known."""
+        self._swept_to = 0
         self._keys: dict[int, Key] = {}
         """By sequence, of delayed messages: what the order wants to know when their time comes."""
         self.delays = Delays(look) if policy.delay else None
@@ -154,6 +157,22 @@ class Special:
             + self.order.index_bytes
             + keys * (limits.KEYED_BYTES + self._key_bytes)
         )
+
+    def sweep(self) -> None:
+        """Frees batches of which few messages are left: some of the line at a time, round and round."""
+        ready = self.ready
+        start = ready.index(self._swept_to)
+        if start >= len(ready.runs):
+            start = ready.head
+        stop = min(start + limits.LOOK_AHEAD_MESSAGES, len(ready.runs))
+        runs = [run for run in ready.runs[start:stop] if run is not GONE]
+        if not runs:
+            self._swept_to = 0
+            return
+        self._swept_to = runs[-1].end
+        found = slim_singles(runs)
+        if any(one is not other for one, other in zip(runs, found, strict=True)):
+            ready.swap(start, stop, found)
 
     # --- ways in --------------------------------------------------------------------------------------
 
@@ -284,6 +303,9 @@ class Special:
             return
         if self._values is not None and self._values.many:
             self._thin(self._values)
+        if self._eviction.taken_bytes >= limits.SLIM_AT_BYTES and self.singles:
+            self._eviction.taken_bytes = 0
+            self.sweep()
         if self.delays is not None and len(self._keys) > limits.STALE_ENTRIES_MIN + 2 * len(self.delays.line):
             line = self.delays.line
             self._keys = {each: key for each, key in self._keys.items() if line.has(each)}

@@ -81,7 +81,7 @@ def test_annotations_count_in_the_bytes_that_a_queue_may_hold() -> None:
 
 
 def test_what_comes_back_unannotated_still_counts_its_failed_delivery() -> None:
-    scene, _, peer = opened(max_message_bytes=100)
+    _, _, peer = opened(max_message_bytes=100)
     notes = encode({Symbol("x-opt-a"): bytes(200)}).hex()
     peer.settle(2, 0, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True, annotations=notes))
     peer.credit(2, 2)

@@ -1,4 +1,4 @@
-"""Queues that look into their messages above the memory mark: what flows to disk, who waits, what comes back."""
+"""Queues that look into messages, above the memory mark: what leaves memory, who waits, what is back."""
 
 from typing import Any
 

@@ -21,6 +21,7 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.effects import Fetch, LockAnswer, Reason
 from lightrail.shard.queue.keys import MISSING, key_of
+from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
 from tests.support.checked_queue import (
@@ -30,6 +31,7 @@ from tests.support.checked_queue import (
     NOT_HERE,
     SORTED,
     Bench,
+    Checked,
     removed,
 )
 
@@ -222,6 +224,35 @@ def test_single_messages_leave_memory_and_share_what_is_left_of_them() -> None:
     read = batch_of([b"key=2", b"key=1", b"key=3 and more"], place=Place(1, 0, 18))
     bench.do(Fetched(0, [Run(read, 0, 3, 0)]))
     assert bench.get() == ["key=1"]
+
+
+def test_what_little_is_left_of_large_batches_does_not_keep_them_in_memory() -> None:
+    """A group that nobody settles has one message of each batch; the others come and go."""
+    bench = Bench(GROUPS)
+    bench.consumer(1, 1)
+    bench.put("group=stuck")
+    assert bench.get(1) == ["group=stuck"]
+    bench.consumer(2, 1_000_000, presettled=True)
+    for number in range(40):
+        bench.put("group=stuck", *[f"group=g {number} {each}" + "x" * 1_000 for each in range(100)])
+        bench.get()
+    bench.dispatch()
+    batches = {id(run.batch): run.batch for run in bench.machine.ready.waiting()}
+    assert sum(batch.size for batch in batches.values()) < 20 * 100_000
+    assert bench.machine.ready.count == 40
+
+
+def test_nor_does_what_a_consumer_has_not_settled() -> None:
+    bench = Checked(Machine("orders"), now=1_000)
+    bench.consumer(1, 10_000)
+    for number in range(20):
+        bench.do(Enqueue(batch_of([b"%01000d" % each for each in range(100)])))
+        bench.dispatch()
+        bench.do(Settle(1, number * 100, number * 100 + 50), Settle(1, number * 100 + 51, number * 100 + 100))
+    (consumer,) = bench.machine.consumers
+    held = consumer.in_flight.runs[consumer.in_flight.head :]
+    assert [run.messages() for run in held] == [[b"%01000d" % 50]] * 20
+    assert sum(run.batch.size for run in held) == 20_000
 
 
 def test_transient_messages_of_one_batch_are_spilled_together_but_for_what_is_in_flight() -> None:

@@ -87,10 +87,16 @@ class Sparse(Ready):
         return run, size
 
     def _count(self, run: Run, sign: int) -> None:
-        super()._count(run, sign)
-        batch = run.batch
-        if batch.data is not None and run.last - run.first == batch.count:
+        batch, size, count = run.batch, run.size, run.last - run.first
+        self.count += sign * count
+        self.bytes += sign * size
+        if batch.data is None:
+            self.evicted_runs += sign
+            self.evicted_bytes += sign * size
+        elif count == batch.count:
             self.batches += sign
+        if run.barred:
+            self.barred_runs += sign
 
     def clear(self) -> list[Run]:
         return [run for run in super().clear() if run is not GONE]

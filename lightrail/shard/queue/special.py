@@ -123,12 +123,12 @@ class Special:
     def _key_of(self, run: Run) -> Key:
         if self._key is None or run.batch.message_format:
             return MISSING
-        if run.sequence in self._keys:
+        if self._keys and run.sequence in self._keys:
             return self._keys[run.sequence]
         key = key_of(self._key(run.batch.message(run.first)))
-        size = size_of(key)
-        if size > self._key_bytes:
-            self._key_bytes = size
+        kind = key[0]
+        if (kind == 4 or kind >= 6) and key is not MISSING and len(key[1]) > self._key_bytes:
+            self._key_bytes = size_of(key)
         return key
 
     def _group_of(self, run: Run) -> Hashable:

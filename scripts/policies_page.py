@@ -28,6 +28,20 @@ too, and for every attach and HTTP request that begins after the answer; in a cl
 that answered, and a millisecond or so later at the others.
 """
 TAIL = """
+## Memory
+
+Whatever the policy, messages flow to disk when a shard has more than its memory mark (`--memory-mark`) of them, and are
+read back before they are delivered. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
+messages in memory: about 250 bytes for each, 150 more and the length of the key where it has one, 400 for each group. So a
+shard with the default mark of 1 GiB holds about two million delayed messages, of whatever size. All such indexes of a shard may take
+half of its mark. Then senders to these queues wait; where too many wait, they are refused with
+`amqp:resource-limit-exceeded`, and go on when receivers have taken some. Other queues are not concerned. Of a key of
+more than 256 characters or bytes, only the beginning decides the order; longer ones are still told apart.
+
+Consumers may add message-annotations to a message that they give back (the outcome modified of AMQP). They are
+merged as long as all annotations of the message are at most 64 KiB, and it is no larger than `max_message_bytes` and what
+is left of `max_bytes`; else it comes back without them, and `lightrail_queue_messages_unannotated_total` counts it.
+
 ## Capture
 
 With `capture` all that happens to the messages of a queue, and of its `/$dlq`, is written down in the journal of its

@@ -278,11 +278,14 @@ def with_header(message: Buffer, header: Header) -> bytes:
     return encode_header(header) + bytes(memoryview(message)[rest:])
 
 
-def with_annotations(message: Buffer, annotations: Mapping[Symbol, Any]) -> bytes:
+def with_annotations(
+    message: Buffer, annotations: Mapping[Symbol, Any], bytes_max: int | None = None
+) -> bytes:
     """The message with these message-annotations added, or put in place of those of the same key.
 
     All else is the same to the byte, the other annotations too. Raises ValueError for a value that is of
-    no AMQP type, DecodeError for a message whose head is malformed.
+    no AMQP type, and where all annotations together would be more than `bytes_max`; DecodeError for a message
+    whose head is malformed.
     """
     view = memoryview(message)
     found = _find(message, _MESSAGE_ANNOTATIONS)
@@ -294,7 +297,10 @@ def with_annotations(message: Buffer, annotations: Mapping[Symbol, Any]) -> byte
         head_end, value_at, rest = found
         pairs, count = _other_pairs(message, value_at, rest, annotations)
     pairs.extend(write_symbol(key) + write_value(value) for key, value in annotations.items())
-    section = b"\x00\x53\x72" + write_map_data(count + 2 * len(annotations), b"".join(pairs))
+    data = b"".join(pairs)
+    if bytes_max is not None and len(data) > bytes_max:
+        raise ValueError(f"expected at most {bytes_max} bytes of message-annotations, found {len(data)}")
+    section = b"\x00\x53\x72" + write_map_data(count + 2 * len(annotations), data)
     return b"".join((view[:head_end], section, view[rest:]))
 
 

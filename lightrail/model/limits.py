@@ -264,6 +264,8 @@ SEGMENTS_SHOWN_MAX: Final = 2_000
 DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most that one consumer gets in one turn."""
+ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
+"""Bytes of message-annotations that the modified outcomes of consumers may make of a message's."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues say 20, Service Bus 10."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
@@ -289,6 +291,44 @@ PLACE_SPARSE_BYTES: Final = 8 * 1024 * 1024
 PLACE_SPARSENESS: Final = 32
 PLACE_SPARSE_MESSAGES_BYTES: Final = 256 * 1024
 """Most messages that such a sparse area stands for."""
+SLIM_BYTES_MIN: Final = 16 * 1024
+"""Smaller batches stay in memory until the last of their messages leaves."""
+SLIM_AT_BYTES: Final = 1024 * 1024
+"""Bytes of single messages that leave a queue before it looks for what little is left of their batches."""
+RUN_BYTES: Final = 800
+"""What a batch in memory costs beyond its messages: objects, and the head of the frame that it came in."""
+RUN_ON_DISK_BYTES: Final = 400
+"""What is left in memory of a run that is only on disk."""
+SINGLE_BYTES: Final = 250
+"""The same of a message that is a run of its own, on disk or not, with when it is due; measured."""
+KEYED_BYTES: Final = 150
+"""What such a message costs more that stands in an order by key, with a key of 16 characters."""
+RANGE_BYTES: Final = 100
+"""A range of sequences that a consumer has yet to look at, or the place of a message in its group."""
+GROUP_BYTES: Final = 400
+"""A group that has messages, or one that has left and is not forgotten yet."""
+REMEMBERED_ID_BYTES: Final = 170
+"""A message-id in a window of duplicates."""
+TIMED_BYTES: Final = 200
+"""A time at which something expires or a lock runs out."""
+KEY_BYTES_MAX: Final = 256
+"""Of a text or binary that is a key. What is longer is sorted by its beginning, told apart by a digest."""
+INDEX_SHARE: Final = 2
+"""The indexes of all queues may take the memory mark divided by this; past it, who sends to a queue that
+looks into its messages waits."""
+INDEX_BYTES_MIN: Final = 64 * 1024
+"""They may always take so much."""
+UNFLOWABLE_SLACK_BYTES: Final = 1024 * 1024
+"""Bytes beyond the memory mark that can't flow to disk, past which no sender is answered."""
+PLACE_SINGLES_BYTES: Final = 32 * 1024
+"""Largest area of the journal that is read for one message of a queue in which each is a run of its own, if
+no record is larger."""
+SINGLES_SHARING_MAX: Final = 256
+"""Such messages that are described by one batch while they are only on disk."""
+FETCHES_AHEAD_MAX: Final = 64
+"""Reads that a queue of such messages has begun for what a consumer gets next."""
+LOOK_AHEAD_MESSAGES: Final = 10_000
+"""Messages that are looked through for what has to be read next."""
 STALE_ENTRIES_MIN: Final = 256
 """Entries of what is gone that a line, heap or table of a queue may have before it is made anew without them;
 beyond, they are at most as many as the others, or twice as many."""
@@ -364,6 +404,8 @@ SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
+LOADING_LOOKS: Final = 2_000
+"""Messages that such a queue looks into in one step while it is loaded, or a batch at least."""
 DELIVERY_MARK_PAUSE_MS: Final = 10
 """Where the delivery mark of a queue is due again sooner than this, it is written further ahead."""
 DELIVERED_LOST_MAX: Final = 4_096

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreError
 from lightrail.shard.memory import Memory
@@ -147,7 +147,7 @@ class Admission:
     def _park(self, queue: Queue, entry: Parked) -> None:
         size = entry.batch.size
         if self._memory.parked + size > self._memory.parked_max:
-            refusal = _full(queue)
+            refusal = index_full(queue) if self._memory.index_is_full else _full(queue)
             refusal.description += f"; {self._memory.parked} bytes wait in this shard already"
             self._turn_away(queue, entry, entry.done, refusal)
             return
@@ -170,6 +170,9 @@ class Admission:
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> bool:
         """Lets in what there is room for; returns False when the rest has to wait."""
         machine = queue.machine
+        if self._memory.index_is_full and machine.special is not None and machine.special.singles:
+            self._memory.waiting[queue] = None
+            return False
         policy = machine.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
@@ -281,6 +284,16 @@ class Admission:
             queue.machine.counters.refused += behind.batch.count
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, False)
+
+
+def index_full(queue: Queue) -> Refusal:
+    """Why a queue that looks into its messages takes none now."""
+    return Refusal(
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        f"queue {queue.name} looks into its messages, and what its shard keeps of such messages in memory "
+        f"has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again when receivers have "
+        "taken some, or give the shard a larger memory_mark",
+    )
 
 
 class Share(NamedTuple):

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from lightrail.amqp.sections import decode_annotations, with_annotations
 from lightrail.amqp.types import DecodeError, Symbol, Timestamp, UInt, decode
+from lightrail.model import limits
 from lightrail.shard.queue.effects import DeadLetter
 from lightrail.shard.queue.runs import Batch, Run, batch_of
 
@@ -71,12 +72,17 @@ def _with_history(
 
 
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:
-    """A message with the annotations of a modified outcome (messaging 3.4.5), which are an encoded map."""
+    """A message with the annotations of a modified outcome (messaging 3.4.5), which are an encoded map.
+
+    The message as it is where all of its annotations would be more than `limits.ANNOTATIONS_BYTES_MAX`.
+    """
     notes, _end = decode(annotations, 0, len(annotations))
-    return _annotated(message, notes)
+    return _annotated(message, notes, bytes_max=limits.ANNOTATIONS_BYTES_MAX)
 
 
-def _annotated(message: bytes, notes: Mapping[Symbol, Any], message_format: int = 0) -> bytes:
+def _annotated(
+    message: bytes, notes: Mapping[Symbol, Any], message_format: int = 0, bytes_max: int | None = None
+) -> bytes:
     """The message with more annotations; as it is where it has none of AMQP's sections.
 
     Nobody looked into the message behind its header when it came, and it must not get lost for what is there.
@@ -84,6 +90,6 @@ def _annotated(message: bytes, notes: Mapping[Symbol, Any], message_format: int 
     if message_format:
         return message
     try:
-        return with_annotations(message, notes)
+        return with_annotations(message, notes, bytes_max)
     except (DecodeError, ValueError):
         return message

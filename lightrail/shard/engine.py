@@ -186,6 +186,10 @@ class Engine:
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
         performer, store = self._performer, self._store
+        memory = self._house.memory
+        if memory.waiting and not memory.index_is_full:
+            performer.touched.update(memory.waiting)
+            memory.waiting.clear()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
         while performer.touched:
@@ -244,9 +248,13 @@ class Engine:
 
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
-        for waiter, number in self._committing:
+        committing, self._committing = self._committing, []
+        if self._house.memory.is_stuck:
+            # What they sent is on disk; they are kept from sending more.
+            self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
+            committing = [each for each in committing if not isinstance(each[0], Numbered)]
+        for waiter, number in committing:
             waiter.accept(number)
-        self._committing = []
         for producer, number, refusal in self._refusals_committing:
             self._refuse(producer, number, refusal, False)
         self._refusals_committing = []
@@ -567,7 +575,13 @@ class Engine:
             None,
             message_format,
         )
-        if machine.policy.guarded or queue.parked or producer.part:
+        special = machine.special
+        if (
+            machine.policy.guarded
+            or queue.parked
+            or producer.part
+            or (special is not None and special.singles and self._house.memory.index_is_full)
+        ):
             self._admission.enqueue(producer, number, batch, now_ms)
             return
         waits = durable

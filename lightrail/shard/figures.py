@@ -32,6 +32,7 @@ class Figures:
         "refused",
         "rejected",
         "released",
+        "unannotated",
     )
 
     def __init__(self, queue: "Queue") -> None:
@@ -56,5 +57,6 @@ class Figures:
         self.discarded = counters.dropped + counters.discarded.get(Reason.DISCARDED, 0)
         self.refused = counters.refused
         self.locks_expired = counters.locks_expired
+        self.unannotated = counters.unannotated
         self.parked = queue.parked_count
         self.locked = machine.locked_count

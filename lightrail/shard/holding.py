@@ -29,11 +29,14 @@ class Held(NamedTuple):
     """None for one that waits only because another is before it."""
 
 
-def wait_of(targets: list[Queue], batch: Batch, now_ms: int) -> Wait | None:
+def wait_of(targets: list[Queue], batch: Batch, now_ms: int, memory: Memory) -> Wait | None:
     """Whether a batch should wait for room in one of its queues."""
     untils: list[int | None] = []
     for queue in targets:
         machine = queue.machine
+        if looks_and_full(queue, memory):
+            untils.append(None)
+            continue
         until_ms = waits_until(machine.policy, now_ms)
         if until_ms is not None and until_ms <= now_ms:
             continue
@@ -42,6 +45,12 @@ def wait_of(targets: list[Queue], batch: Batch, now_ms: int) -> Wait | None:
     if not untils:
         return None
     return Wait(min((until for until in untils if until is not None), default=None))
+
+
+def looks_and_full(queue: Queue, memory: Memory) -> bool:
+    """Whether a queue looks into its messages, and there is no memory for what it keeps of more of them."""
+    special = queue.machine.special
+    return special is not None and special.singles and memory.index_is_full
 
 
 class Holding:
@@ -58,7 +67,7 @@ class Holding:
         memory = self._memory
         if memory.parked + len(part) > memory.parked_max:
             return False
-        memory.parked += len(part)
+        memory.park(len(part))
         self.lines.setdefault(producer, deque()).append(Held(part, wait))
         return True
 
@@ -70,14 +79,14 @@ class Holding:
     def take(self, producer: RouteProducer) -> None:
         """The head of a line goes."""
         line = self.lines[producer]
-        self._memory.parked -= len(line.popleft().part)
+        self._memory.park(-len(line.popleft().part))
         if not line:
             del self.lines[producer]
 
     def drop(self, producer: RouteProducer) -> list[Held]:
         """Takes a whole line out: its link is gone, or what was before it was refused."""
         line = list(self.lines.pop(producer, ()))
-        self._memory.parked -= sum(len(held.part) for held in line)
+        self._memory.park(-sum(len(held.part) for held in line))
         return line
 
     @property

@@ -3,6 +3,7 @@
 import logging
 
 from lightrail.journal.record import REWRITTEN, SPILLED
+from lightrail.model import limits
 from lightrail.shard.cleaner import Cleaner
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
@@ -31,9 +32,11 @@ class Housekeeping:
 
     @property
     def stuck(self) -> bool:
-        """Far above the mark, and what is in memory can't flow to disk: it is full, or receivers hold it."""
+        """Above the mark, and memory can't flow to disk: that is full, or receivers or indexes hold it."""
         memory = self.memory
-        return memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark)
+        if memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark):
+            return True
+        return memory.is_stuck
 
     def relieve(self, now_ms: int) -> None:
         """Above the memory mark: the longest queues keep their heads, the rest flows to disk."""
@@ -43,7 +46,8 @@ class Housekeeping:
             eviction = queue.machine.eviction
             own = own_mark(queue)
             eviction.head_bytes = head_bytes if own is None else min(head_bytes, own)
-            if not self._flow(queue, wanted, now_ms, quiet=failed or self._spill_failed):
+            quiet = failed or self._spill_failed
+            if not self._flow(queue, wanted, limits.RUN_BYTES, now_ms, quiet=quiet):
                 failed = True
         self._spill_failed = failed
 
@@ -54,19 +58,20 @@ class Housekeeping:
             return
         machine = queue.machine
         machine.eviction.head_bytes = min(machine.eviction.head_bytes, own)
-        surplus = machine.resident_bytes - own
-        if surplus > 0 and not self._flow(queue, surplus, now_ms, quiet=self._spill_failed):
+        surplus = machine.resident_message_bytes - own
+        if surplus > 0 and not self._flow(queue, surplus, 0, now_ms, quiet=self._spill_failed):
             self._spill_failed = True
 
-    def _flow(self, queue: Queue, wanted: int, now_ms: int, *, quiet: bool) -> bool:
+    def _flow(self, queue: Queue, wanted: int, batch_bytes: int, now_ms: int, *, quiet: bool) -> bool:
         """So many bytes of a queue flow to disk; returns False where the store has no room for them.
 
         Args:
+            batch_bytes: see `Eviction.evict`.
             quiet: it was said before, and this is tried again with every turn.
         """
         written = True
         machine = queue.machine
-        for run in machine.spill_candidates(wanted):
+        for run in machine.spill_candidates(wanted, batch_bytes):
             batch = run.batch
             try:
                 place = self._store.append(
@@ -90,7 +95,7 @@ class Housekeeping:
                 written = False
                 break
             batch.place = place
-        freed = machine.evict(wanted)
+        freed = machine.evict(wanted, batch_bytes)
         if freed:
             self._counts.evictions += 1
             self._counts.evicted_bytes += freed

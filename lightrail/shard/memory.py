@@ -5,7 +5,11 @@ its fair share, the mark divided by the number of queues that hold more than tha
 what it holds, until nine tenths of the mark are reached. A queue always keeps `limits.RESIDENT_HEAD_BYTES` at
 its head, so that consumers do not wait for the disk; with many queues less, half of the mark for all heads.
 Messages that several queues share count once for each of them: what is in memory may be less than the sum,
-never more.
+never more. What queues keep beside their messages counts as well, by what it was measured to take.
+
+Some of it can't flow to disk: indexes of queues that look into their messages, and what is delivered and not
+settled. Where the indexes reach their share of the mark, who sends to such a queue waits; where all of it is
+more than the mark, everybody does (ADR 20).
 """
 
 from typing import TYPE_CHECKING
@@ -19,12 +23,16 @@ if TYPE_CHECKING:
 class Memory:
     """Bytes of messages in memory: in the queues, and parked before one until it has room."""
 
-    __slots__ = ("_queues", "mark", "parked", "resident")
+    __slots__ = ("_queues", "index", "mark", "parked", "resident", "waiting")
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.resident = 0
         """All of them."""
+        self.index = 0
+        """Of them, what queues keep of messages wherever those are."""
+        self.waiting: dict[Queue, None] = {}
+        """Queues before which batches wait until the indexes are smaller."""
         self.parked = 0
         """Those that wait for room in their queue: they can't flow to disk, nobody has accepted them."""
         self._queues: dict[Queue, None] = {}
@@ -36,6 +44,17 @@ class Memory:
     @property
     def far_above_mark(self) -> bool:
         return self.resident > 2 * self.mark
+
+    @property
+    def index_is_full(self) -> bool:
+        """Whether queues that look into their messages may take no more."""
+        return self.index > max(self.mark // limits.INDEX_SHARE, limits.INDEX_BYTES_MIN)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether what can't flow to disk is more than the mark: then nobody may send more."""
+        most = self.mark + limits.UNFLOWABLE_SLACK_BYTES
+        return self.resident > most and self.index + self.held_bytes + self.parked > most
 
     @property
     def held_bytes(self) -> int:
@@ -59,9 +78,12 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
-        now = queue.machine.resident_bytes
+        machine = queue.machine
+        now, index = machine.resident_bytes, machine.index_bytes
         self.resident += now - queue.resident
         queue.resident = now
+        self.index += index - queue.index
+        queue.index = index
         if now:
             self._queues[queue] = None
         else:
@@ -71,6 +93,9 @@ class Memory:
         """The queue is gone, with all it held."""
         self.resident -= queue.resident
         queue.resident = 0
+        self.index -= queue.index
+        queue.index = 0
+        self.waiting.pop(queue, None)
         self._queues.pop(queue, None)
 
     def plan(self) -> list[tuple["Queue", int]]:

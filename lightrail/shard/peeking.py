@@ -85,9 +85,11 @@ class Peeking:
         blob: list[bytes] = []
         left = self._bytes
         for run, state, pieces in self._pieces:
-            due_ms = self._queue.machine.due_ms(run) if state == State.DELAYED and pieces else None
+            due_ms = None
             for piece in pieces:
                 for index in range(piece.count):
+                    if state == State.DELAYED:
+                        due_ms = self._queue.machine.due_ms(piece.cut(index, index + 1))
                     message = piece.batch.message(piece.first + index)
                     if messages and len(message) > left:
                         self._seen({"messages": messages, "next": piece.sequence + index}, b"".join(blob))

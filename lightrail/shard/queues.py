@@ -64,6 +64,7 @@ class Queue:
         "epoch",
         "exporting",
         "id",
+        "index",
         "machine",
         "mark_ahead",
         "mark_due",
@@ -96,6 +97,7 @@ class Queue:
         self.exporting: Exporting | None = None
         """While it is copied to another shard."""
         self.resident = 0
+        self.index = 0
         self.parked: deque[Parked] | None = None
         """What waits for room, in the order it came; None for nothing."""
         self.removed: dict[Reason, list[tuple[int, int]]] = {}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Share, fitting, share
-from lightrail.shard.holding import Holding, Wait, wait_of
+from lightrail.shard.admission import Share, fitting, index_full, share
+from lightrail.shard.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
@@ -31,7 +31,7 @@ log = logging.getLogger("lightrail.shard.routes")
 class Routes:
     """Stores what routers' links send."""
 
-    __slots__ = ("_answer", "_counts", "_performer", "_queues", "_refuse", "_store", "holding")
+    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_queues", "_refuse", "_store", "holding")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Routes:
         self._counts = counts
         self._answer = answer
         self._refuse = refuse
+        self._memory = memory
         self.holding = Holding(memory)
 
     def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
@@ -178,10 +179,18 @@ class Routes:
             self._refuse(producer, number, targets, False)
             return True
         batch = batch_in(part, durable, priority, count, now_ms)
-        if any(queue.machine.policy.guarded or queue.parked for queue in targets):
-            wait = wait_of(targets, batch, now_ms)
+        if any(
+            queue.machine.policy.guarded or queue.parked or looks_and_full(queue, self._memory)
+            for queue in targets
+        ):
+            wait = wait_of(targets, batch, now_ms, self._memory)
             if wait is not None and may_wait(producer, part, wait, now_ms):
                 return False
+            full = next((queue for queue in targets if looks_and_full(queue, self._memory)), None)
+            if full is not None:
+                producer.refusing = True
+                self._refuse(producer, number, index_full(full), False)
+                return True
             self._share(producer, number, batch, targets, now_ms)
             return True
         # Of transient messages only captured queues keep a record, and one place for all of them.

@@ -470,7 +470,11 @@ SHARD_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         (),
         _disk(lambda found: found.f_blocks),
     ),
-    gauge("lightrail_memory_bytes", "Bytes of messages held in memory.", "memory_bytes"),
+    gauge(
+        "lightrail_memory_bytes",
+        "Bytes of messages in memory, and of what is kept beside them.",
+        "memory_bytes",
+    ),
     gauge("lightrail_memory_mark_bytes", "Bytes past which messages flow to disk.", "memory_mark_bytes"),
     counter("lightrail_evictions", "Times messages were dropped from memory, kept on disk.", "evictions"),
     counter("lightrail_evicted_bytes", "Bytes of messages dropped from memory.", "evicted_bytes"),

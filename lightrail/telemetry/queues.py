@@ -50,6 +50,8 @@ class QueueFigures(Protocol):
     @property
     def locks_expired(self) -> int: ...
     @property
+    def unannotated(self) -> int: ...
+    @property
     def parked(self) -> int: ...
     @property
     def locked(self) -> int: ...
@@ -74,6 +76,7 @@ QUEUE_COUNTERS: Final = {
     "discarded": "Messages that a full queue dropped: those that came, or the oldest that gave way.",
     "refused": "Messages that a queue refused: it was full, or they were too large.",
     "locks_expired": "Deliveries that came back because their timed lock ran out.",
+    "unannotated": "Messages that came back without their annotations: too large with them, or malformed.",
 }
 QUEUE_STATES: Final = ("ready", "in_flight", "parked")
 """Where a message may be; `parked` ones wait for room and are not in the queue yet."""

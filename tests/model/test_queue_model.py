@@ -372,7 +372,6 @@ class QueueModel(ModelledQueue):
         self.given += 1
         self.machine = Machine(self.name, self.policy, annotate, look)
         self.machine.eviction.head_bytes = 30
-        self.building = True
         self.replaced.clear()
         self.links.clear()
         self.fetches.clear()
@@ -395,7 +394,7 @@ class QueueModel(ModelledQueue):
                 batch.data = batch.ends = None
             runs.append(Run(batch, 0, 1, message.sequence, message.attempts))
         assert not self.machine.apply(Restore(runs, self.next_sequence), self.now)
-        self.built()
+        self.begin_building()
         self.dispatch()
 
     @precondition(lambda self: any(m.delayed for m in self.live.values()))
@@ -417,10 +416,7 @@ class QueueModel(ModelledQueue):
     def change(self, data: st.DataObject) -> None:
         self.policy = POLICIES[data.draw(st.sampled_from(self.policies))]
         assert not self.machine.apply(Change(self.policy), self.now)
-        self.building = True
-        for message in self.live.values():
-            message.delayed = False
-        self.built()
+        self.begin_building()
         self.dispatch()
 
     # --- after every step -----------------------------------------------------------------------------
@@ -431,6 +427,8 @@ class QueueModel(ModelledQueue):
 
     @invariant()
     def machine_and_model_agree(self) -> None:
+        if self.building:
+            self.follow_building()
         ready = [
             (sequence, run.attempts, set(run.barred), payload)
             for run in self.machine.waiting()

@@ -59,6 +59,8 @@ class Message:
     priority: int = 4
     enqueued_at_ms: int = 0
     delayed: bool = False
+    looked_into: bool = False
+    """While the queue is building its order: whether the message is part of it."""
 
     @property
     def key(self) -> Any:
@@ -155,6 +157,8 @@ class ModelledQueue(RuleBasedStateMachine):
         self.replaced: set[int] = set()
         """Taken out, and to be told with the next dispatch."""
         self.owners: dict[Any, int] = {}
+        self.superseded: set[int] = set()
+        """While the queue of last values is building: what leaves when it has seen all."""
         self.building = False
         """The queue was given a policy, or restarted, and may have to load what is on disk first."""
 
@@ -228,13 +232,13 @@ class ModelledQueue(RuleBasedStateMachine):
 
     def built(self) -> None:
         """After a restart, or a change of policy: everything was looked into, and has found its place."""
+        self.follow_building()
         special = self.machine.special
         if special is not None and special.loading:
             return
         self.building = False
         self.newest.clear()
         self.owners.clear()
-        delays = None if special is None else special.delays
         held = [m for m in self.live.values() if m.holder is not None]
         if self.policy.groups:
             for identity in self.links:
@@ -246,15 +250,46 @@ class ModelledQueue(RuleBasedStateMachine):
                 self.newest[message.key] = max(self.newest.get(message.key, -1), message.sequence)
         for message in sorted(self.live.values(), key=lambda m: m.sequence):
             if message.holder is None:
-                # Joined messages of a plain queue share the earliest time of arrival.
-                message.delayed = delays is not None and delays.line.has(message.sequence)
-                if message.delayed and delays is not None:
-                    run = delays.line.runs[delays.line.index(message.sequence)]
-                    assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
-                    message.enqueued_at_ms = run.batch.enqueued_at_ms
                 assert not message.delayed or message.due_ms > self.now
                 if not message.delayed:
                     self.note(message)
+        for sequence in self.superseded & self.live.keys():
+            if self.live[sequence].holder is None and not self.live[sequence].delayed:
+                self.replaced.add(sequence)
+                del self.live[sequence]
+        self.superseded.clear()
+
+    def begin_building(self) -> None:
+        """A restart, or a change of policy."""
+        self.building = True
+        self.newest.clear()
+        self.superseded.clear()
+        for message in self.live.values():
+            message.delayed = message.looked_into = False
+        self.built()
+
+    def follow_building(self) -> None:
+        """Messages are looked into one after another: some may be delayed, or to be replaced, already."""
+        special = self.machine.special
+        delays = None if special is None else special.delays
+        for message in sorted(self.live.values(), key=lambda m: m.sequence):
+            if message.holder is not None:
+                continue
+            delayed = delays is not None and delays.line.has(message.sequence)
+            if delayed and not message.delayed and delays is not None:
+                # Joined messages of a plain queue share the earliest time of arrival.
+                run = delays.line.runs[delays.line.index(message.sequence)]
+                assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
+                message.enqueued_at_ms = run.batch.enqueued_at_ms
+            message.delayed = delayed
+            if special is None or delayed or message.looked_into or message.sequence >= special._looked_to:
+                continue
+            message.looked_into = True
+            if self.policy.order == "last_value" and message.key is not None:
+                newest = self.newest.get(message.key, message.sequence)
+                self.newest[message.key] = max(newest, message.sequence)
+                if newest != message.sequence:
+                    self.superseded.add(min(newest, message.sequence))
 
     def write(self, size: int) -> Place:
         """Room on the model's disk: offsets rise, and other queues write in between."""
@@ -403,7 +438,7 @@ class ModelledQueue(RuleBasedStateMachine):
     def on_disk(self) -> set[int]:
         return {
             sequence
-            for run in self.machine.ready.waiting()
+            for run in self.machine.waiting()
             if run.batch.data is None
             for sequence in range(run.sequence, run.end)
         }

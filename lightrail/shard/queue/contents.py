@@ -4,7 +4,8 @@ The messages lie in the ready line, among the delayed ones, or in flight at a co
 Nothing here takes a message in or lets one go: that is in outcomes.py and machine.py, which build on this.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from typing import Any, Final
 
 from lightrail.model import limits
@@ -12,6 +13,7 @@ from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
 from lightrail.shard.queue.deliveries import Deliveries
+from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Effect, Peeked, State
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
@@ -41,6 +43,7 @@ class Contents:
         "counters",
         "deadlines",
         "deliveries",
+        "duplicates",
         "eviction",
         "locks",
         "name",
@@ -63,6 +66,8 @@ class Contents:
         self.locks = Locks(self.consumers)
         self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
         self._look = look or _blind
+        self.duplicates: Duplicates | None = None
+        """The message-ids of the window, where the policy has one."""
         self.special: Special | None = None
         """The way in, and the order, of a queue that does more than hand out its messages by sequence."""
         self._selecting = 0
@@ -100,28 +105,32 @@ class Contents:
 
     def _peek(self, command: Peek) -> Peeked:
         found: list[Run] = []
+        states: list[State] = []
         wanted = command.count
-        special = self.special
-        delays = None if special is None else special.delays
-        runs = self.ready.runs[self.ready.index(command.from_sequence) :]
-        if delays is not None:
-            line = delays.line
-            runs = sorted(runs + line.runs[line.index(command.from_sequence) :], key=lambda run: run.sequence)
-        for run in runs:
+        lines = [_from(self.ready, command.from_sequence, State.READY)]
+        if self.special is not None and self.special.delays is not None:
+            lines.append(_from(self.special.delays.line, command.from_sequence, State.DELAYED))
+        for run, state in merge(*lines, key=lambda each: each[0].sequence):
             if wanted <= 0:
                 break
-            if run.last > run.first:
-                skipped = max(command.from_sequence - run.sequence, 0)
-                found.append(run.cut(skipped, min(run.count, skipped + wanted)))
-                wanted -= found[-1].count
-        if delays is None:
-            return Peeked(found, [State.READY] * len(found))
-        return Peeked(
-            found, [State.DELAYED if delays.line.has(run.sequence) else State.READY for run in found]
-        )
+            skipped = max(command.from_sequence - run.sequence, 0)
+            run = run.cut(skipped, min(run.count, skipped + wanted))
+            wanted -= run.count
+            if found and states[-1] is state and one_run(found[-1], run):
+                before = found[-1]
+                found[-1] = Run(
+                    run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
+                )
+            else:
+                found.append(run)
+                states.append(state)
+        return Peeked(found, states)
 
     def due_ms(self, run: Run) -> int | None:
-        """When a delayed message may be delivered, in milliseconds since the epoch; None if it is not."""
+        """When a delayed message, which is in memory, may be delivered, in milliseconds since the epoch.
+
+        None for one that is not delayed.
+        """
         special = self.special
         if special is None or special.delays is None or not special.delays.line.has(run.sequence):
             return None
@@ -129,17 +138,13 @@ class Contents:
 
     # --- memory and disk --------------------------------------------------------------------------------
 
-    def evict(self, bytes_wanted: int) -> int:
+    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
-        if self.special is not None and self.special.singles:
-            return 0
-        return self.eviction.evict(bytes_wanted)
+        return self.eviction.evict(bytes_wanted, batch_bytes)
 
-    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
-        if self.special is not None and self.special.singles:
-            return []
-        return self.eviction.spill_candidates(bytes_wanted)
+        return self.eviction.spill_candidates(bytes_wanted, batch_bytes)
 
     def relocate(self, run: Run, place: Place) -> None:
         """The messages of `run` were written again at `place`: whatever is left of them is there now.
@@ -149,8 +154,6 @@ class Contents:
         """
         old = run.batch.place
         moved = self.eviction.relocate(run, place)
-        if self.special is not None and self.special.delays is not None:
-            moved += self.special.delays.relocate(run, place)
         if moved == run.count or old is None:
             return
         for consumer in self.consumers:
@@ -210,8 +213,34 @@ class Contents:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of messages that are in memory, ready or in flight."""
-        return self.ready.bytes - self.ready.evicted_bytes + self.deliveries.bytes + self._delayed.bytes
+        """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
+        special = self.special
+        size = self.resident_message_bytes + self.index_bytes
+        if special is None:
+            return size + limits.RUN_BYTES * (len(self.ready) - self.ready.evicted_runs)
+        return size + special.batch_bytes
+
+    @property
+    def resident_message_bytes(self) -> int:
+        """Of the messages alone."""
+        ready, delayed = self.ready, self._delayed
+        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
+
+    @property
+    def index_bytes(self) -> int:
+        """Those of them that stay in memory when all messages are on disk."""
+        special, heap = self.special, self.deadlines.heap
+        size = limits.RUN_ON_DISK_BYTES * self.ready.evicted_runs if special is None else special.index_bytes
+        if len(heap) > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * len(heap)
+        if len(self.locks.heap) > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * len(self.locks.heap)
+        if special is not None and special.singles:
+            size += limits.SINGLE_BYTES * self.deliveries.count
+        if self.duplicates is not None:
+            size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
+        return size
 
     @property
     def gauges(self) -> Gauges:
@@ -220,7 +249,7 @@ class Contents:
             self.ready.count,
             self.in_flight_count,
             self.ready.bytes + self.in_flight_bytes + self._delayed.bytes,
-            self.resident_bytes,
+            self.resident_message_bytes,
             len(self.consumers.by_id),
             self._delayed.count,
         )
@@ -235,6 +264,14 @@ class Contents:
         """The line of what is delayed."""
         special = self.special
         return _NOTHING if special is None or special.delays is None else special.delays.line
+
+
+def _from(line: Ready, first: int, state: State) -> Iterator[tuple[Run, State]]:
+    """The runs of a line from the one on that reaches beyond a sequence."""
+    runs = line.runs
+    for index in range(line.index(first), len(runs)):
+        if runs[index].last > runs[index].first:
+            yield runs[index], state
 
 
 def _blind(path: str) -> Callable[[bytes], Any]:

@@ -34,6 +34,8 @@ class Counters:
     """While they were delayed."""
     locks_expired: int = 0
     """Came back because a timed lock ran out; counted as failed deliveries, not as `modified`."""
+    unannotated: int = 0
+    """Came back without annotations of their outcome, with which they would have been too large."""
     lost: int = 0
     dead_lettered: dict[str, int] = field(default_factory=dict)
     """By reason; what was rejected or expired is counted here too where it went to the dead-letter queue."""

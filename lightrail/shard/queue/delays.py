@@ -6,11 +6,11 @@ Both are read from the message again after a restart.
 """
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
-from lightrail.shard.queue.eviction import Eviction
-from lightrail.shard.queue.runs import Place, Run
+from lightrail.model import limits
+from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 
 TIME_PATH: Final = "message-annotations.x-opt-delivery-time"
@@ -24,7 +24,7 @@ class Delays:
         look: makes of a path what reads that field from an encoded message.
     """
 
-    __slots__ = ("_delay", "_due", "_eviction", "_time", "line")
+    __slots__ = ("_delay", "_due", "_time", "line")
 
     def __init__(self, look: Callable[[str], Callable[[bytes], Any]]) -> None:
         self._time = look(TIME_PATH)
@@ -33,10 +33,9 @@ class Delays:
         """By sequence."""
         self._due: list[tuple[int, int]] = []
         """(milliseconds since the epoch, sequence); a heap, of which some may have gone."""
-        self._eviction = Eviction(self.line)
 
     def due_ms(self, run: Run) -> int:
-        """When a message may be delivered, in milliseconds since the epoch; 0 if it may at once."""
+        """When a message in memory may be delivered: milliseconds since the epoch, 0 for at once."""
         message = run.batch.message(run.first)
         time, delay = self._time(message), self._delay(message)
         due_ms = 0
@@ -54,7 +53,13 @@ class Delays:
     def take(self, sequence: int) -> Run | None:
         """Takes one out, None if it is not here."""
         index = self.line.find(sequence, sequence + 1)
-        return None if index < 0 else self.line.take_single(index)[0]
+        if index < 0:
+            return None
+        run = self.line.take_single(index)[0]
+        if len(self._due) > limits.STALE_ENTRIES_MIN + 2 * len(self.line):
+            self._due = [each for each in self._due if self.line.has(each[1])]
+            heapify(self._due)
+        return run
 
     def take_due(self, now_ms: int) -> list[Run]:
         """Takes out those whose time has come, the earliest first."""
@@ -71,7 +76,3 @@ class Delays:
         while self._due and not self.line.has(self._due[0][1]):
             heappop(self._due)
         return self._due[0][0] if self._due else None
-
-    def relocate(self, run: Run, place: Place) -> int:
-        """Gives those of a run's messages that are here their new place; returns how many there were."""
-        return self._eviction.relocate(run, place)

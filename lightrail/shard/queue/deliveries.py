@@ -133,8 +133,8 @@ class Deliveries:
                 index += 1
                 continue
             if run.batch.data is None:
-                if self._eviction.ask(run):
-                    effects.append(Fetch(run))
+                size = 1 if self._eviction.joins else limits.DELIVERY_SLICE_BYTES
+                effects.extend(Fetch(each) for each in self._eviction.want(index, size))
                 break
             run, size = ready.take_at(index, wanted, room)
             wanted -= run.last - run.first

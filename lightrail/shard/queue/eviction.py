@@ -1,111 +1,298 @@
-"""Eviction: which ready messages stay in memory, which are only on disk, and when those are fetched back.
+"""Eviction: which waiting messages stay in memory, which are only on disk, and when those are fetched back.
 
 The first `head_bytes` of a queue stay in memory, and what moves into them is fetched: one window for both,
-so that nothing is evicted that would be fetched at once. Runs are evicted from the tail.
+so that nothing is evicted that would be fetched at once. Runs are evicted from the tail. What is delayed is
+no head: all of it may be evicted.
+
+Where every message is a run of its own (`joins` is False) the runs stay, as an index, and lose their bytes
+only; what was fetched and not delivered is the first to go again.
 """
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 
-from lightrail.model.limits import FETCH_RETRY_MS, RESIDENT_HEAD_BYTES
+from lightrail.model import limits
 from lightrail.shard.queue.commands import Fetched
-from lightrail.shard.queue.merging import join_neighbours, merge_evicted, on_disk, parted
-from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.merging import evicted_singles, join_neighbours, merge_evicted, on_disk, parted
+from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Place, Run
 
 
 class Eviction:
     """The window at the head of one queue, and the fetches under way."""
 
-    __slots__ = ("evicted", "fetched", "fetching", "head_bytes", "joins", "ready", "retries", "unseen_bytes")
+    __slots__ = (
+        "_came",
+        "_came_bytes",
+        "_inside",
+        "delayed",
+        "evicted",
+        "fetched",
+        "fetching",
+        "head_bytes",
+        "joins",
+        "ready",
+        "retries",
+        "taken_bytes",
+        "unseen_bytes",
+    )
 
     def __init__(self, ready: Ready) -> None:
         self.ready = ready
-        self.head_bytes = RESIDENT_HEAD_BYTES
+        self.delayed: Ready | None = None
+        """The line of what is not ready before its time, where there is one."""
+        self.head_bytes = limits.RESIDENT_HEAD_BYTES
         """Bytes at the head that stay in memory; whoever shares out the memory may set another value."""
         self.joins = True
-        """Whether what was fetched is joined: not where every message has a run of its own."""
+        """Whether neighbours become one run: not where every message has a run of its own."""
         self.fetching: dict[int, int] = {}
         """First and last sequence of what was asked for and has not come."""
+        self._inside: set[int] = set()
+        """Sequences of single messages that were asked for together with one before them."""
+        self._came: deque[tuple[int, int, int]] = deque()
+        """First and last sequence and bytes of single messages that were fetched; some may have left."""
+        self._came_bytes = 0
         self.retries: list[tuple[int, int]] = []
         """(milliseconds, sequence): when a failed fetch may be asked for again; a heap."""
         self.unseen_bytes = 0
         """Taken from the head since the window was last looked through."""
+        self.taken_bytes = 0
+        """Handed over since the queue last looked for batches of which little is left."""
         self.evicted = 0
         """Messages evicted so far."""
         self.fetched = 0
         """Messages fetched so far."""
 
-    def evict(self, bytes_wanted: int) -> int:
+    def follow(self, ready: Ready, delayed: Ready | None, *, joins: bool) -> None:
+        """The queue has other lines from now on; fetches under way go on."""
+        self.ready = ready
+        self.delayed = delayed
+        self.joins = joins
+        self._inside.clear()
+        self._came.clear()
+        self._came_bytes = 0
+
+    @property
+    def lines(self) -> tuple[Ready, ...]:
+        """All that waits."""
+        return (self.ready,) if self.delayed is None else (self.ready, self.delayed)
+
+    # --- out of memory ----------------------------------------------------------------------------------
+
+    def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
         """Drops the messages of runs that have a place, from the tail, until `bytes_wanted` are free.
+
+        Args:
+            batch_bytes: what counts for each run beside its messages, in the window as well. The objects
+                around a batch leave with it; those of a single message stay.
 
         Returns:
             Bytes that were freed; less than wanted when the rest is in the window or has no place yet.
         """
-        ready = self.ready
-        runs = ready.runs
-        before = ready.bytes
+        freed = 0
+        if self.delayed is not None:
+            freed = self._evict(self.delayed, bytes_wanted, 0, 0)
+        while self._came_bytes > self.head_bytes >> 1 and freed < bytes_wanted:
+            first, last, size = self._came.popleft()
+            self._came_bytes -= size
+            freed += self._evict_again(first, last)
+        if freed < bytes_wanted:
+            extra = batch_bytes if self.joins else 0
+            freed += self._evict(self.ready, bytes_wanted - freed, self.head_bytes, extra)
+        return freed
+
+    def _evict(self, line: Ready, bytes_wanted: int, keep: int, extra: int) -> int:
+        """The same of one line, of which the first `keep` bytes stay."""
+        runs = line.runs
+        before = line.bytes + extra * len(line)
+        # A million single messages may be on disk between the tail and the window: not looked through.
+        resident = before if self.joins else before - line.evicted_bytes - keep
         freed = 0
         chosen: list[int] = []
-        for index in range(len(runs) - 1, ready.head - 1, -1):
+        last: Batch | None = None
+        for index in range(len(runs) - 1, line.head - 1, -1):
             run = runs[index]
-            size = run.size
+            size = run.size + extra
             before -= size
-            if before < self.head_bytes or freed >= bytes_wanted:
+            # The bytes of a batch are freed with the last of its messages.
+            if before < keep or resident <= 0 or (freed >= bytes_wanted and run.batch is not last):
                 break
-            if run.batch.data is not None and run.batch.place is not None:
+            if run.batch.data is None:
+                continue
+            resident -= size
+            if run.batch.place is not None:
                 chosen.append(index)
                 freed += size + 4 * run.count
                 self.evicted += run.count
-        if chosen:
-            start = max(chosen[-1] - 1, ready.head)
-            stop = min(chosen[0] + 2, len(runs))
-            window = runs[start:stop]
-            for index in chosen:
-                run = runs[index]
-                batch = run.batch
-                window[index - start] = on_disk(run, run.count, run.size, batch.place, batch.expires_at_ms)
-            ready.swap(start, stop, merge_evicted(window, self.fetching))
+                last = None if self.joins else run.batch
+        chosen.reverse()
+        self._drop(line, chosen)
         return freed
 
-    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
-        """Ready runs outside the window that have no place, from the tail, up to `bytes_wanted` bytes.
+    def _evict_again(self, first: int, last: int) -> int:
+        """Single messages that were fetched before, and are still there, go to the disk again."""
+        freed = 0
+        for line in self.lines:
+            chosen: list[int] = []
+            index = line.index(first)
+            while index < len(line.runs) and line.keys[index] < last:
+                run = line.runs[index]
+                if run.batch.data is not None and run.batch.place is not None:
+                    chosen.append(index)
+                    freed += run.size + 4
+                index += 1
+            self.evicted += len(chosen)
+            self._drop(line, chosen)
+        return freed
 
-        The caller writes each and sets `run.batch.place`; only whole batches are named, so that the place
-        holds for all of it. What is evicted after that can be fetched like everything else.
+    def _drop(self, line: Ready, chosen: list[int]) -> None:
+        """Takes their bytes from the runs at these indexes, which rise."""
+        if not chosen:
+            return
+        start = max(chosen[0] - 1, line.head) if self.joins else chosen[0]
+        stop = min(chosen[-1] + 2, len(line.runs)) if self.joins else chosen[-1] + 1
+        window = line.runs[start:stop]
+        runs = [line.runs[index] for index in chosen]
+        if self.joins:
+            gone = [
+                on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms) for run in runs
+            ]
+        else:
+            gone = evicted_singles(runs)
+        for index, run in zip(chosen, gone, strict=True):
+            window[index - start] = run
+        line.swap(start, stop, merge_evicted(window, self.fetching) if self.joins else window)
+
+    def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
+        """Waiting runs outside the window that have no place, from the tail, up to `bytes_wanted` bytes.
+
+        Counted as by `evict`.
+        The caller writes each and sets `run.batch.place`. Only whole batches are named, or what has a batch
+        of its own from now on, so that the place holds for all of it. What is evicted after that can be
+        fetched like everything else.
         """
+        if self.joins:
+            return self._spill(bytes_wanted, batch_bytes)
+        found: list[Run] = []
+        for line, keep in ((self.delayed, 0), (self.ready, self.head_bytes)):
+            if line is not None and bytes_wanted > 0:
+                found += self._spill_singles(line, bytes_wanted, keep)
+                bytes_wanted -= sum(run.size for run in found)
+        return found
+
+    def _spill(self, bytes_wanted: int, extra: int) -> list[Run]:
         ready = self.ready
-        before = ready.bytes
+        before = ready.bytes + extra * len(ready)
         found: list[Run] = []
         size = 0
         for run in reversed(ready.waiting()):
-            before -= run.size
+            before -= run.size + extra
             if before < self.head_bytes or size >= bytes_wanted:
                 break
             if run.batch.place is None and run.count == run.batch.count:
                 found.append(run)
-                size += run.size
+                size += run.size + extra
         found.reverse()
         return found
+
+    def _spill_singles(self, line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
+        """Neighbours of one batch are written together, and share a batch apart from what is in flight."""
+        before = line.bytes
+        resident = before - line.evicted_bytes
+        size = 0
+        start = stop = len(line.runs)
+        last: Batch | None = None
+        while start > line.head:
+            run = line.runs[start - 1]
+            before -= run.size
+            if before < keep or resident <= 0 or (size >= bytes_wanted and run.batch is not last):
+                break
+            start -= 1
+            if run.batch.data is not None:
+                resident -= run.size
+                if run.batch.place is None and run is not GONE:
+                    size += run.size
+                    last = run.batch
+        if not size:
+            return []
+        window: list[Run] = []
+        found: list[Run] = []
+        before_: Run | None = None
+        for run in line.runs[start:stop]:
+            if run is GONE:
+                continue
+            if run.batch.place is not None or run.batch.data is None:
+                window.append(run)
+                continue
+            if before_ is not None and one_run(before_, run):
+                batch = found[-1].batch
+                together = found[-1]
+                found[-1] = Run(
+                    batch, together.first, run.last, together.sequence, run.attempts, run.barred
+                )
+            else:
+                batch = replace(run.batch)
+                found.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
+            window.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
+            before_ = run
+        line.swap(start, stop, window)
+        return found
+
+    # --- back into memory -------------------------------------------------------------------------------
 
     def look_ahead(self) -> list[Run]:
         """What of the window is on disk and has not been asked for, in order; each is named once."""
         self.unseen_bytes = 0
+        return self.want(self.ready.head, self.head_bytes)
+
+    def want(self, index: int, bytes_max: int) -> list[Run]:
+        """What is on disk, and not asked for, of so many bytes of the ready line from an index on.
+
+        The run at the index counts whatever its size. Each is named once, single messages of one batch
+        together.
+        """
         wanted: list[Run] = []
         seen = 0
-        ready = self.ready
-        for index in range(ready.head, len(ready.runs)):
-            if seen >= self.head_bytes:
-                break
-            run = ready.runs[index]
+        runs = self.ready.runs
+        stop = len(runs) if self.joins else min(len(runs), index + limits.LOOK_AHEAD_MESSAGES)
+        while index < stop and seen < max(bytes_max, 1):
+            run = runs[index]
+            index += 1
             seen += run.size
-            if run.batch.data is None and self.ask(run):
-                wanted.append(run)
+            if run.batch.data is None:
+                self._want(run, wanted)
+                if not self.joins and len(wanted) >= limits.FETCHES_AHEAD_MAX:
+                    break
         return wanted
+
+    def want_runs(self, runs: Sequence[Run]) -> list[Run]:
+        """The same of certain runs, by sequence."""
+        wanted: list[Run] = []
+        for run in runs:
+            self._want(run, wanted)
+        return wanted
+
+    def _want(self, run: Run, wanted: list[Run]) -> None:
+        if run.sequence in self.fetching or run.sequence in self._inside:
+            return
+        if wanted and not self.joins and one_run(wanted[-1], run):
+            before = wanted[-1]
+            wanted[-1] = Run(
+                run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
+            )
+            self.fetching[before.sequence] = run.end
+            self._inside.add(run.sequence)
+            return
+        self.fetching[run.sequence] = run.end
+        wanted.append(run)
 
     def ask(self, run: Run) -> bool:
         """Notes that a run on disk is wanted; False if it was asked for already."""
-        if run.sequence in self.fetching:
+        if run.sequence in self.fetching or run.sequence in self._inside:
             return False
         self.fetching[run.sequence] = run.end
         return True
@@ -113,16 +300,22 @@ class Eviction:
     def retry(self, now_ms: int) -> list[Run]:
         """Lets failed fetches be asked for again whose time has come; returns the runs that they missed."""
         missed: list[Run] = []
-        ready = self.ready
         while self.retries and self.retries[0][0] <= now_ms:
             sequence = heappop(self.retries)[1]
             end = self.fetching.pop(sequence, sequence)
+            self._forget(sequence, end)
             # The cleaner may have parted the run since it was asked for.
-            index = ready.index(sequence)
-            while index < len(ready.runs) and ready.runs[index].sequence < end:
-                missed.append(ready.runs[index])
-                index += 1
+            for line in self.lines:
+                index = line.index(sequence)
+                while index < len(line.runs) and line.keys[index] < end:
+                    if line.runs[index] is not GONE:
+                        missed.append(line.runs[index])
+                    index += 1
         return missed
+
+    def _forget(self, first: int, last: int) -> None:
+        if self._inside:
+            self._inside.difference_update(range(first, last))
 
     def fill(self, answer: Fetched, now_ms: int) -> tuple[list[Run], list[Run]]:
         """Puts what was fetched in the place of the evicted runs that it covers.
@@ -130,52 +323,70 @@ class Eviction:
         Returns:
             The runs that are in memory now, and those that are lost and were taken out.
         """
-        ready = self.ready
         asked = self.fetching.get(answer.sequence)
         end = max([run.end for run in answer.runs] + [asked or 0])
         came: list[Run] = []
         lost: list[Run] = []
-        index = ready.index(answer.sequence)
-        while index < len(ready.runs) and ready.runs[index].sequence < end:
-            run = ready.runs[index]
+        missing = False
+        for line in self.lines:
+            missing |= self._fill(line, answer, end, asked or 0, came, lost)
+        self.fetched += sum(run.count for run in came)
+        if came and not self.joins:
+            size = sum(run.size for run in came)
+            self._came.append((came[0].sequence, max(run.end for run in came), size))
+            self._came_bytes += size
+        if asked is not None:
+            if missing:
+                heappush(self.retries, (now_ms + limits.FETCH_RETRY_MS, answer.sequence))
+            else:
+                del self.fetching[answer.sequence]
+                self._forget(answer.sequence, asked)
+        return came, lost
+
+    def _fill(
+        self, line: Ready, answer: Fetched, end: int, asked: int, came: list[Run], lost: list[Run]
+    ) -> bool:
+        """One line; returns whether something that was asked for is still missing in it."""
+        index = line.index(answer.sequence)
+        still = False
+        while index < len(line.runs) and line.keys[index] < end:
+            run = line.runs[index]
             if run.batch.data is not None:
                 index += 1
                 continue
             pieces = list(_pieces(answer.runs, run))
             missing = run.count - sum(piece.count for piece in pieces)
-            if missing and not (answer.damaged and asked == run.end and run.sequence == answer.sequence):
+            if missing and not (answer.damaged and self._is_what_was_asked(run, answer.sequence, asked)):
+                still |= run.sequence == answer.sequence or (not self.joins and run.end <= asked)
                 index += 1
                 continue
             if missing:
                 lost.extend(_gaps(pieces, run))
             if self.joins:
                 pieces = join_neighbours(pieces)
-            ready.swap(index, index + 1, pieces)
-            index = ready.index(run.end)
+            line.swap(index, index + 1, pieces)
+            index = line.index(run.end)
             came.extend(pieces)
-        self.fetched += sum(run.count for run in came)
-        if asked is not None:
-            index = ready.index(answer.sequence)
-            if (
-                index < len(ready.runs)
-                and ready.runs[index].sequence == answer.sequence
-                and ready.runs[index].batch.data is None
-            ):
-                heappush(self.retries, (now_ms + FETCH_RETRY_MS, answer.sequence))
-            else:
-                del self.fetching[answer.sequence]
-        return came, lost
+        return still
+
+    def _is_what_was_asked(self, run: Run, first: int, asked: int) -> bool:
+        """Whether a run is what a fetch asked for, or one of several single messages that it asked for."""
+        if run.sequence == first:
+            return run.end == asked or (not self.joins and run.end <= asked)
+        return run.sequence in self._inside and run.end <= asked
 
     def relocate(self, run: Run, place: Place) -> int:
-        """Gives the ready ones of a run's messages their new place; returns how many there were."""
-        ready = self.ready
+        """Gives the waiting ones of a run's messages their new place; returns how many there were."""
+        return sum(self._relocate(line, run, place) for line in self.lines)
+
+    def _relocate(self, line: Ready, run: Run, place: Place) -> int:
         old = run.batch.place
         moved = 0
-        low = index = ready.index(run.sequence)
+        low = index = line.index(run.sequence)
         window: list[Run] = []
         shared: dict[int, Batch] = {}
-        while index < len(ready.runs) and ready.runs[index].sequence < run.end:
-            each = ready.runs[index]
+        while index < len(line.runs) and line.keys[index] < run.end:
+            each = line.runs[index]
             index += 1
             if old is None or each.batch.place is None or each.batch.place.segment != old.segment:
                 window.append(each)
@@ -183,30 +394,35 @@ class Eviction:
             for piece in parted(each, run, place):
                 if piece.batch.place is place:
                     moved += piece.count
-                    if piece.batch.data is not None:
+                    if piece.batch.ends is not None:
                         # Parts of one batch stay parts of one.
                         piece.batch = shared.setdefault(id(each.batch), piece.batch)
                 window.append(piece)
-        if moved:
-            start = max(low - 1, ready.head)
-            stop = min(index + 1, len(ready.runs))
-            window = ready.runs[start:low] + window + ready.runs[index:stop]
-            ready.swap(start, stop, merge_evicted(window, self.fetching))
+        if moved and self.joins:
+            start = max(low - 1, line.head)
+            stop = min(index + 1, len(line.runs))
+            window = line.runs[start:low] + window + line.runs[index:stop]
+            line.swap(start, stop, merge_evicted(window, self.fetching))
+        elif moved:
+            line.swap(low, index, window)
         return moved
 
 
 def _pieces(runs: Sequence[Run], wanted: Run) -> list[Run]:
     """What of `runs` belongs to the evicted run `wanted`, with the past that `wanted` has."""
     pieces: list[Run] = []
-    for run in runs:
+    first = max(0, bisect_right(runs, wanted.sequence, key=_sequence) - 1)
+    for run in runs[first:]:
+        if run.sequence >= wanted.end:
+            break
         low = max(run.sequence, wanted.sequence)
         high = min(run.end, wanted.end)
         if low < high:
             batch = run.batch
             if batch.place is None:
                 batch.place = wanted.batch.place
-            first = run.first + low - run.sequence
-            pieces.append(Run(batch, first, first + high - low, low, wanted.attempts, wanted.barred))
+            index = run.first + low - run.sequence
+            pieces.append(Run(batch, index, index + high - low, low, wanted.attempts, wanted.barred))
     return pieces
 
 
@@ -219,3 +435,7 @@ def _gaps(pieces: list[Run], wanted: Run) -> list[Run]:
             gaps.append(wanted.cut(sequence - wanted.sequence, start - wanted.sequence))
         sequence = end
     return gaps
+
+
+def _sequence(run: Run) -> int:
+    return run.sequence

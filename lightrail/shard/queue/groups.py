@@ -78,6 +78,17 @@ class Groups(Order):
         self._stale = 0
         """Sequences among the ready ones of the groups that have left the queue without being delivered."""
 
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        return len(self.groups)
+
+    @property
+    def index_bytes(self) -> int:
+        ranges = len(self._of) + len(self._shared.heap)
+        return super().index_bytes + limits.RANGE_BYTES * ranges + limits.GROUP_BYTES * len(self.groups)
+
     # --- what happens to the queue --------------------------------------------------------------------
 
     def arrived(self, run: Run) -> None:
@@ -99,7 +110,7 @@ class Groups(Order):
     def held(self, consumer: Consumer, run: Run, stays: bool) -> None:
         """A consumer has this message in flight from before the queue had groups.
 
-        One that `stays`, for it is attached, owns the group unless another does.
+        One that `stays`, for it is attached, owns the group unless another does. A `begin` has to follow.
         """
         key = self._group_of(run)
         if key is None:
@@ -112,12 +123,16 @@ class Groups(Order):
             group.in_flight += 1
         else:
             group.foreign += 1
+        # It may have been offered already.
+        group.offered = _NOTHING
+        self._touched[group] = None
 
     def assign(self, run: Run, consumer: int) -> None:
         """The group of this message, which is here, is a consumer's."""
         key = self._group_of(run)
         if key is not None and (group := self._group(key)).owner is None:
             self._own(group, consumer)
+            self._touched[group] = None
 
     def owners(self, consumers: Iterable[Consumer]) -> dict[int, int]:
         """By the sequence of one message of each group that has an owner: the owner."""
@@ -205,6 +220,9 @@ class Groups(Order):
             sequence = mine if own else offered
             index = ready.find(sequence, sequence + 1)
             run = ready.runs[index]
+            if run.batch.data is None and consumer.id not in run.barred:
+                self._fetch_from(index, effects)
+                break
             allowed = self._allowed(consumer, run)
             if allowed is None:
                 break
@@ -229,7 +247,13 @@ class Groups(Order):
     def expects(self, consumer: Consumer) -> bool:
         if consumer.ring is None:
             return super().expects(consumer)
-        return self.loading or self.unfinished
+        if self.loading or self.unfinished:
+            return True
+        # What is in memory it has got; what it would get next may be on disk.
+        return self._ready.evicted_runs > 0 and (
+            self._first_of_mine(consumer.id) >= 0
+            or self._first_offered(self._views.get(consumer.id, self._shared)) >= 0
+        )
 
     def _whole_view(self) -> View:
         return self._shared.copy()

@@ -3,13 +3,16 @@
 By kind first: booleans (false before true), numbers (of all widths together; not-a-number after them all),
 timestamps, text (characters, strings and symbols together, by code point), uuids, binary and decimals (by
 octets: the broker never computes with decimals), then everything composite by what it looks like. What has no
-value comes last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol.
+value comes last. Two values that compare equal here are the same key: `1` and `1.0`, string and symbol. Of a
+text or binary of more than `limits.KEY_BYTES_MAX` the beginning is compared; a digest tells it from others.
 """
 
+from hashlib import blake2b
 from typing import Any, Final
 from uuid import UUID
 
 from lightrail.amqp.types import Timestamp
+from lightrail.model import limits
 
 Key = tuple[int, Any]
 """Rank of the kind, and a value that compares with all others of the kind."""
@@ -31,9 +34,27 @@ def key_of(value: Any) -> Key:
     if isinstance(value, float):
         return (_NUMBER, float(value)) if value == value else (2, 0)
     if isinstance(value, str):
-        return 4, str(value)
+        return 4, _shortened(str(value))
     if isinstance(value, UUID):
         return 5, value.int
     if isinstance(value, bytes | bytearray | memoryview):
-        return 6, bytes(value)
-    return 7, repr(value)
+        octets = bytes(value)
+        if len(octets) > limits.KEY_BYTES_MAX:
+            octets = octets[: limits.KEY_BYTES_MAX] + blake2b(octets, digest_size=16).digest()
+        return 6, octets
+    return 7, _shortened(repr(value))
+
+
+def size_of(key: Key) -> int:
+    """About how many bytes of memory a key takes beyond a number's."""
+    kind, value = key
+    if kind == 6 or (kind in (4, 7) and value.isascii()):
+        return len(value)
+    return 4 * len(value) if kind in (4, 7) else 0
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= limits.KEY_BYTES_MAX:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return text[: limits.KEY_BYTES_MAX] + digest

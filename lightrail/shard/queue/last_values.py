@@ -19,6 +19,9 @@ class LastValues:
         self._newest: dict[Key, int] = {}
         self._thin_at = limits.STALE_RANGES_MIN
 
+    def __len__(self) -> int:
+        return len(self._newest)
+
     def note(self, key: Key, sequence: int) -> int:
         """A message with this key is ready; returns the sequence of the older of two, -1 if it is alone."""
         newest = self._newest.get(key, -1)

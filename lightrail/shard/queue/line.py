@@ -9,6 +9,7 @@ from bisect import bisect_right
 from typing import Final
 
 from lightrail.model import limits
+from lightrail.shard.queue.merging import slim
 from lightrail.shard.queue.runs import Batch, Run
 
 GONE: Final = Run(Batch(b"", None, 0, 0), 0, 0, -1)
@@ -113,10 +114,10 @@ class Line:
             taken.append(run.cut(low, high))
             if low:
                 kept_keys.append(key)
-                kept.append(run.cut(0, low))
+                kept.append(slim(run.cut(0, low)))
             if high < count:
                 kept_keys.append(key + high)
-                kept.append(run.cut(high, count))
+                kept.append(slim(run.cut(high, count)))
         if stop > start:
             self.replace(start, stop, kept_keys, kept)
         return taken

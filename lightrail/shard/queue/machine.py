@@ -51,6 +51,7 @@ from lightrail.shard.queue.merging import (
     join_neighbours,
     merge_evicted,
     on_disk,
+    whole,
 )
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, removed
@@ -78,7 +79,7 @@ class Machine(Outcomes):
         ValueError: the policy asks for what does not go together.
     """
 
-    __slots__ = ("duplicates",)
+    __slots__ = ()
 
     def __init__(
         self,
@@ -88,8 +89,6 @@ class Machine(Outcomes):
         look: Look | None = None,
     ) -> None:
         super().__init__(name, annotate, look)
-        self.duplicates: Duplicates | None = None
-        """The message-ids of the window, where the policy has one."""
         self.change(policy or self.policy, 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -262,7 +261,9 @@ class Machine(Outcomes):
         if self.ready.evicted_runs and (
             blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
         ):
-            effects.extend(Fetch(run) for run in self.eviction.look_ahead())
+            order = deliveries.order
+            ahead = self.eviction.look_ahead() if order is None else order.look_ahead()
+            effects.extend(Fetch(run) for run in ahead)
         if self.consumers.draining:
             deliveries.drain(effects)
         if self._joining_bytes >= limits.JOIN_AT_BYTES:
@@ -275,7 +276,9 @@ class Machine(Outcomes):
     def _fetched(self, command: Fetched, now_ms: int, effects: list[Effect]) -> None:
         came, lost = self.eviction.fill(command, now_ms)
         for run in came:
-            self.deadlines.add(run)
+            if self.eviction.joins or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
+                # Of a single message there is an entry, until it was due.
+                self.deadlines.add(run)
         for run in lost:
             self.counters.lost += run.count
             effects.append(removed(run, Reason.LOST))
@@ -353,15 +356,15 @@ class Machine(Outcomes):
                 heappush(self.deadlines.heap, (0, 0, 0))
         sparse = Sparse() if policy.is_special else None
         ready = Ready() if sparse is None else sparse
-        for run in rejoined(runs):
+        for run in merge_evicted([whole(run) for run in rejoined(runs)], self.eviction.fetching):
             ready.add(run)
-        self.ready = self.eviction.ready = self.deliveries.ready = ready
+        self.ready = self.deliveries.ready = ready
+        self.eviction.follow(ready, None, joins=True)
         for consumer in self.consumers:
             if consumer.ring is not None:
                 consumer.cursor = 0
         self.consumers.passed_over = False
         self.special = self.deliveries.order = None
-        self.eviction.joins = True
         if sparse is not None:
             self.special = Special(
                 policy, self._look, sparse, self.consumers, self.eviction, self.deliveries, self.counters

@@ -5,7 +5,10 @@ objects around 1000 bytes of payload. Joined they are copied once; that happens 
 built up, away from both ends, so that a queue that keeps up never pays for it.
 """
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from lightrail.model import limits
 from lightrail.shard.queue.runs import Batch, Place, Run, joined
@@ -91,6 +94,115 @@ def on_disk(run: Run, count: int, size: int, place: Place | None, expires_at_ms:
     )
 
 
+def evicted_singles(runs: Sequence[Run]) -> list[Run]:
+    """Single messages that have a place, without their bytes, each still a run of its own.
+
+    Neighbours whose records lie near each other share one batch, which knows the size of each message: then
+    a message costs its run and four bytes more. What is read to get one of them back is the place of all.
+    """
+    result: list[Run] = []
+    group: list[Run] = []
+    place: Place | None = None
+    for run in runs:
+        if run.count > 1:
+            # The queue has not looked into these yet.
+            result += _side_by_side(group, place)
+            result.append(on_disk(run, run.count, run.size, run.batch.place, run.batch.expires_at_ms))
+            group = []
+            continue
+        if group:
+            both = spanning(place, run.batch.place)
+            if both is not None and _shares(group[0], run, len(group)) and _is_short(both, place):
+                group.append(run)
+                place = both
+                continue
+            result += _side_by_side(group, place)
+        group = [run]
+        place = run.batch.place
+    return result + _side_by_side(group, place)
+
+
+def _shares(first: Run, run: Run, count: int) -> bool:
+    """Whether a single message may share the batch that begins with another one."""
+    one, other = first.batch, run.batch
+    assert one.place is not None
+    assert other.place is not None
+    return (
+        count < limits.SINGLES_SHARING_MAX
+        and one.place.segment == other.place.segment
+        and one.durable == other.durable
+        and one.priority == other.priority
+        and one.message_format == other.message_format
+        and one.expires_at_ms == other.expires_at_ms
+        and other.enqueued_at_ms - one.enqueued_at_ms <= limits.JOINED_SPAN_MS
+    )
+
+
+def _is_short(both: Place, place: Place | None) -> bool:
+    """Whether a place is no longer for another message in it than the reading of one is worth."""
+    return both == place or both.length <= limits.PLACE_SINGLES_BYTES
+
+
+def _side_by_side(group: list[Run], place: Place | None) -> list[Run]:
+    if not group:
+        return []
+    first = group[0]
+    if len(group) == 1:
+        return [on_disk(first, 1, first.size, place, first.batch.expires_at_ms)]
+    ends = array("I", accumulate(run.size for run in group))
+    batch = on_disk(first, len(group), ends[-1], place, first.batch.expires_at_ms).batch
+    batch.ends = ends
+    return [
+        Run(batch, index, index + 1, run.sequence, run.attempts, run.barred)
+        for index, run in enumerate(group)
+    ]
+
+
+def slim(run: Run) -> Run:
+    """The same messages; the few that are left of a large batch in memory are copied, so that it can go.
+
+    At most a fourth of a batch is copied, into a new one: of each byte that came, a third at most.
+    """
+    batch = run.batch
+    if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * run.size > batch.size:
+        return run
+    copied = joined([run], batch.place)
+    return Run(copied, 0, run.count, run.sequence, run.attempts, run.barred)
+
+
+def slim_singles(runs: Sequence[Run]) -> list[Run]:
+    """The same of runs of a line; what is left of one batch stays together."""
+    result: list[Run] = []
+    at = 0
+    while at < len(runs):
+        batch = runs[at].batch
+        stop = at + 1
+        while stop < len(runs) and runs[stop].batch is batch:
+            stop += 1
+        group = runs[at:stop]
+        at = stop
+        size = sum(run.size for run in group)
+        if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * size > batch.size:
+            result += group
+            continue
+        copied = joined(group, batch.place)
+        index = 0
+        for run in group:
+            result.append(
+                Run(copied, index, index + run.count, run.sequence, run.attempts, run.barred)
+            )
+            index += run.count
+    return result
+
+
+def whole(run: Run) -> Run:
+    """The same run; one that is only on disk has a batch of its own, which is all of it."""
+    batch = run.batch
+    if batch.data is not None or (batch.ends is None and run.count == batch.count):
+        return run
+    return on_disk(run, run.count, run.size, batch.place, batch.expires_at_ms)
+
+
 def parts_of(run: Run, count: int) -> tuple[Run, Run]:
     """The first `count` messages and the others, each of them whole batches where they are only on disk."""
     head, rest = run.split(count)
@@ -113,7 +225,7 @@ def parted(each: Run, run: Run, place: Place) -> list[Run]:
             continue
         part = each.cut(start, stop)
         here = place if start == low else each.batch.place
-        if each.batch.data is None:
+        if each.batch.data is None and each.batch.ends is None:
             size = left if stop == total else min(left, run.size if start == low else part.size)
             left -= size
             part = on_disk(part, part.count, size, here, each.batch.expires_at_ms)

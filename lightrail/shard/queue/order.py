@@ -57,6 +57,18 @@ class Order:
         self.unfinished = False
         """Whether the selectors had to stop before they had seen everything: the next step goes on."""
 
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def keys(self) -> int:
+        """Keys that the order keeps."""
+        return 0
+
+    @property
+    def index_bytes(self) -> int:
+        """What it keeps in memory beyond them and the line."""
+        return sum(limits.RANGE_BYTES * len(view.heap) for view in self._views.values())
+
     # --- what happens to the queue --------------------------------------------------------------------
 
     def attach(self, consumer: Consumer) -> None:
@@ -117,7 +129,7 @@ class Order:
             return self._deliveries.deliver_around(consumer, share, effects)
         if not isinstance(self._ready, Sparse):
             return self._deliveries.deliver(consumer, share, effects)
-        return self._take_singles(consumer, self._ready, share, effects), False
+        return self._take_singles(consumer, self._ready, share, effects)
 
     def show(self, browser: Consumer, effects: list[Effect]) -> None:
         """Sends a browser copies of what it selects of the ready messages, from its cursor on."""
@@ -130,8 +142,7 @@ class Order:
                 index += 1
                 continue
             if run.batch.data is None:
-                if self._eviction.ask(run):
-                    effects.append(Fetch(run))
+                self._fetch_from(index, effects)
                 return
             wanted = min(browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
             low, high, browser.cursor = self._stretch(
@@ -160,19 +171,33 @@ class Order:
 
     # --- messages that are runs of their own ----------------------------------------------------------
 
-    def _take_singles(self, consumer: Consumer, ready: Sparse, share: int, effects: list[Effect]) -> bool:
+    def look_ahead(self) -> list[Run]:
+        """What is on disk of the messages that come next, and has not been asked for."""
+        return self._eviction.look_ahead()
+
+    def _fetch_from(self, index: int, effects: list[Effect]) -> None:
+        """Asks for the run at an index; where each is one message, also for those behind it."""
+        size = 1 if self._eviction.joins else limits.DELIVERY_SLICE_BYTES
+        effects.extend(Fetch(run) for run in self._eviction.want(index, size))
+
+    def _take_singles(
+        self, consumer: Consumer, ready: Sparse, share: int, effects: list[Effect]
+    ) -> tuple[bool, bool]:
         """One turn from the head of a line of single messages."""
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
         room = limits.DELIVERY_SLICE_BYTES
-        got = False
+        got = blocked = False
         while wanted > 0 and room > 0 and ready.count:
+            if ready.runs[ready.head].batch.data is None:
+                blocked = True
+                break
             run, size = ready.take_single(ready.head)
             wanted -= 1
             room -= size
             got = True
             self._gather(consumer, run, size, effects)
         self._hand_over(consumer, effects)
-        return got
+        return got, blocked
 
     def _gather(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
         """Sends a run, in one piece with those before it where they are neighbours in their batch."""
@@ -184,6 +209,7 @@ class Order:
                 )
                 self._gathered_bytes += size
                 return
+            self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, before, self._gathered_bytes, effects)
         self._gathered = run
         self._gathered_bytes = size
@@ -191,6 +217,7 @@ class Order:
     def _hand_over(self, consumer: Consumer, effects: list[Effect]) -> None:
         """Ends a turn: what was gathered leaves."""
         if self._gathered is not None:
+            self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)
             self._gathered = None
 
@@ -221,8 +248,7 @@ class Order:
                 view.advance(stop)
                 continue
             if run.batch.data is None:
-                if self._eviction.ask(run):
-                    effects.append(Fetch(run))
+                self._fetch_from(index, effects)
                 break
             low, high, position = self._stretch(consumer, run, start, stop, wanted, room)
             view.advance(position)

@@ -7,6 +7,7 @@ expire, or give way to newer ones where the policy bounds the queue.
 from collections.abc import Callable
 from typing import Any
 
+from lightrail.model import limits
 from lightrail.shard.queue import bounds
 from lightrail.shard.queue.commands import FAILED, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
@@ -87,6 +88,7 @@ class Outcomes(Contents):
         returned: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
         captured = self.policy.captured
+        room = self._room_to_grow(runs) if outcome.annotations else 0
         for run in runs:
             attempts = run.attempts + outcome.delivery_failed
             barred = run.barred
@@ -101,8 +103,10 @@ class Outcomes(Contents):
                     description=f"delivery failed {attempts} times, {count_max} are allowed",
                 )
                 continue
-            if outcome.annotations and self._annotate is not None:
-                changed = self._rewrite(changed, outcome.annotations)
+            rewritten = self._rewrite(changed, outcome.annotations, room) if outcome.annotations else None
+            if rewritten is not None:
+                changed = rewritten
+                room -= changed.size - run.size
                 effects.append(Replaced(changed, run))
                 if captured:
                     returned.append(changed)
@@ -112,12 +116,37 @@ class Outcomes(Contents):
         if returned:
             effects.append(Returned(returned))
 
-    def _rewrite(self, run: Run, annotations: Any) -> Run:
-        """The same messages with merged annotations, in a batch of their own."""
-        assert self._annotate is not None
+    def _room_to_grow(self, runs: list[Run]) -> int:
+        """By how many bytes runs that come back may grow within the queue's bounds."""
+        if self.policy.max_bytes is None or not bounds.refuses(self.policy):
+            return limits.MAX_MESSAGE_BYTES
+        return self.policy.max_bytes - self.held_bytes - sum(run.size for run in runs)
+
+    def _rewrite(self, run: Run, annotations: Any, room: int) -> Run | None:
+        """The same messages with merged annotations, in a batch of their own; None where nothing changes.
+
+        Of a message that would be larger than the queue takes, or would not fit into it, the annotations
+        are left out (messaging 3.4.5 has no error for that): it comes back as it was, and is counted.
+        """
+        if self._annotate is None:
+            return None
         batch = run.batch
+        largest = bounds.largest(self.policy) or limits.MAX_MESSAGE_BYTES
+        messages = run.messages()
+        changes = False
+        for index, message in enumerate(messages):
+            annotated = self._annotate(message, annotations)
+            growth = len(annotated) - len(message)
+            if annotated is message or (growth > 0 and (len(annotated) > largest or growth > room)):
+                self.counters.unannotated += 1
+                continue
+            room -= growth
+            changes = True
+            messages[index] = annotated
+        if not changes:
+            return None
         merged = batch_of(
-            [self._annotate(message, annotations) for message in run.messages()],
+            messages,
             durable=batch.durable,
             priority=batch.priority,
             expires_at_ms=batch.expires_at_ms,

@@ -5,6 +5,7 @@ on with a view of its own.
 """
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from lightrail.model import limits
@@ -15,7 +16,7 @@ from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.views import View
+from lightrail.shard.queue.views import Range, View
 
 
 class Ranked(Order):
@@ -34,6 +35,10 @@ class Ranked(Order):
         self._line = ready
         self._rank = rank
         self._shared = View()
+
+    @property
+    def keys(self) -> int:
+        return len(self._shared.heap)
 
     def arrived(self, run: Run) -> None:
         entry = self._rank(run), run.sequence, run.end
@@ -64,7 +69,7 @@ class Ranked(Order):
                 break
             run = ready.runs[index]
             if run.batch.data is None:
-                effects.extend(Fetch(each) for each in self._ahead(index))
+                effects.extend(Fetch(each) for each in self._wanted(index))
                 break
             if run.barred and consumer.id in run.barred:
                 self._views[consumer.id] = view = shared.copy()
@@ -92,6 +97,34 @@ class Ranked(Order):
     def _feed(self) -> None:
         """Nothing: every run is named as it arrives."""
 
+    def look_ahead(self) -> list[Run]:
+        self._eviction.unseen_bytes = 0
+        index = self._shared.top(self._line)
+        return [] if index < 0 else self._wanted(index)
+
+    def _wanted(self, index: int) -> list[Run]:
+        return self._ahead(index) if self._eviction.joins else self._ahead_by_rank()
+
+    def _ahead_by_rank(self) -> list[Run]:
+        """What is on disk of the first messages by rank, wherever in the line they are."""
+        ready, view = self._ready, self._shared
+        first: list[Range] = []
+        runs: list[Run] = []
+        seen = 0
+        while len(first) < limits.FETCHES_AHEAD_MAX and seen < max(self._eviction.head_bytes, 1):
+            index = view.top(ready)
+            if index < 0:
+                break
+            first.append(heappop(view.heap))
+            run = ready.runs[index]
+            seen += run.size
+            if run.batch.data is None:
+                runs.append(run)
+        for each in first:
+            heappush(view.heap, each)
+        runs.sort(key=_sequence)
+        return self._eviction.want_runs(runs)
+
     def _ahead(self, index: int) -> list[Run]:
         """The run at an index and the next ones of its rank on disk, as far as the window reaches."""
         ready, eviction = self._ready, self._eviction
@@ -105,3 +138,7 @@ class Ranked(Order):
             if run.batch.data is None and self._rank(run) == rank and eviction.ask(run):
                 wanted.append(run)
         return wanted
+
+
+def _sequence(run: Run) -> int:
+    return run.sequence

@@ -40,9 +40,10 @@ class Loaded(NamedTuple):
 class Batch:
     """Messages that came together and share their attributes.
 
-    Message i is `data[base + ends[i - 1] : base + ends[i]]` with 0 for `ends[-1]`. `data` and `ends` are
-    both None when the batch was evicted: then only `place` knows where the messages are, and `count`,
-    `size` and `expires_at_ms` (the earliest of its messages) are what is left of them.
+    Message i is `data[base + ends[i - 1] : base + ends[i]]` with 0 for `ends[-1]`. `data` is None when the
+    batch was evicted: then only `place` knows where the messages are, and `count`, `size` and
+    `expires_at_ms` (the earliest of its messages) are what is left of them. `ends` is None as well, except
+    where each message is a run of its own and its size has to be known.
     """
 
     data: Data | None = field(repr=False)

@@ -16,12 +16,14 @@ from lightrail.shard.queue.runs import Run
 class Sparse(Ready):
     """Runs by sequence with holes between them, which are `GONE`; the head is never one."""
 
-    __slots__ = ("holes",)
+    __slots__ = ("batches", "holes")
 
     def __init__(self) -> None:
         super().__init__()
         self.holes = 0
         """From the head on."""
+        self.batches = 0
+        """Runs in memory that are the whole of their batch."""
 
     def __len__(self) -> int:
         return len(self.runs) - self.head - self.holes
@@ -69,14 +71,32 @@ class Sparse(Ready):
             self.runs.insert(index, run)
 
     def take_single(self, index: int) -> tuple[Run, int]:
-        """Takes the run at an index, which is one message in memory: the hot way out."""
+        """Takes the run at an index, which is one message: the hot way out."""
         run = self.runs[index]
         size = run.size
+        batch = run.batch
+        if batch.data is None:
+            self.evicted_runs -= 1
+            self.evicted_bytes -= size
+        elif batch.count == 1:
+            self.batches -= 1
         self.count -= 1
         self.bytes -= size
         self.barred_runs -= bool(run.barred)
         self._leave_hole(index)
         return run, size
+
+    def _count(self, run: Run, sign: int) -> None:
+        batch, size, count = run.batch, run.size, run.last - run.first
+        self.count += sign * count
+        self.bytes += sign * size
+        if batch.data is None:
+            self.evicted_runs += sign
+            self.evicted_bytes += sign * size
+        elif count == batch.count:
+            self.batches += sign
+        if run.barred:
+            self.barred_runs += sign
 
     def clear(self) -> list[Run]:
         return [run for run in super().clear() if run is not GONE]

@@ -1,11 +1,15 @@
 """Special: what a queue with priorities, keys, groups or delays does with a message before it is ready.
 
 It cuts batches into single messages where the queue looks into them, holds back what is delayed, lets newer
-messages replace older ones, and builds all of this anew after a restart or a change of policy. Until every
-message that has to be looked into is in memory, nobody gets any.
+messages replace older ones, and builds all of this anew after a restart or a change of policy: message by
+message, in the order of their sequences, as they come from disk. Until all have been looked into, nobody
+gets any.
+
+Everything that the order has to know of a message is read when it is looked into and kept as long as it is
+here, so that its bytes may leave memory at any time (eviction.py).
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from lightrail.model import limits, orders
@@ -17,8 +21,10 @@ from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.groups import Groups
-from lightrail.shard.queue.keys import MISSING, Key, key_of
+from lightrail.shard.queue.keys import MISSING, Key, key_of, size_of
 from lightrail.shard.queue.last_values import LastValues
+from lightrail.shard.queue.line import GONE
+from lightrail.shard.queue.merging import slim_singles
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
@@ -29,6 +35,8 @@ Look = Callable[[str], Callable[[bytes], Any]]
 """Makes of a path what reads that field from an encoded message; None where there is none."""
 
 GROUP_PATH: Final = "properties.group-id"
+_EVERYTHING: Final = 1 << 64
+"""Above every sequence."""
 
 
 class Special:
@@ -39,8 +47,13 @@ class Special:
         "_counters",
         "_eviction",
         "_key",
+        "_key_bytes",
+        "_keys",
+        "_looked_to",
         "_policy",
         "_removed",
+        "_superseded",
+        "_swept_to",
         "_values",
         "delays",
         "loading",
@@ -66,12 +79,21 @@ class Special:
         self._eviction = eviction
         self._counters = counters
         self.singles = policy.reads_messages
-        """Whether every message is a run of its own, in memory."""
+        """Whether every message is a run of its own."""
         self.loading = False
-        """Whether messages have to come from disk before they can be looked into."""
+        """Whether there are messages that have not been looked into, perhaps because they are on disk."""
+        self._looked_to = 0
+        """While it is loading: sequences below were looked into."""
+        self._superseded: list[int] = []
+        """While it is loading: what newer messages replace; it leaves when all of them are known."""
+        self._swept_to = 0
+        self._keys: dict[int, Key] = {}
+        """By sequence, of delayed messages: what the order wants to know when their time comes."""
         self.delays = Delays(look) if policy.delay else None
         self._removed: list[Effect] = []
         """What was replaced since the last dispatch."""
+        self._key_bytes = 0
+        """Of the largest key since the index was empty."""
         self._key: Callable[[bytes], Any] | None = None
         if policy.order != orders.FIFO:
             self._key = look(policy.order_key)
@@ -89,7 +111,7 @@ class Special:
             self.order = Ranked(ready, eviction, deliveries, self._level_of)
         else:
             self.order = Order(ready, eviction, deliveries)
-        eviction.joins = not self.singles
+        eviction.follow(ready, None if self.delays is None else self.delays.line, joins=not self.singles)
         for consumer in consumers.by_id.values():
             self.order.attach(consumer)
 
@@ -101,11 +123,56 @@ class Special:
     def _key_of(self, run: Run) -> Key:
         if self._key is None or run.batch.message_format:
             return MISSING
-        return key_of(self._key(run.batch.message(run.first)))
+        if self._keys and run.sequence in self._keys:
+            return self._keys[run.sequence]
+        key = key_of(self._key(run.batch.message(run.first)))
+        kind = key[0]
+        if (kind == 4 or kind >= 6) and key is not MISSING and len(key[1]) > self._key_bytes:
+            self._key_bytes = size_of(key)
+        return key
 
     def _group_of(self, run: Run) -> Hashable:
         key = self._key_of(run)
         return None if key == MISSING else key
+
+    # --- memory -----------------------------------------------------------------------------------------
+
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes in memory around the messages of what is in batches of its own."""
+        delayed = 0 if self.delays is None else self.delays.line.batches
+        return limits.RUN_BYTES * (self.ready.batches + delayed)
+
+    @property
+    def index_bytes(self) -> int:
+        """What is kept in memory of messages that are on disk as well as of others."""
+        if not self.singles:
+            return limits.RUN_ON_DISK_BYTES * self.ready.evicted_runs
+        delayed = 0 if self.delays is None else len(self.delays.line)
+        keys = self.order.keys + len(self._keys) + (0 if self._values is None else len(self._values))
+        if not keys:
+            self._key_bytes = 0
+        return (
+            limits.SINGLE_BYTES * (len(self.ready) + delayed)
+            + self.order.index_bytes
+            + keys * (limits.KEYED_BYTES + self._key_bytes)
+        )
+
+    def sweep(self) -> None:
+        """Frees batches of which few messages are left: some of the line at a time, round and round."""
+        ready = self.ready
+        start = ready.index(self._swept_to)
+        if start >= len(ready.runs):
+            start = ready.head
+        stop = min(start + limits.LOOK_AHEAD_MESSAGES, len(ready.runs))
+        runs = [run for run in ready.runs[start:stop] if run is not GONE]
+        if not runs:
+            self._swept_to = 0
+            return
+        self._swept_to = runs[-1].end
+        found = slim_singles(runs)
+        if any(one is not other for one, other in zip(runs, found, strict=True)):
+            ready.swap(start, stop, found)
 
     # --- ways in --------------------------------------------------------------------------------------
 
@@ -113,7 +180,7 @@ class Special:
         """Takes a batch in under its first sequence."""
         self.order.enqueued(sequence + batch.count)
         run = Run(batch, 0, batch.count, sequence)
-        if self.loading:
+        if self.loading and self._looked_to < _EVERYTHING:
             self.ready.add(run)
         else:
             self._take_in(run, now_ms)
@@ -121,25 +188,34 @@ class Special:
 
     def give_back(self, run: Run) -> None:
         """Takes in what was in flight; its time has come before."""
-        if self.loading:
+        if self.loading and run.sequence >= self._looked_to:
             self.ready.give_back(run)
             return
         for piece in self._pieces(run):
-            if self._values is None or not self._is_replaced(piece):
+            if not self._is_replaced(piece):
                 self.ready.give_back(piece)
                 self.order.returned(piece)
 
     def _take_in(self, run: Run, now_ms: int) -> None:
         delays = self.delays
         for piece in self._pieces(run):
-            if delays is not None and not piece.batch.message_format:
-                due_ms = delays.due_ms(piece)
-                if due_ms > now_ms:
-                    delays.add(piece, due_ms)
-                    continue
+            if delays is not None and self._is_delayed(piece, delays, now_ms):
+                continue
             if self._values is None or not self._is_replaced(piece):
                 self.ready.add(piece)
                 self.order.arrived(piece)
+
+    def _is_delayed(self, piece: Run, delays: Delays, now_ms: int) -> bool:
+        """Holds a message back whose time has not come; False for one that is ready."""
+        if piece.batch.message_format:
+            return False
+        due_ms = delays.due_ms(piece)
+        if due_ms <= now_ms:
+            return False
+        if self._key is not None:
+            self._keys[piece.sequence] = self._key_of(piece)
+        delays.add(piece, due_ms)
+        return True
 
     def _pieces(self, run: Run) -> list[Run]:
         """The run, message by message where the queue looks into them."""
@@ -155,10 +231,16 @@ class Special:
 
     def _is_replaced(self, run: Run) -> bool:
         """Replaces the older one of a message and the one with its key; True if the older one is this."""
+        if self._values is None:
+            return False
         key = self._key_of(run)
-        if self._values is None or key == MISSING:
+        if key == MISSING:
             return False
         older = self._values.note(key, run.sequence)
+        if self.loading:
+            if older >= 0:
+                self._superseded.append(older)
+            return False
         if older == run.sequence:
             self._drop(run)
             return True
@@ -188,6 +270,7 @@ class Special:
 
     def cancel(self, sequence: int) -> Run | None:
         """Takes a delayed message out, None if it is not delayed."""
+        self._keys.pop(sequence, None)
         return None if self.delays is None else self.delays.take(sequence)
 
     def clear(self) -> list[Run]:
@@ -196,6 +279,8 @@ class Special:
         self.ready.clear()
         if self.delays is not None:
             self.delays.line.clear()
+        self._keys.clear()
+        self._superseded.clear()
         self.order.cleared()
         return runs
 
@@ -212,9 +297,18 @@ class Special:
         """Before a dispatch: wakes what is due, asks for what is missing, tells what was replaced."""
         self.wake(now_ms)
         if self.loading:
-            self._load(now_ms, effects)
+            self._load(now_ms)
+        if self.loading:
+            self._ask(effects)
+            return
         if self._values is not None and self._values.many:
             self._thin(self._values)
+        if self._eviction.taken_bytes >= limits.SLIM_AT_BYTES and self.singles:
+            self._eviction.taken_bytes = 0
+            self.sweep()
+        if self.delays is not None and len(self._keys) > limits.STALE_ENTRIES_MIN + 2 * len(self.delays.line):
+            line = self.delays.line
+            self._keys = {each: key for each, key in self._keys.items() if line.has(each)}
         self.tell(effects)
 
     def tell(self, effects: list[Effect]) -> None:
@@ -228,65 +322,114 @@ class Special:
         if self.delays is not None:
             for run in self.delays.take_due(now_ms):
                 self.give_back(run)
+                self._keys.pop(run.sequence, None)
                 if self._consumers.passed_over:
                     self._consumers.look_again(run.sequence)
 
     @property
     def next_ms(self) -> int | None:
         """When something has to be done: 0 for at once."""
-        if self._removed or self.order.unfinished or (self.loading and self._may_ask):
+        if self._removed or self.order.unfinished or (self.loading and (self._may_look or self._may_ask)):
             return 0
         return None if self.delays is None else self.delays.next_ms
 
     # --- building -------------------------------------------------------------------------------------
 
     def build(self, now_ms: int) -> None:
-        """Puts what is in the line, in no order yet, into its order; what has to be read first is awaited."""
-        self.loading = self.order.loading = self.singles and self.ready.evicted_runs > 0
-        if self.loading:
+        """Puts what is in the line, in no order yet, into its order: what is in memory at once."""
+        if not self.singles:
+            for run in self.ready.clear():
+                self._take_in(run, now_ms)
             return
-        past, self.past = self.past, Past()
-        if isinstance(self.order, Groups):
-            self._own(self.order, past.owners)
-        newest = past.newest or {}
-        if isinstance(self.order, Groups) or self._values is not None:
-            for consumer in self._consumers:
-                for run in consumer.in_flight.runs[consumer.in_flight.head :]:
-                    for piece in self._pieces(run):
-                        if isinstance(self.order, Groups):
-                            stays = consumer.id in self._consumers.by_id and past.owners is None
-                            self.order.held(consumer, piece, stays)
-                        elif self._values is not None and (key := self._key_of(piece)) != MISSING:
-                            self._values.note(key, newest.get(piece.sequence, piece.sequence))
-        if self._values is not None:
-            for sequence, above in newest.items():
-                waiting = self._waiting_at(sequence)
-                if waiting is not None:
-                    self._values.note(self._key_of(waiting), above)
-        for run in self.ready.clear():
-            self._take_in(run, now_ms)
+        self.loading = self.order.loading = True
+        self._looked_to = 0
+        self._load(now_ms)
 
-    def _own(self, order: Groups, owners: Mapping[int, int] | None) -> None:
-        """Groups have the owners that they had elsewhere, as far as those are still here."""
-        if not owners:
-            return
-        for consumer in self._consumers:
+    def _load(self, now_ms: int) -> None:
+        """Looks into what is next and in memory, some of it in each step."""
+        left = limits.LOADING_LOOKS
+        while left > 0:
+            pieces, start, stop = self._next_pieces(left)
+            if stop > start:
+                left -= max(1, len(pieces))
+                self._look_into(pieces, start, stop, now_ms)
+            elif self.ready.index(self._looked_to) == len(self.ready.runs):
+                self._end_loading(left)
+                return
+            else:
+                return
+
+    def _next_pieces(self, wanted: int) -> tuple[list[Run], int, int]:
+        """Messages that are next to be looked into, and from where to where their runs are in the line."""
+        runs = self.ready.runs
+        start = stop = self.ready.index(self._looked_to)
+        pieces: list[Run] = []
+        while stop < len(runs) and len(pieces) < wanted:
+            run = runs[stop]
+            if run.batch.data is None:
+                break
+            if run.last > run.first:
+                pieces += self._pieces(run)
+            stop += 1
+        return pieces, start, stop
+
+    def _look_into(self, pieces: list[Run], start: int, stop: int, now_ms: int) -> None:
+        ready: list[Run] = []
+        for piece in pieces:
+            if self.delays is None or not self._is_delayed(piece, self.delays, now_ms):
+                ready.append(piece)
+            elif (above := (self.past.newest or {}).get(piece.sequence)) is not None:
+                self._outdate(self._key_of(piece), above)
+        self.ready.swap(start, stop, ready)
+        if pieces:
+            self._looked_to = pieces[-1].end
+        owners = self.past.owners if isinstance(self.order, Groups) else None
+        for piece in ready:
+            self._is_replaced(piece)
+            self.order.arrived(piece)
+        for piece in pieces if owners else ():
+            owner = owners.get(piece.sequence) if owners else None
+            if owner in self._consumers.by_id and isinstance(self.order, Groups):
+                self.order.assign(piece, owner)
+
+    def _outdate(self, key: Key, above: int) -> None:
+        """A message with this key and a higher sequence was seen elsewhere."""
+        if self._values is not None:
+            older = self._values.note(key, above)
+            if older >= 0:
+                self._superseded.append(older)
+
+    def _end_loading(self, left: int) -> None:
+        """All of the line was looked into: what is in flight counts now, and what was replaced leaves."""
+        if self._looked_to < _EVERYTHING:
+            self._looked_to = _EVERYTHING
+            self._add_in_flight()
+        while self._superseded and left > 0:
+            left -= 1
+            sequence = self._superseded.pop()
+            index = self.ready.find(sequence, sequence + 1)
+            if index >= 0:
+                self._drop(self.ready.take_single(index)[0])
+        self.loading = self.order.loading = bool(self._superseded)
+
+    def _add_in_flight(self) -> None:
+        past, self.past = self.past, Past()
+        order = self.order
+        newest = past.newest or {}
+        for consumer in self._consumers if isinstance(order, Groups) or self._values is not None else ():
+            stays = consumer.id in self._consumers.by_id and past.owners is None
             for run in consumer.in_flight.runs[consumer.in_flight.head :]:
                 for piece in self._pieces(run):
-                    if owners.get(piece.sequence) in self._consumers.by_id:
-                        order.assign(piece, owners[piece.sequence])
-        for sequence, owner in owners.items():
-            waiting = self._waiting_at(sequence)
-            if owner in self._consumers.by_id and waiting is not None:
-                order.assign(waiting, owner)
-
-    def _waiting_at(self, sequence: int) -> Run | None:
-        """One message of the line, before it is built."""
-        index = self.ready.find(sequence, sequence + 1)
-        if index < 0:
-            return None
-        run = self.ready.runs[index]
-        return run.cut(sequence - run.sequence, sequence - run.sequence + 1)
+                    if isinstance(order, Groups):
+                        owner = (past.owners or {}).get(piece.sequence)
+                        if owner in self._consumers.by_id and owner is not None:
+                            order.assign(piece, owner)
+                    elif (key := self._key_of(piece)) != MISSING:
+                        self._outdate(key, newest.get(piece.sequence, piece.sequence))
+            if isinstance(order, Groups):
+                for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                    for piece in self._pieces(run):
+                        order.held(consumer, piece, stays)
 
     def known(self) -> Past:
         """What the messages themselves don't say: for the same queue elsewhere."""
@@ -300,16 +443,34 @@ class Special:
                     above = values.newest(self._key_of(piece))
                     if above > piece.sequence:
                         newest[piece.sequence] = above
-        if self.loading:
-            # Nothing of this is built in yet.
+        if self.loading and self._looked_to < _EVERYTHING:
+            # Not all of this is built in yet.
             owners = None if owners is None else {**(self.past.owners or {})}
             newest = None if newest is None else {**(self.past.newest or {})}
         return Past(owners, newest)
 
     @property
+    def _may_look(self) -> bool:
+        """Whether the next message to be looked into is in memory, or there is none."""
+        ready = self.ready
+        index = ready.index(self._looked_to)
+        while index < len(ready.runs) and ready.runs[index] is GONE:
+            index += 1
+        return index == len(ready.runs) or ready.runs[index].batch.data is not None
+
+    @property
     def _may_ask(self) -> bool:
-        under_way = len(self._eviction.fetching)
-        return under_way < self.ready.evicted_runs and self._under_way_bytes < limits.LOADING_BYTES
+        """Whether more may be read than is under way."""
+        return self._under_way_bytes < limits.LOADING_BYTES and any(
+            run.sequence not in self._eviction.fetching for run in self._unread()
+        )
+
+    def _unread(self) -> Iterator[Run]:
+        """What is on disk of what has not been looked into."""
+        runs = self.ready.runs
+        for index in range(self.ready.index(self._looked_to), len(runs)):
+            if runs[index].batch.data is None:
+                yield runs[index]
 
     @property
     def _under_way_bytes(self) -> int:
@@ -319,15 +480,12 @@ class Special:
             total += ready.runs[index].size if index >= 0 else 0
         return total
 
-    def _load(self, now_ms: int, effects: list[Effect]) -> None:
-        """Asks for what is only on disk, or goes on once everything has come."""
-        if not self.ready.evicted_runs:
-            self.build(now_ms)
-            return
+    def _ask(self, effects: list[Effect]) -> None:
+        """Asks for what is only on disk and has to be looked into next."""
         under_way = self._under_way_bytes
-        for run in self.ready.waiting():
+        for run in self._unread():
             if under_way >= limits.LOADING_BYTES:
                 break
-            if run.batch.data is None and self._eviction.ask(run):
+            if self._eviction.ask(run):
                 effects.append(Fetch(run))
                 under_way += run.size

@@ -323,10 +323,10 @@ def test_what_waits_counts_toward_the_memory_mark_and_may_take_half_of_it() -> N
     memory.mark = 40
     send(scene, peer, 1, "a")
     send(scene, peer, 2, "bcd")
-    assert (memory.resident, memory.parked) == (24, 18)
+    assert (memory.resident, memory.parked) == (24 + limits.RUN_BYTES, 18)
     send(scene, peer, 3, "e")
     assert "18 bytes wait in this shard already" in peer.refusals[0][2].description
-    assert (memory.resident, memory.parked) == (6, 0)
+    assert (memory.resident, memory.parked) == (6 + limits.RUN_BYTES, 0)
 
 
 def test_a_message_that_never_fits_is_refused_at_once() -> None:
@@ -346,7 +346,7 @@ def test_flow_to_disk_keeps_only_so_much_in_memory() -> None:
     for number in range(1, 11):
         send(scene, peer, number, "abcdefghij", durable=number % 2 == 0)
     assert not peer.refusals
-    assert queue.machine.resident_bytes <= 10 * 6
+    assert queue.machine.resident_message_bytes <= 10 * 6
     assert scene.counts.evictions
     assert everything(peer) == "abcdefghij" * 10
 

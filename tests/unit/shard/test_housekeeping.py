@@ -76,7 +76,8 @@ def test_many_queues_share_the_mark() -> None:
     for answer in peer.take(Kind.ACCEPTED):
         answered[answer.link] += answer.count
     assert answered == dict.fromkeys(range(1, 41), 5)
-    assert scene.engine._house.memory.resident <= 2 * MARK
+    queues = scene.engine._queues
+    assert sum(queue.machine.resident_message_bytes for queue in queues) <= 2 * MARK
 
 
 def test_memory_is_taken_from_the_largest_first() -> None:
@@ -85,6 +86,8 @@ def test_memory_is_taken_from_the_largest_first() -> None:
             self.machine = self
             self.resident_bytes = size
             self.resident = 0
+            self.index_bytes = 0
+            self.index = 0
 
     memory = Memory(1_000)
     large, small = Fake(1_400), Fake(100)

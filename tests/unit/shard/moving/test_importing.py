@@ -214,15 +214,24 @@ def test_a_copy_counts_as_memory_and_flows_to_disk_while_it_grows() -> None:
     delivered(move, 5)
     memory = move.target.engine._house.memory
     memory.mark = 10
+
+    def messages() -> int:
+        """Bytes of messages in memory; what is kept beside them counts, too."""
+        found = sum(
+            queue.machine.resident_message_bytes for queue in move.target.engine._queues.stored()
+        )
+        assert found < memory.resident
+        return found
+
     move.begin()
     move.copy()
-    assert memory.resident == 4 * 36
+    assert messages() == 4 * 36
     move.target.settle_down()
-    assert memory.resident < 3 * 36
+    assert messages() < 3 * 36
     move.finish()
     move.open()
     # What is held has been read back: it may be rejected, or rewritten.
-    assert memory.resident >= 3 * 36
+    assert messages() >= 3 * 36
     assert move.target.queue(QUEUE) == {"ready": 4, "in_flight": 20}
     move.peer.settle(5, 7, 1, OutcomeCode.MODIFIED, SettleDetail(annotations=NOTES))
     move.peer.credit(5, 30)

@@ -201,7 +201,7 @@ def test_transient_messages_are_evicted_after_they_were_spilled() -> None:
     for run in machine.spill_candidates(5_000):
         disk.write(run)
     assert machine.evict(1 << 40) >= 5_000
-    assert machine.resident_bytes == 15_000
+    assert machine.resident_message_bytes == 15_000
     invariants.check(machine)
 
 

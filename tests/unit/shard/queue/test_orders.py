@@ -21,14 +21,17 @@ from lightrail.shard.queue.commands import (
 )
 from lightrail.shard.queue.effects import Fetch, LockAnswer, Reason
 from lightrail.shard.queue.keys import MISSING, key_of
+from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
 from tests.support.checked_queue import (
     BOUNDED,
+    GROUPS,
     LAST_VALUE,
     NOT_HERE,
     SORTED,
     Bench,
+    Checked,
     removed,
 )
 
@@ -201,12 +204,68 @@ def test_a_queue_that_reads_messages_waits_for_all_of_them_after_a_restart() -> 
     assert bench.get() == ["key=1", "key=2", "key=3", "key=5"]
 
 
-def test_a_queue_that_reads_messages_keeps_them_in_memory() -> None:
+def test_single_messages_leave_memory_and_share_what_is_left_of_them() -> None:
     bench = Bench(SORTED)
     bench.machine.eviction.head_bytes = 0
-    bench.put("key=1", "key=2", durable=True, place=Place(1, 0, 9))
+    bench.put("key=2", "key=1", durable=True, place=Place(1, 0, 9))
+    bench.put("key=3 and more", durable=True, place=Place(1, 9, 9))
     assert bench.machine.spill_candidates(1_000) == []
-    assert bench.machine.evict(1_000) == 0
+    resident = bench.machine.resident_bytes
+    assert bench.machine.evict(1_000) >= 24
+    assert bench.machine.resident_bytes <= resident - 24
+    runs = bench.machine.ready.waiting()
+    assert len({id(run.batch) for run in runs}) == 1
+    assert [run.size for run in runs] == [5, 5, 14]
+    bench.machine.eviction.head_bytes = 100
+    bench.consumer(1, 1)
+    (fetch,) = bench.dispatch()
+    assert isinstance(fetch, Fetch)
+    assert (fetch.run.sequence, fetch.run.count) == (0, 3)
+    read = batch_of([b"key=2", b"key=1", b"key=3 and more"], place=Place(1, 0, 18))
+    bench.do(Fetched(0, [Run(read, 0, 3, 0)]))
+    assert bench.get() == ["key=1"]
+
+
+def test_what_little_is_left_of_large_batches_does_not_keep_them_in_memory() -> None:
+    """A group that nobody settles has one message of each batch; the others come and go."""
+    bench = Bench(GROUPS)
+    bench.consumer(1, 1)
+    bench.put("group=stuck")
+    assert bench.get(1) == ["group=stuck"]
+    bench.consumer(2, 1_000_000, presettled=True)
+    for number in range(40):
+        bench.put("group=stuck", *[f"group=g {number} {each}" + "x" * 1_000 for each in range(100)])
+        bench.get()
+    bench.dispatch()
+    batches = {id(run.batch): run.batch for run in bench.machine.ready.waiting()}
+    assert sum(batch.size for batch in batches.values()) < 20 * 100_000
+    assert bench.machine.ready.count == 40
+
+
+def test_nor_does_what_a_consumer_has_not_settled() -> None:
+    bench = Checked(Machine("orders"), now=1_000)
+    bench.consumer(1, 10_000)
+    for number in range(20):
+        bench.do(Enqueue(batch_of([b"%01000d" % each for each in range(100)])))
+        bench.dispatch()
+        bench.do(Settle(1, number * 100, number * 100 + 50), Settle(1, number * 100 + 51, number * 100 + 100))
+    (consumer,) = bench.machine.consumers
+    held = consumer.in_flight.runs[consumer.in_flight.head :]
+    assert [run.messages() for run in held] == [[b"%01000d" % 50]] * 20
+    assert sum(run.batch.size for run in held) == 20_000
+
+
+def test_transient_messages_of_one_batch_are_spilled_together_but_for_what_is_in_flight() -> None:
+    bench = Bench(GROUPS)
+    bench.machine.eviction.head_bytes = 0
+    bench.consumer(1, 1)
+    bench.put("group=a 1", "group=a 2", "group=a 3")
+    assert bench.get() == ["group=a 1"]
+    (run,) = bench.machine.spill_candidates(1_000)
+    assert (run.sequence, run.count) == (1, 2)
+    run.batch.place = Place(1, 0, 18)
+    assert bench.machine.evict(1_000) >= 18
+    assert next(iter(bench.machine.consumers)).in_flight.runs[0].batch.place is None
 
 
 def test_single_messages_are_moved_on_disk_by_the_batch() -> None:

@@ -318,6 +318,9 @@ PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+LOOKS_OF_A_TURN: Final = 200_000
+"""What all looks into messages of one step of a shard cost, in units of about 0.1 microseconds: the filter's
+operators and what the message makes them do (filters/message.py). What is left goes on in the next step."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
 

@@ -136,6 +136,8 @@ class Engine:
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
+        self._late: dict[Queue, None] = {}
+        """Queues that came after the looks of a step were used up, and have consumers that select."""
         self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
         self._queues.retired = counts.retire
@@ -185,13 +187,20 @@ class Engine:
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
         performer = self._performer
+        looks = self._queues.looks
+        looks.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
+        if self._late:
+            self._late_first()
         while performer.touched:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
+                was_over = looks.left <= 0
                 performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
+                if was_over and queue.machine.has_looks_left:
+                    self._late[queue] = None
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
                 if queue.removed:
@@ -204,6 +213,13 @@ class Engine:
         if self._house.memory.above_mark:
             self._house.relieve(now_ms)
         self._relays.step(now_ms)
+
+    def _late_first(self) -> None:
+        """Queues whose consumers could not look at messages, for others had used up the looks, come first."""
+        touched = self._performer.touched
+        late, self._late = self._late, {}
+        first = {queue: None for queue in late if queue in touched}
+        self._performer.touched = {**first, **touched}
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
         """Lets in what waited for room, and what is to flow to disk flows."""

@@ -16,7 +16,7 @@ from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
-from lightrail.shard.looking import look
+from lightrail.shard.looking import Looks, look
 from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
@@ -201,6 +201,7 @@ class Queues:
         "_uncaptured",
         "copies",
         "deadlines",
+        "looks",
         "names",
         "retired",
         "tenancy",
@@ -216,6 +217,8 @@ class Queues:
         self.copies: dict[str, Queue] = {}
         """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
+        self.looks = Looks()
+        """Of the consumers of all queues, in one step."""
         self._captures = store.captures
         self._uncaptured: set[str] = set()
         """Queues that should be captured and can't be, which was said."""

@@ -30,11 +30,11 @@ class Filter:
     `spec` is the JSON it was made from (None: everything matches), `paths` are the fields it looks at,
     `equality` is (path, term) when it is nothing but one field equal to one constant, None otherwise; the
     term None means that the field is not there. `guard` is an equality that every message that matches
-    fulfils, None where none is known. `weight` is what it evaluates for a message at most: operators, literals and
-    fields, and eight words of a subject pattern as one.
+    fulfils, None where none is known. `weight` is what it evaluates for a message at most: operators,
+    literals and fields, and eight words of a subject pattern as one.
     """
 
-    __slots__ = ("equality", "guard", "paths", "spec", "test", "weight")
+    __slots__ = ("equality", "guard", "is_heavy", "paths", "spec", "test", "weight")
 
     def __init__(
         self,
@@ -44,6 +44,7 @@ class Filter:
         equality: Equality | None = None,
         guard: Equality | None = None,
         weight: int = 1,
+        is_heavy: bool = False,
     ) -> None:
         self.spec = spec
         self.test = test
@@ -51,6 +52,8 @@ class Filter:
         self.equality = equality
         self.guard = guard or equality
         self.weight = weight
+        self.is_heavy = is_heavy
+        """Whether a message may make it cost far more than its weight: it has LIKE in it."""
 
     def matches(self, view: MessageView) -> bool:
         """Whether the message matches; what is unknown does not. Never raises."""
@@ -128,7 +131,13 @@ class _Compiler:
             self.likes += expression.likes
             test, paths = expression.test, expression.paths
             return Filter(
-                {key: value}, test, paths, expression.equality, expression.guard, expression.weight
+                {key: value},
+                test,
+                paths,
+                expression.equality,
+                expression.guard,
+                expression.weight,
+                bool(expression.likes),
             )
         if key == "not":
             return _inverse(self.object(value, depth + 1))
@@ -204,11 +213,11 @@ def _joined(spec: Any, parts: Sequence[Filter]) -> Filter:
     equality = parts[0].equality if len(parts) == 1 else None
     guard = next((part.guard for part in parts if part.guard), None)
     test = _all_true([part.test for part in parts])
-    return Filter(spec, test, _paths(parts), equality, guard, _weight(parts))
+    return Filter(spec, test, _paths(parts), equality, guard, _weight(parts), _is_heavy(parts))
 
 
 def _either(spec: Any, parts: Sequence[Filter]) -> Filter:
-    return Filter(spec, _some(parts), _paths(parts), weight=_weight(parts))
+    return Filter(spec, _some(parts), _paths(parts), None, None, _weight(parts), _is_heavy(parts))
 
 
 def _paths(parts: Sequence[Filter]) -> list[Path]:
@@ -217,6 +226,10 @@ def _paths(parts: Sequence[Filter]) -> list[Path]:
 
 def _weight(parts: Sequence[Filter]) -> int:
     return 1 + sum(part.weight for part in parts)
+
+
+def _is_heavy(parts: Sequence[Filter]) -> bool:
+    return any(part.is_heavy for part in parts)
 
 
 def _specs(parts: Sequence[Filter]) -> dict[str, Any]:
@@ -247,7 +260,10 @@ def _some(parts: Sequence[Filter]) -> Test:
 
 def _inverse(part: Filter) -> Filter:
     inner = part.test
-    return Filter({"not": part.spec}, lambda view: inner(view) is not True, part.paths, weight=part.weight)
+    spec = {"not": part.spec}
+    return Filter(
+        spec, lambda view: inner(view) is not True, part.paths, None, None, part.weight, part.is_heavy
+    )
 
 
 def _text(value: Any) -> str:

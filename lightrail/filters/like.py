@@ -1,10 +1,11 @@
-"""LIKE: `%` is any text, `_` one character; compiled so that one match is linear in the text, whatever the pattern is.
+"""LIKE: `%` is any text, `_` one character; compiled so that one match is linear in the text, whatever the
+pattern is.
 
 The pattern is cut at its `%`. Each piece is searched for after the one before it and, once found, stays where
-it was found: the leftmost place is always as good as any other, so nothing is tried twice. A piece without `_`,
-or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is tried at a few places
-that its longest part names, and then with one bit for each place of the text (Baeza-Yates and Gonnet's Shift-And,
-turned round: the bits are places of the text, and the loop is over the pattern).
+it was found: the leftmost place is always as good as any other, so nothing is tried twice. A piece without
+`_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is tried at a
+few places that its longest part names, and then with one bit for each place of the text (Baeza-Yates and
+Gonnet's Shift-And, turned round: the bits are places of the text, and the loop is over the pattern).
 """
 
 from collections.abc import Callable
@@ -24,8 +25,8 @@ _BITMAPS: Final = 256
 class Like:
     """A test of text: True, False, or None (UNKNOWN) for text of more than `characters_max` characters.
 
-    `weight` says what one character of text costs at worst, where 2 is a pattern without `_`; the filter that the
-    pattern is part of lowers `characters_max` when many or heavy patterns share it (see `share`).
+    `weight` says what one character of text costs at worst, where 2 is a pattern without `_`; the filter that
+    the pattern is part of lowers `characters_max` when many or heavy patterns share it (see `share`).
     """
 
     __slots__ = ("_test", "characters_max", "weight")

@@ -146,7 +146,8 @@ _SECTIONS: Final = range(limits.FILTER_SECTIONS_MAX)
 
 
 def _locate(data: Buffer) -> tuple[dict[int, int], int]:
-    """Offsets of the values of the sections before the body, as far as they are well-formed; and their octets.
+    """Offsets of the values of the sections before the body, as far as they are well-formed; and their
+    octets.
 
     A section that comes after its place (messaging 3.2), or again, is none, as for find_section. A message
     whose first octets are no section has BROKEN for the header: not even its defaults hold.
@@ -365,8 +366,8 @@ _WALKS: Final = 4
 class MessageView:
     """One encoded message; sections are located at the first question, terms are kept for the next one.
 
-    `spent` counts what looking cost that depends on the message: in units of about 0.1 microseconds, more rather
-    than less. What depends on the filter alone is its `weight`.
+    `spent` counts what looking cost that depends on the message: in units of about 0.1 microseconds, more
+    rather than less. What depends on the filter alone is its `weight`.
     """
 
     __slots__ = ("_maps", "_sections", "_terms", "_weight", "_words", "data", "spent")

@@ -54,8 +54,8 @@ class Expression:
     """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text.
 
     `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
-    expression is true. `weight` is how many nodes are evaluated for a message at most; `likes` are its patterns,
-    which whoever has the whole filter shares out the work among (see like.py).
+    expression is true. `weight` is how many nodes are evaluated for a message at most; `likes` are its
+    patterns, which whoever has the whole filter shares out the work among (see like.py).
     """
 
     test: Test

@@ -338,10 +338,11 @@ FILTER_PATH_BYTES: Final = 512
 FILTER_PATHS_KEPT: Final = 4_096
 """Parsed paths per process that are kept to be given out again."""
 FILTER_WEIGHT_MAX: Final = 5_000
-"""Operators, literals and fields of all expressions of one filter, and words of its subject patterns, eight of
-which count as one."""
+"""Operators, literals and fields of all expressions of one filter, and words of its subject patterns, eight
+of which count as one."""
 FILTER_SECTION_BYTES: Final = 1024 * 1024
-"""Largest section of a message that filters look into; a field of a larger one is as one that is not there."""
+"""Largest section of a message that filters look into; a field of a larger one is as one that is not
+there."""
 FILTER_MAP_ITEMS: Final = 32 * 1024
 """Keys and values of a section that filters look into, in the same way."""
 FILTER_SECTIONS_MAX: Final = 16
@@ -349,8 +350,8 @@ FILTER_SECTIONS_MAX: Final = 16
 LIKE_TEXT_MAX: Final = 64 * 1024
 """Characters of a value that LIKE looks at; a longer one gives UNKNOWN. It bounds the time of one match."""
 LIKE_WORK_MAX: Final = 2 * 1024 * 1024
-"""Characters times weight (filters/like.py) that all LIKE of one filter look at in a message: more than sixteen
-patterns, or heavy ones, get less than LIKE_TEXT_MAX each. About 30 ms."""
+"""Characters times weight (filters/like.py) that all LIKE of one filter look at in a message: more than
+sixteen patterns, or heavy ones, get less than LIKE_TEXT_MAX each. About 30 ms."""
 SUBJECT_WORDS_MAX: Final = 1_024
 """Words of a subject that a pattern looks at; a subject of more matches no pattern."""
 ACTION_ENTRIES_MAX: Final = 64

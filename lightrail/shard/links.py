@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lightrail.filters.errors import FilterError
+from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
-from lightrail.shard.looking import Looks, selector
+from lightrail.shard.looking import selector
 from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer

@@ -1,39 +1,12 @@
 """Looking into messages: how queue machines read a field, and how consumers select."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from lightrail.filters.filter import compile_filter
+from lightrail.filters.looks import BASE, Looks
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import parse_path
-from lightrail.model import limits
-
-BASE: Final = 20
-"""Units that a look costs beside the filter and the message: the view, the loop around it."""
-
-
-class Looks:
-    """What the selectors of all queues of a shard may cost in one step, in units of about 0.1 microseconds.
-
-    A look that has begun is finished, so a step costs at most one look more.
-    """
-
-    __slots__ = ("left", "spent")
-
-    def __init__(self) -> None:
-        self.left = limits.LOOKS_OF_A_TURN
-        self.spent = 0
-        """By all steps so far."""
-
-    def begin(self) -> None:
-        """A step begins."""
-        self.spent += limits.LOOKS_OF_A_TURN - self.left
-        self.left = limits.LOOKS_OF_A_TURN
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nobody may look at anything more in this step."""
-        return self.left <= 0
 
 
 def look(path: str) -> Callable[[bytes], Any]:

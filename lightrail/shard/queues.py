@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+from lightrail.filters.looks import Looks
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
@@ -16,7 +17,7 @@ from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
-from lightrail.shard.looking import Looks, look
+from lightrail.shard.looking import look
 from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason

@@ -133,6 +133,31 @@ COORDINATOR_PAUSE_MS_MAX: Final = 2_000
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 
+# --- log-ins -------------------------------------------------------------------------------------------
+LOGIN_HASHES_AT_ONCE: Final = 2
+"""Passwords that a process hashes at a time."""
+LOGIN_SOURCE_FREE: Final = 10
+"""Wrong log-ins that one address may have made before the next ones have to wait."""
+LOGIN_SOURCE_MS: Final = 1_000
+"""Between two checks of log-ins from such an address; one wrong log-in is forgotten in the same time."""
+LOGIN_USER_FREE: Final = 20
+"""Wrong log-ins for one user, from whatever addresses, before those from new addresses take longer."""
+LOGIN_USER_MS: Final = 2_000
+"""How much longer."""
+LOGIN_USER_PACE_MS: Final = 6_000
+"""In which one wrong log-in for a user is forgotten."""
+LOGIN_WRONG_COUNTED: Final = 100
+"""Wrong log-ins that are remembered of an address or a user: so that they are forgotten some day."""
+LOGINS_WAITING: Final = 100
+"""Log-ins of one address that wait for their check; more are refused."""
+LOGIN_SOURCES_MAX: Final = 10_000
+"""Addresses, and users, whose wrong log-ins a process counts; the longest silent go first."""
+LOGIN_LINES: Final = 100
+"""Lines in the log about wrong log-ins in LOGIN_LOG_MS; what is beyond is one line at its end."""
+LOGIN_LOG_MS: Final = 60_000
+LOGIN_USERS_SAMPLED: Final = 50
+"""Users whose numbers of rounds a process knows, to answer for unknown users as for them."""
+
 # --- gateway -------------------------------------------------------------------------------------------
 HTTP_JSON_BYTES: Final = 1024 * 1024
 """Largest policy, subscription or other JSON document in a request; definitions have a limit of their own."""

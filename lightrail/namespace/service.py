@@ -257,16 +257,20 @@ class Service:
 
     async def permit(self, caller: Caller, user: str, prefix: str, rights: frozenset[Right]) -> Permission:
         """Set what a user may do at and below a prefix; no rights at all clear it."""
-        if prefix:
-            rules.check(prefix)
-        self.directory.refresh()
-        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
-            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
+        self.check_permit(caller, prefix)
         permission = Permission(user, prefix, rights)
         await self._write(
             [Write(permission.key, permission.to_value() if rights else None)], f"permission of {user}"
         )
         return permission
+
+    def check_permit(self, caller: Caller, prefix: str) -> None:
+        """Raises Forbidden unless the caller may say what users may do at and below a prefix."""
+        if prefix:
+            rules.check(prefix)
+        self.directory.refresh()
+        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
+            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
 
     # --- inside ----------------------------------------------------------------------------------------
 

@@ -370,13 +370,11 @@ class MessageView:
     rather than less. What depends on the filter alone is its `weight`.
     """
 
-    __slots__ = ("_maps", "_sections", "_terms", "_weight", "_words", "data", "spent")
+    __slots__ = ("_maps", "_sections", "_terms", "_words", "data", "spent")
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
         self.spent = 0
-        self._weight = 0
-        """Units that a field costs: an entry of a map has at least three octets."""
         self._sections: dict[int, int] | None = None
         self._maps: dict[int, dict[bytes, int]] | None = None
         self._terms: dict[str, Any] = {}
@@ -386,10 +384,10 @@ class MessageView:
         """The value of a field as decoding gives it; None when it is not there or malformed."""
         sections = self._sections
         if sections is None:
+            # An octet is a unit: entries of maps have three at least, and are walked over four times at most.
             sections, octets = _locate(self.data)
             self._sections = sections
-            self._weight = min(octets, limits.FILTER_SECTION_BYTES) >> 2
-        self.spent += self._weight
+            self.spent += octets
         section = path.section
         value_at = sections.get(section, -1)
         if value_at < 0:
@@ -408,7 +406,6 @@ class MessageView:
         values = self._maps.get(section)
         if values is None:
             values = self._maps[section] = _map_values(self.data, value_at)
-            self._weight = 0
         at = values.get(path.key)
         if at is None:
             return None
@@ -426,8 +423,6 @@ class MessageView:
         value = self.field(path)
         if type(value) is not str:
             value = term(value)
-        elif len(value) > 64:
-            self.spent += len(value) >> 6
         terms[text] = value
         return value
 

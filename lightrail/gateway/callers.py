@@ -26,9 +26,9 @@ from lightrail.cluster.logins import Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import Problem
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.model.settings import Settings, is_loopback
 from lightrail.namespace import tokens
-from lightrail.namespace.directory import wall_ms
 from lightrail.namespace.rights import ANYBODY, Caller
 
 SAFE: Final = ("GET", "HEAD")

@@ -133,6 +133,13 @@ COORDINATOR_PAUSE_MS_MAX: Final = 2_000
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 
+# --- time ----------------------------------------------------------------------------------------------
+CLOCK_SLEW: Final = 10
+"""A process's clock moves towards a wall clock that was set by at most this part of the time that passes: a
+jump of a minute is caught up with in ten, and a lock of 30 s is meanwhile 27 to 33 s long."""
+CLOCK_JUMP_MS: Final = 1_000
+"""A wall clock that is so much further off than before was set; the log says so."""
+
 # --- log-ins -------------------------------------------------------------------------------------------
 LOGIN_HASHES_AT_ONCE: Final = 2
 """Passwords that a process hashes at a time."""

@@ -16,9 +16,10 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
+from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import LOOPBACK, Destinations
 from lightrail.model.policy import InvalidPolicy, Policy, Role
-from lightrail.namespace.directory import Directory, wall_ms
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
 from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
 

@@ -8,6 +8,7 @@ from functools import partial
 import zmq
 
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.store import Commit, Store
@@ -71,7 +72,7 @@ class Server:
 
     @staticmethod
     def now_ms() -> int:
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     # --- the turn --------------------------------------------------------------------------------------
 

@@ -72,8 +72,8 @@ class Clock:
     def _tell(self, off: int) -> None:
         seconds = abs(off) / 1e9
         log.warning(
-            "the wall clock of this machine was set: it is %.1f s %s the clock of this process, which follows "
-            "it in about %.0f s; locks and time-outs are not moved by that",
+            "the wall clock of this machine was set: it is %.1f s %s the clock of this process, which "
+            "follows it in about %.0f s; locks and time-outs are not moved by that",
             seconds,
             "before" if off > 0 else "behind",
             seconds * limits.CLOCK_SLEW,

@@ -353,6 +353,15 @@ SELECTOR_LOOKS: Final = 2_000
 LOOKS_OF_A_TURN: Final = 200_000
 """What all looks into messages of one step of a shard cost, in units of about 0.1 microseconds: the filter's
 operators and what the message makes them do (filters/message.py). What is left goes on in the next step."""
+SETTLE_SLICE: Final = 4_000
+"""Pieces of deliveries in flight that a range settles, or a closing consumer gives back, in one turn."""
+SETTLE_SLICE_REWRITTEN: Final = 1_000
+"""The same where each of them goes back to the queue, or is written anew."""
+SHARD_PARTS: Final = 256
+"""Frames that a shard receives between two looks at the time."""
+SHARD_INTAKE_MS: Final = 20
+"""Of a turn of a shard for what frontends sent; the rest waits for the next turns, in each frontend's
+order."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
 

@@ -56,6 +56,7 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 SHARD: Final = "shard-"
 """How the names of peers begin that are shards, which copy queues."""
 
@@ -149,19 +150,25 @@ class Engine:
         """Requests that others answer."""
         self._requests.add(operations)
 
-    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> None:
-        """One message of a frontend."""
+    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
+        """One message of a frontend.
+
+        Returns:
+            What is left of it, where a part would take too long at once: to be received later, in its order.
+        """
         peer = self._peers.get(identity)
         if peer is None:
             self._stranger(identity, parts, now_ms)
-            return
+            return []
         peer.heard_ms = now_ms
-        for part in parts:
+        for place, part in enumerate(parts):
             kind = part[0]
             if kind == ENQUEUE:
                 self._enqueue(peer, part, now_ms)
             elif kind == SETTLE:
-                self._settle(peer, part, now_ms)
+                rest = self._settle(peer, part, now_ms)
+                if rest is not None:
+                    return [rest, *parts[place + 1 :]]
             elif kind == CREDIT:
                 _, flags, _, _, link, _, number = HEADER.unpack_from(part)
                 consumer = peer.consumers.get(link)
@@ -178,11 +185,20 @@ class Engine:
                 else:
                     self._relays.credit(peer, part)
             else:
+                if kind == CONSUMER_CLOSE and self._gives_back(peer, part, now_ms):
+                    return parts[place:]
                 self._rare(peer, part, now_ms)
                 now_peer = self._peers.get(identity)
                 if now_peer is None:
-                    return
+                    return []
                 peer = now_peer
+        return []
+
+    def heard(self, identity: bytes, now_ms: int) -> None:
+        """A frontend has said something that is received later."""
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.heard_ms = now_ms
 
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
@@ -397,7 +413,8 @@ class Engine:
                 # The same frontend, started again: what its former process held comes back at once.
                 self._forget(other, now_ms)
             self._greeted(identity, hello, now_ms)
-            self.receive(identity, parts[1:], now_ms)
+            if self.receive(identity, parts[1:], now_ms):
+                raise AssertionError("expected nothing in flight for a frontend that has just greeted")
         else:
             self._strangers[identity] = frame(Kind.ABSENT)
 
@@ -574,7 +591,27 @@ class Engine:
         else:
             producer.accept(number)
 
-    def _settle(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _gives_back(self, peer: Peer, part: bytes, now_ms: int) -> bool:
+        """A consumer that closes with much in flight gives it back in pieces: True while there is more."""
+        consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
+        if consumer is None:
+            return False
+        machine = consumer.queue.machine
+        found = machine.consumers.by_id.get(consumer.id)
+        if found is None or len(found.in_flight) <= limits.SETTLE_SLICE or found.options.lock_key:
+            return False
+        line = found.in_flight
+        first, last = line.keys[line.head], line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN]
+        for command in (
+            commands.Credit(consumer.id, found.next, False),
+            commands.Settle(consumer.id, first, last, found.options.default_outcome),
+        ):
+            self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)
+        self._performer.touched[consumer.queue] = None
+        return True
+
+    def _settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+        """Settles a range of deliveries; returns the frame of what is left where there are too many."""
         _kind, code, _reserved, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
@@ -582,12 +619,34 @@ class Engine:
                 self._relays.settle(peer, part)
             else:
                 self._stray(peer, part, now_ms)
-            return
+            return None
         outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
         queue = consumer.queue
+        rest = None
+        if count > limits.SETTLE_SLICE_REWRITTEN and (code or count > limits.SETTLE_SLICE):
+            rest, count = self._sliced(queue, consumer.id, part, code, number, count)
         self._performer.perform(
             queue,
             queue.machine.apply(commands.Settle(consumer.id, number, number + count, outcome), now_ms),
             now_ms,
         )
         self._performer.touched[queue] = None
+        return rest
+
+    @staticmethod
+    def _sliced(
+        queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int
+    ) -> tuple[bytes | None, int]:
+        """A frame that settles what a piece of the range leaves over, and the size of the piece."""
+        found = queue.machine.consumers.by_id.get(consumer)
+        if found is None:
+            return None, count
+        line, end = found.in_flight, number + count
+        most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
+        index = line.index(number) + most
+        if index >= len(line.keys) or line.keys[index] >= end:
+            return None, count
+        left = line.keys[index]
+        _, flags, reserved, epoch, link, _, _ = HEADER.unpack_from(part)
+        header = HEADER.pack(SETTLE, flags, reserved, epoch, link, end - left, left)
+        return header + part[HEADER_SIZE:], left - number

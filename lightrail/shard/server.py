@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import OrderedDict, deque
 from functools import partial
 
 import zmq
@@ -54,6 +55,11 @@ class Server:
         self._closed = False
         self.failed = asyncio.Event()
         """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
+        self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
+        """What frontends said that was too much for one turn, by frontend."""
+        self._going_on = False
+        self._until_s: float | None = None
+        """When this turn has received enough."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._admission = Admission(loop, self._context, key)
         socket = self._context.socket(zmq.ROUTER)
@@ -77,7 +83,52 @@ class Server:
     # --- the turn --------------------------------------------------------------------------------------
 
     def _receive(self, parts: list[bytes]) -> None:
-        self._engine.receive(parts[0], parts[1:], self.now_ms())
+        identity = parts[0]
+        if self._until_s is None:
+            self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        if identity in self._backlog or time.perf_counter() >= self._until_s:
+            self._engine.heard(identity, self.now_ms())
+            self._wait_in_line(identity, parts[1:])
+            return
+        rest = self._engine.receive(identity, parts[1 : limits.SHARD_PARTS + 1], self.now_ms())
+        if rest or len(parts) > limits.SHARD_PARTS + 1:
+            self._wait_in_line(identity, rest + parts[limits.SHARD_PARTS + 1 :])
+
+    def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
+        """The rest of a message is for one of the next turns."""
+        self._backlog.setdefault(identity, deque()).append(parts)
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """A turn for what waits: frontends take turns, each with its frames in their order."""
+        self._going_on = False
+        if self._closed:
+            return
+        backlog = self._backlog
+        until_s = self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        while backlog:
+            identity, line = next(iter(backlog.items()))
+            parts = line.popleft()
+            try:
+                rest = self._engine.receive(identity, parts[: limits.SHARD_PARTS], self.now_ms())
+            except Exception:
+                log.exception("a message of %d parts could not be applied", len(parts))
+                rest = []
+            rest += parts[limits.SHARD_PARTS :]
+            if rest:
+                line.appendleft(rest)
+            if line:
+                backlog.move_to_end(identity)
+            else:
+                del backlog[identity]
+            if time.perf_counter() >= until_s:
+                break
+        if backlog:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+        self._turn()
 
     def turn(self) -> None:
         """The engine did something that came by no socket."""
@@ -92,6 +143,7 @@ class Server:
 
     def _turn(self) -> None:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
+        self._until_s = None
         if self._closed:
             return
         engine = self._engine

@@ -22,6 +22,11 @@ class Looks:
         self.spent = 0
         """In all turns before this one."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether anything was spent in this turn."""
+        return self.left != limits.LOOKS_OF_A_TURN
+
     def begin(self) -> None:
         """A turn begins."""
         self.spent += limits.LOOKS_OF_A_TURN - self.left

@@ -24,7 +24,8 @@ Found = tuple[int, tuple[Asked, ...]]
 """What a value leads to: the bits of the filters that it decides, and the filters that have to be asked."""
 _TOGETHER: Final = 1_000
 """Units that filters may cost between two looks at what is left."""
-_HEAVY: Final = 100_000
+_SPENT: Final = 10_000
+"""Units that the message may make them cost meanwhile."""
 _GROUPS_LIGHT: Final = 64
 
 _NOTHING: Final[Found] = (0, ())
@@ -38,21 +39,23 @@ def _table_key(value: Any) -> Any:
 
 
 def _asked(bit: int, filter: Filter) -> Asked:
-    return bit, filter.test, 2 + 2 * filter.weight + (_HEAVY if filter.is_heavy else 0)
+    return bit, filter.test, 2 + 2 * filter.weight
 
 
 def _matched(asked: Iterable[Asked], view: MessageView, looks: Looks) -> Generator[None, None, int]:
     """The bits of the filters that match. What filters cost is counted for some of them together."""
     matched = together = 0
     before = view.spent
+    most = before + _SPENT
     for bit, test, cost in asked:
         if test(view) is True:
             matched |= bit
         together += cost
-        if together >= _TOGETHER:
-            looks.left -= together % _HEAVY + view.spent - before
+        if together >= _TOGETHER or view.spent > most:
+            looks.left -= together + view.spent - before
             together = 0
             before = view.spent
+            most = before + _SPENT
             if looks.left <= 0:
                 yield
     looks.left -= together + view.spent - before
@@ -93,6 +96,8 @@ class Matcher(Generic[Key]):
         self._targets: dict[int, tuple[Key, ...]] = {}
 
         costs = sum(cost for _, _, cost in self._tests)
+        if any(filter is not None and filter.is_heavy for _, filter in entries):
+            costs = _TOGETHER + 1
         for table in groups.values():
             costs += max(sum(cost for _, _, cost in asked) for _, asked in table.values())
         self.is_light = len(groups) <= _GROUPS_LIGHT and costs <= _TOGETHER

@@ -163,9 +163,13 @@ class RouterLink(IncomingLink):
             return True
         if plan.is_empty and self._may_wait(batch, plan, now_ms):
             return False
-        routed = plan.at_once(batch.payloads) or self._walked(batch, plan)
+        routed = None if batch.walk is not None else plan.at_once(batch.payloads, routers.looks)
         if routed is None:
-            return False
+            routed = self._walked(batch, plan)
+            if routed is None:
+                return False
+        elif routers.looks.is_used:
+            routers.begin_turn()
         groups, unroutable = routed
         ways = []
         unknown: list[str] = []

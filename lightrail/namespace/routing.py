@@ -34,6 +34,7 @@ log = logging.getLogger("lightrail.namespace.routing")
 _STEP: Final = 10
 _ACTION: Final = 100
 """Units (filters/looks.py) of one way on from a router, and of an action on it."""
+_NOWHERE: Final[frozenset[str]] = frozenset()
 _LIGHT: Final = 30
 """Units of a message beside its filters."""
 
@@ -159,7 +160,18 @@ def _follow(
 class Plan:
     """A router flattened: answers for batches until something on the way changes."""
 
-    __slots__ = ("_choose", "_fixed", "_known", "_node", "_sets", "names", "policy", "problem", "until_ms")
+    __slots__ = (
+        "_choose",
+        "_fixed",
+        "_is_light",
+        "_known",
+        "_node",
+        "_sets",
+        "names",
+        "policy",
+        "problem",
+        "until_ms",
+    )
 
     def __init__(
         self,
@@ -185,10 +197,11 @@ class Plan:
         """By identity of what the matcher gave: the queues, or None where ways have to be walked."""
         self._sets: dict[tuple[str, ...], Queues] = {}
         self._fixed: Queues | None = None
-        if node is not None and not node.chooses and not node.matcher.looks_at_messages:
-            keys = [key for key, _ in node.entries]
-            if all(type(key) is str for key in keys):
-                self._fixed = frozenset(str(key) for key in keys)
+        self._is_light = False
+        if node is not None and all(type(key) is str for key, _ in node.entries):
+            self._is_light = node.matcher.is_light
+            if not node.chooses and not node.matcher.looks_at_messages:
+                self._fixed = frozenset(str(key) for key, _ in node.entries)
 
     @property
     def is_empty(self) -> bool:
@@ -202,14 +215,45 @@ class Plan:
         assert walk.routed is not None
         return walk.routed
 
-    def at_once(self, payloads: list[bytes]) -> Routed | None:
-        """What becomes of the messages of a batch, where no message has to be looked at; None where one
-        has."""
+    def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
+        """What becomes of the messages of a batch where that is cheap; None where a walk has to be begun."""
         if self._fixed is not None:
             return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
         if self._node is None:
             return Routed([], range(len(payloads)))
+        if self._is_light:
+            cost = _LIGHT * len(payloads) + (sum(map(len, payloads)) >> 2)
+            if cost <= looks.left:
+                looks.left -= cost
+                return self._light(self._node, payloads)
         return None
+
+    def _light(self, node: Node, payloads: list[bytes]) -> Routed:
+        """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
+        groups: list[Group] = []
+        unroutable: list[int] = []
+        by_queues: dict[Queues, Group] = {}
+        by_queue: dict[str, Group] = {}
+        known = self._known
+        targets = node.matcher.targets
+        choose = self._choose if node.chooses else None
+        for index, payload in enumerate(payloads):
+            keys = targets(MessageView(payload))
+            if choose is None:
+                found = known.get(id(keys))
+                queues = self._learn(keys) if found is None else found[1]
+            else:
+                queues = self._set((str(keys[choose(len(keys))]),)) if keys else _NOWHERE
+            if not queues:
+                unroutable.append(index)
+                continue
+            group = by_queues.get(queues)
+            if group is not None and not group.is_closed:
+                group.indices.append(index)
+                group.payloads.append(payload)
+            else:
+                groups.append(_begin(queues, index, payload, by_queues, by_queue))
+        return Routed(groups, unroutable)
 
     def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
         """Sends a batch on its way.
@@ -223,13 +267,13 @@ class Plan:
     def _steps(
         self, payloads: list[bytes], looks: Looks, choose: Choose
     ) -> Generator[None, None, Routed]:
-        routed = self.at_once(payloads)
-        if routed is not None:
-            return routed
-        node = self._node
-        assert node is not None
         if looks.left <= 0:
             yield
+        node = self._node
+        if node is None or self._fixed is not None:
+            routed = self.at_once(payloads, looks)
+            assert routed is not None
+            return routed
         groups: list[Group] = []
         unroutable: list[int] = []
         by_queues: dict[Queues, Group] = {}

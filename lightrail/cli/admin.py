@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from lightrail.amqp.sasl import ROUNDS, ROUNDS_MAX, ROUNDS_MIN
 from lightrail.cli.administration import entry
 from lightrail.cli.administration.commands import group
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
@@ -39,6 +40,14 @@ Exit status: 0 done, 1 refused or failed, 2 wrong use, 3 nobody answers, 4 no me
 
 
 OF_COORDINATOR: Final = "for user, permission, shard accept-disk"
+
+
+def _rounds(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not ROUNDS_MIN <= int(text[:12]) <= ROUNDS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!a} rounds; expected a whole number from {ROUNDS_MIN} to {ROUNDS_MAX}"
+        )
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,6 +95,13 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("name", metavar="NAME")
         command.add_argument(
             "--password-file", metavar="FILE", help="read the first line of FILE, instead of asking or stdin"
+        )
+        command.add_argument(
+            "--rounds",
+            type=_rounds,
+            metavar="N",
+            help="of PBKDF2, which each SCRAM client computes when it connects (default: "
+            f"{ROUNDS['sha256']:,} for SHA-256, {ROUNDS['sha512']:,} for SHA-512)",
         )
         if action == "add":
             rights = command.add_mutually_exclusive_group()

@@ -128,14 +128,15 @@ async def _accept_disks(coordinator: Coordinator, ids: Sequence[int], *, leases:
 async def _user(coordinator: Coordinator, parsed: argparse.Namespace) -> int:
     match parsed.action:
         case "add":
-            await coordinator.add_user(UserRecord.make(parsed.name, _password(parsed)))
+            await coordinator.add_user(UserRecord.make(parsed.name, _password(parsed), parsed.rounds))
             if parsed.no_rights:
                 print(f"user {parsed.name} is defined and may do nothing yet; see `permission set`")
             else:
                 await _service(coordinator).permit(OPERATOR, parsed.name, parsed.prefix, parsed.rights)
                 print(f"user {parsed.name} is defined and may {_may(parsed.rights, parsed.prefix)}")
         case "password":
-            await coordinator.replace_user(UserRecord.make(parsed.name, _password(parsed)))
+            record = UserRecord.make(parsed.name, _password(parsed), parsed.rounds)
+            await coordinator.replace_user(record)
             print(f"user {parsed.name} has another password")
         case "remove":
             await coordinator.remove_user(parsed.name)

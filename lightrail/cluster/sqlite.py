@@ -272,7 +272,7 @@ class SqliteCoordinator(KeyedCoordinator):
         file.executemany(
             "INSERT INTO entries VALUES (?, ?, ?, ?, 0)",
             [
-                (USERS + name, UserRecord(name, **keys).encode(), newest, newest)
+                (USERS + name, UserRecord(name, keys["sha256"], keys["sha512"]).encode(), newest, newest)
                 for name, keys in users.items()
             ],
         )

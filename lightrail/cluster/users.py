@@ -4,13 +4,18 @@ import base64
 import json
 import secrets
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from lightrail.amqp.sasl import ITERATIONS_DEFAULT, SALT_BYTES, SaslError, ScramKeys, derive, prepare
+from lightrail.amqp.sasl import ROUNDS, SALT_BYTES, SaslError, ScramKeys, derive, prepare
 
 NAME_BYTES_MAX: Final = 255
 PASSWORD_BYTES_MAX: Final = 1_024
+
+
+FORMER_ROUNDS: Final = frozenset((15_000,))
+"""What records had that were made before by default; they get today's when their user logs in. Others were
+asked for."""
 
 
 class UserRefused(ValueError):
@@ -24,35 +29,54 @@ class UserRecord:
     name: str
     sha256: ScramKeys
     sha512: ScramKeys
+    tokens_of: bytes = b""
+    """The stored key that tokens of this password are bound to, where the password was hashed anew since."""
 
     @classmethod
-    def make(cls, name: str, password: str, iterations: int = ITERATIONS_DEFAULT) -> "UserRecord":
-        """The record of a new password; the salts are drawn at random. Raises UserRefused."""
+    def make(cls, name: str, password: str, iterations: int | None = None) -> "UserRecord":
+        """The record of a new password; the salts are drawn at random. Raises UserRefused.
+
+        Args:
+            iterations: rounds of PBKDF2, for both hashes; those of ROUNDS without it.
+        """
         known = user_name(name)
         check_password(password)
         try:
-            return cls(
-                known,
-                derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha256"),
-                derive(password, secrets.token_bytes(SALT_BYTES), iterations, "sha512"),
+            sha256, sha512 = (
+                derive(password, secrets.token_bytes(SALT_BYTES), iterations or ROUNDS[hash], hash)
+                for hash in ("sha256", "sha512")
             )
+            return cls(known, sha256, sha512)
         except SaslError as error:
             raise UserRefused(f"the password can't be used: {error}") from None
 
     def encode(self) -> str:
         """The value of the entry ``users/NAME``: both hashes, what is bytes in base64."""
-        return json.dumps(
-            {"sha256": _to_json(self.sha256), "sha512": _to_json(self.sha512)}, separators=(",", ":")
-        )
+        fields: dict[str, object] = {"sha256": _to_json(self.sha256), "sha512": _to_json(self.sha512)}
+        if self.tokens_of:
+            fields["tokens_of"] = base64.b64encode(self.tokens_of).decode()
+        return json.dumps(fields, separators=(",", ":"))
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it has fewer rounds than any that is made without a number of its own (15,000 once)."""
+        return self.sha256.iterations in FORMER_ROUNDS
 
     @classmethod
     def decode(cls, name: str, value: str) -> "UserRecord":
         """Of such an entry. Raises ValueError."""
         try:
             fields = json.loads(value)
-            return cls(name, _from_json(fields["sha256"]), _from_json(fields["sha512"]))
+            tokens_of = base64.b64decode(fields.get("tokens_of", ""), validate=True)
+            return cls(name, _from_json(fields["sha256"]), _from_json(fields["sha512"]), tokens_of)
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected the keys of sha256 and sha512: {error!r}") from None
+
+
+def stronger(record: UserRecord, password: str) -> UserRecord:
+    """The record of the same password with as many rounds as new ones; tokens stay good."""
+    made = UserRecord.make(record.name, password)
+    return replace(made, tokens_of=record.tokens_of or record.sha256.stored_key)
 
 
 def user_name(name: str) -> str:

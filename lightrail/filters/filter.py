@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lightrail.filters.errors import FilterError, shown
+from lightrail.filters.like import Like, share
 from lightrail.filters.message import MessageView
 from lightrail.filters.path import SUBJECT, Path, parse_path
 from lightrail.filters.sql import Equality, Test, compile_expression
@@ -29,10 +30,11 @@ class Filter:
     `spec` is the JSON it was made from (None: everything matches), `paths` are the fields it looks at,
     `equality` is (path, term) when it is nothing but one field equal to one constant, None otherwise; the
     term None means that the field is not there. `guard` is an equality that every message that matches
-    fulfils, None where none is known.
+    fulfils, None where none is known. `weight` is what it evaluates for a message at most: operators,
+    literals and fields, and eight words of a subject pattern as one.
     """
 
-    __slots__ = ("equality", "guard", "paths", "spec", "test")
+    __slots__ = ("equality", "guard", "is_heavy", "paths", "spec", "test", "weight")
 
     def __init__(
         self,
@@ -41,12 +43,17 @@ class Filter:
         paths: Sequence[Path],
         equality: Equality | None = None,
         guard: Equality | None = None,
+        weight: int = 1,
+        is_heavy: bool = False,
     ) -> None:
         self.spec = spec
         self.test = test
         self.paths = tuple(dict.fromkeys(paths))
         self.equality = equality
         self.guard = guard or equality
+        self.weight = weight
+        self.is_heavy = is_heavy
+        """Whether a message may make it cost far more than its weight: it has LIKE in it."""
 
     def matches(self, view: MessageView) -> bool:
         """Whether the message matches; what is unknown does not. Never raises."""
@@ -67,7 +74,10 @@ def compile_filter(spec: Mapping[str, Any] | None) -> Filter:
     """
     if spec is None:
         return EVERYTHING
-    return _Compiler().object(spec, 1)
+    compiler = _Compiler()
+    made = compiler.object(spec, 1)
+    share(compiler.likes)
+    return made
 
 
 class _Compiler:
@@ -75,6 +85,8 @@ class _Compiler:
 
     def __init__(self) -> None:
         self._nodes = 0
+        self._weight = 0
+        self.likes: list[Like] = []
 
     def object(self, spec: Any, depth: int) -> Filter:
         if not isinstance(spec, Mapping):
@@ -100,15 +112,33 @@ class _Compiler:
         if self._nodes > limits.FILTER_NODES_MAX:
             raise FilterError(f"at most {limits.FILTER_NODES_MAX} filters and properties", "more")
 
+    def _weigh(self, weight: int) -> None:
+        self._weight += weight
+        if self._weight > limits.FILTER_WEIGHT_MAX:
+            most = limits.FILTER_WEIGHT_MAX
+            raise FilterError(f"at most {most} operators, literals and fields in all of a filter", "more")
+
     def _part(self, key: str, value: Any, depth: int) -> Filter:
         if key == "subject":
-            return subject_filter(_text(value))
+            pattern = subject_filter(_text(value))
+            self._weigh(pattern.weight)
+            return pattern
         if key == "properties":
             return self._properties(value)
         if key in ("sql", "selector"):
             expression = compile_expression(_text(value))
+            self._weigh(expression.weight)
+            self.likes += expression.likes
             test, paths = expression.test, expression.paths
-            return Filter({key: value}, test, paths, expression.equality, expression.guard)
+            return Filter(
+                {key: value},
+                test,
+                paths,
+                expression.equality,
+                expression.guard,
+                expression.weight,
+                bool(expression.likes),
+            )
         if key == "not":
             return _inverse(self.object(value, depth + 1))
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
@@ -139,7 +169,8 @@ class _Compiler:
         test = tests[0] if only else _all_true(tests)
         # A field that is not there guards little: most fields are not there.
         guard = next((each for each in equalities if each[1] is not None), equalities[0])
-        return Filter({"properties": dict(value)}, test, [path for path, _ in equalities], only, guard)
+        paths = [path for path, _ in equalities]
+        return Filter({"properties": dict(value)}, test, paths, only, guard, len(equalities))
 
 
 def subject_filter(pattern: str) -> Filter:
@@ -148,7 +179,15 @@ def subject_filter(pattern: str) -> Filter:
     matches = compile_pattern(pattern)
     # A pattern of one plain word is equal to one subject only; `a.b` is equal to `a/b` too.
     equality = (SUBJECT, pattern) if len(words) == 1 and not has_wildcard(words) else None
-    return Filter({"subject": pattern}, lambda view: matches(view.subject_words()), (SUBJECT,), equality)
+    weight = 1 + len(words) // 8
+
+    def test(view: MessageView) -> bool:
+        subject = view.subject_words()
+        if len(subject) > 8:
+            view.spent += len(subject) << 1
+        return matches(subject)
+
+    return Filter({"subject": pattern}, test, (SUBJECT,), equality, weight=weight)
 
 
 def equality_test(path: Path, constant: Any) -> Callable[[MessageView], bool]:
@@ -174,11 +213,23 @@ def _joined(spec: Any, parts: Sequence[Filter]) -> Filter:
     equality = parts[0].equality if len(parts) == 1 else None
     guard = next((part.guard for part in parts if part.guard), None)
     test = _all_true([part.test for part in parts])
-    return Filter(spec, test, [path for part in parts for path in part.paths], equality, guard)
+    return Filter(spec, test, _paths(parts), equality, guard, _weight(parts), _is_heavy(parts))
 
 
 def _either(spec: Any, parts: Sequence[Filter]) -> Filter:
-    return Filter(spec, _some(parts), [path for part in parts for path in part.paths])
+    return Filter(spec, _some(parts), _paths(parts), None, None, _weight(parts), _is_heavy(parts))
+
+
+def _paths(parts: Sequence[Filter]) -> list[Path]:
+    return [path for part in parts for path in part.paths]
+
+
+def _weight(parts: Sequence[Filter]) -> int:
+    return 1 + sum(part.weight for part in parts)
+
+
+def _is_heavy(parts: Sequence[Filter]) -> bool:
+    return any(part.is_heavy for part in parts)
 
 
 def _specs(parts: Sequence[Filter]) -> dict[str, Any]:
@@ -209,7 +260,10 @@ def _some(parts: Sequence[Filter]) -> Test:
 
 def _inverse(part: Filter) -> Filter:
     inner = part.test
-    return Filter({"not": part.spec}, lambda view: inner(view) is not True, part.paths)
+    spec = {"not": part.spec}
+    return Filter(
+        spec, lambda view: inner(view) is not True, part.paths, None, None, part.weight, part.is_heavy
+    )
 
 
 def _text(value: Any) -> str:

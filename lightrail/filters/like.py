@@ -1,15 +1,69 @@
-"""LIKE: `%` is any text, `_` one character; compiled so that no text takes more than text times pattern.
+"""LIKE: `%` is any text, `_` one character; compiled so that one match is linear in the text, whatever the
+pattern is.
 
 The pattern is cut at its `%`. Each piece is searched for after the one before it and, once found, stays where
-it was found (an atomic group): the leftmost place is always as good as any other, so nothing is tried twice.
+it was found: the leftmost place is always as good as any other, so nothing is tried twice. A piece without
+`_`, or with `_` at its ends only, is one `str.find`. A piece that has `_` between its letters is tried at a
+few places that its longest part names, and then with one bit for each place of the text (Baeza-Yates and
+Gonnet's Shift-And, turned round: the bits are places of the text, and the loop is over the pattern).
 """
 
-import re
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
 from lightrail.model import limits
 
-Test = Callable[[str], bool | None]
+_TRIES: Final = 16
+"""Places of a piece that are compared before bits are made of the text: most texts need no more."""
+_WINDOW: Final = 1_024
+"""Characters that bits are made of at first; doubled as long as nothing is found in them."""
+_BITMAPS: Final = 256
+"""Characters whose places are kept while one piece is searched for."""
+
+
+class Like:
+    """A test of text: True, False, or None (UNKNOWN) for text of more than `characters_max` characters.
+
+    `weight` says what one character of text costs at worst, where 2 is a pattern without `_`; the filter that
+    the pattern is part of lowers `characters_max` when many or heavy patterns share it (see `share`).
+    """
+
+    __slots__ = ("_test", "characters_max", "weight")
+
+    def __init__(self, test: Callable[[str], bool], weight: int) -> None:
+        self._test = test
+        self.weight = weight
+        self.characters_max = limits.LIKE_TEXT_MAX
+
+    def __call__(self, text: str) -> bool | None:
+        return self._test(text) if len(text) <= self.characters_max else None
+
+
+def share(likes: list[Like]) -> None:
+    """Bounds what all patterns of one filter cost together for one message, to LIKE_WORK_MAX."""
+    weight = sum(like.weight for like in likes)
+    if weight:
+        most = min(limits.LIKE_TEXT_MAX, limits.LIKE_WORK_MAX // weight)
+        for like in likes:
+            like.characters_max = most
+
+
+def compile_like(pattern: str, escape: str | None) -> Like:
+    """Compile a pattern.
+
+    Raises ValueError, which says what was expected, when the escape character escapes nothing.
+    """
+    pieces = _pieces(pattern, escape)
+    plain = _plain(pieces)
+    if plain is not None:
+        return Like(plain, 2)
+    made = [_Piece(piece) for piece in pieces]
+    middle = [piece for piece in made[1:-1] if piece.length]
+    slow = [piece for piece in middle if len(piece.parts) > 1]
+    letters = max((piece.letters for piece in slow), default=0)
+    longest = max((piece.length for piece in slow), default=0)
+    return Like(_in_order(made, middle), 2 + letters // 4 + longest // 128 + len(slow) // 8)
 
 
 def _pieces(pattern: str, escape: str | None) -> list[list[str | None]]:
@@ -27,20 +81,6 @@ def _pieces(pattern: str, escape: str | None) -> list[list[str | None]]:
         else:
             pieces[-1].append(None if character == "_" else character)
     return pieces
-
-
-def compile_like(pattern: str, escape: str | None) -> Test:
-    """A test of text; None (UNKNOWN) for text of more than LIKE_TEXT_MAX characters.
-
-    Raises ValueError, which says what was expected, when the escape character escapes nothing.
-    """
-    pieces = _pieces(pattern, escape)
-    test = _plain(pieces) or _expression(pieces)
-
-    def like(text: str) -> bool | None:
-        return test(text) if len(text) <= limits.LIKE_TEXT_MAX else None
-
-    return like
 
 
 def _plain(pieces: list[list[str | None]]) -> Callable[[str], bool] | None:
@@ -62,15 +102,124 @@ def _plain(pieces: list[list[str | None]]) -> Callable[[str], bool] | None:
     return None
 
 
-def _expression(pieces: list[list[str | None]]) -> Callable[[str], bool]:
-    written = ["".join("." if c is None else re.escape(c) for c in piece) for piece in pieces]
-    if len(written) == 1:
-        source = written[0]
-    else:
-        middle = "".join(f"(?>.*?{piece})" for piece in written[1:-1] if piece)
-        # The last piece belongs at the end: a look behind of its own width finds it there at once.
-        last = f".*+(?<={written[-1]})" if written[-1] else ".*+"
-        least = f"(?=.{{{len(pieces[-1])}}})" if written[-1] else ""
-        source = f"{written[0]}{middle}{least}{last}"
-    match = re.compile(source, re.DOTALL).fullmatch
-    return lambda text: match(text) is not None
+def _in_order(pieces: list["_Piece"], middle: list["_Piece"]) -> Callable[[str], bool]:
+    first, last = pieces[0], pieces[-1]
+    if len(pieces) == 1:
+        return lambda text: len(text) == first.length and first.is_at(text, 0)
+    least = first.length + last.length + sum(piece.length for piece in middle)
+
+    def test(text: str) -> bool:
+        stop = len(text) - last.length
+        if len(text) < least or not first.is_at(text, 0) or not last.is_at(text, stop):
+            return False
+        start = first.length
+        for piece in middle:
+            found = piece.find(text, start, stop)
+            if found < 0:
+                return False
+            start = found + piece.length
+        return True
+
+    return test
+
+
+class _Piece:
+    """What stands between two `%`: a number of characters, some of which are given."""
+
+    __slots__ = ("_anchor", "_characters", "length", "letters", "parts")
+
+    def __init__(self, characters: list[str | None]) -> None:
+        self._characters = characters
+        self.length = len(characters)
+        self.letters = len(set(characters) - {None})
+        """Different characters that are given."""
+        self.parts: list[tuple[int, str]] = []
+        """(offset, text) of what is given in a row."""
+        start = 0
+        for place in range(self.length + 1):
+            if place == self.length or characters[place] is None:
+                if place > start:
+                    self.parts.append((start, "".join(filter(None, characters[start:place]))))
+                start = place + 1
+        self._anchor = max(self.parts, key=lambda part: len(part[1]), default=(0, ""))
+
+    def is_at(self, text: str, place: int) -> bool:
+        """Whether the piece is at a place that has room for it."""
+        return all(text.startswith(part, place + offset) for offset, part in self.parts)
+
+    def find(self, text: str, start: int, stop: int) -> int:
+        """The leftmost place in text[start:stop], or -1."""
+        if not self.parts:
+            return start if stop - start >= self.length else -1
+        offset, anchor = self._anchor
+        after = self.length - offset - len(anchor)
+        place = start + offset
+        for _ in range(_TRIES):
+            place = text.find(anchor, place, stop - after)
+            if place < 0:
+                return -1
+            if len(self.parts) == 1 or self.is_at(text, place - offset):
+                return place - offset
+            place += 1
+        start = place - offset
+        width = max(_WINDOW, 4 * self.length)
+        while stop - start >= self.length:
+            found = self._find_by_bits(text[start : min(stop, start + width)])
+            if found >= 0:
+                return start + found
+            start += width - self.length + 1
+            width *= 2
+        return -1
+
+    def _find_by_bits(self, text: str) -> int:
+        """The same in a whole text: bit n - 1 - i of a number stands for place i of n."""
+        planes = _planes(text)
+        bits: dict[str, int] = {}
+        characters = self._characters
+        places = -1
+        shift = 0
+        for character in reversed(characters):
+            if character is not None:
+                if places > 0:
+                    places <<= shift
+                else:
+                    # Places that have room behind them for the `_` at the end.
+                    places = (1 << len(text)) - (1 << shift)
+                if character not in bits:
+                    if len(bits) >= _BITMAPS:
+                        bits.clear()
+                    bits[character] = _places_of(character, planes)
+                places &= bits[character]
+                if not places:
+                    return -1
+                shift = 0
+            shift += 1
+        places = places << shift - 1 & (1 << len(text)) - 1
+        return len(text) - places.bit_length() if places else -1
+
+
+def _planes(text: str) -> list[bytes]:
+    """The lowest octets of all characters, the next ones, and so on; those that are zero are left out."""
+    if text.isascii():
+        return [text.encode("ascii")]
+    octets = text.encode("utf-32-le", "surrogatepass")
+    return [octets[0::4], octets[1::4], octets[2::4]]
+
+
+def _places_of(character: str, planes: list[bytes]) -> int:
+    code = ord(character)
+    places = -1
+    if code >> 8 * len(planes):
+        return 0
+    for plane in planes:
+        places &= int(plane.translate(_table(code & 0xFF)), 2)
+        code >>= 8
+        if not places:
+            break
+    return places
+
+
+@lru_cache(maxsize=256)
+def _table(octet: int) -> bytes:
+    """Makes the digit 1 of an octet and 0 of all others."""
+    return b"0" * octet + b"1" + b"0" * (255 - octet)

@@ -6,10 +6,11 @@ tables too, and are asked only when it holds. The others are asked one by one. T
 match is a number with one bit for each entry, and the tuple of their keys is made once for each number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from lightrail.filters.filter import Filter
+from lightrail.filters.looks import BASE, Looks
 from lightrail.filters.message import MessageView, extract, term
 from lightrail.filters.path import Path
 from lightrail.filters.sql import Test
@@ -17,8 +18,15 @@ from lightrail.model import limits
 
 Key = TypeVar("Key")
 
-Found = tuple[int, tuple[tuple[int, Test], ...]]
+Asked = tuple[int, Test, int]
+"""The bit of a filter, its test, and what a look costs beside what the message makes of it."""
+Found = tuple[int, tuple[Asked, ...]]
 """What a value leads to: the bits of the filters that it decides, and the filters that have to be asked."""
+_TOGETHER: Final = 1_000
+"""Units that filters may cost between two looks at what is left."""
+_SPENT: Final = 10_000
+"""Units that the message may make them cost meanwhile."""
+_GROUPS_LIGHT: Final = 64
 
 _NOTHING: Final[Found] = (0, ())
 _TRUE: Final = ("boolean", True)
@@ -30,6 +38,30 @@ def _table_key(value: Any) -> Any:
     return value if type(value) is not bool else _TRUE if value else _FALSE
 
 
+def _asked(bit: int, filter: Filter) -> Asked:
+    return bit, filter.test, 2 + 2 * filter.weight
+
+
+def _matched(asked: Iterable[Asked], view: MessageView, looks: Looks) -> Generator[None, None, int]:
+    """The bits of the filters that match. What filters cost is counted for some of them together."""
+    matched = together = 0
+    before = view.spent
+    most = before + _SPENT
+    for bit, test, cost in asked:
+        if test(view) is True:
+            matched |= bit
+        together += cost
+        if together >= _TOGETHER or view.spent > most:
+            looks.left -= together + view.spent - before
+            together = 0
+            before = view.spent
+            most = before + _SPENT
+            if looks.left <= 0:
+                yield
+    looks.left -= together + view.spent - before
+    return matched
+
+
 class Matcher(Generic[Key]):
     """The filters of all subscriptions of one name; it does not change, a changed set is a new matcher."""
 
@@ -38,7 +70,7 @@ class Matcher(Generic[Key]):
         together with anything: targets name each key once, in the order of the entries."""
         self._keys = [key for key, _ in entries]
         self._always = 0
-        self._tests: list[tuple[int, Test]] = []
+        self._tests: list[Asked] = []
         groups: dict[Path, dict[Any, Found]] = {}
         for place, (_, filter) in enumerate(entries):
             bit = 1 << place
@@ -51,10 +83,10 @@ class Matcher(Generic[Key]):
                 if filter.equality is not None:
                     sure |= bit
                 else:
-                    asked = (*asked, (bit, filter.test))
+                    asked = (*asked, _asked(bit, filter))
                 table[_table_key(constant)] = sure, asked
             else:
-                self._tests.append((bit, filter.test))
+                self._tests.append(_asked(bit, filter))
         self._groups = list(groups.items())
         self._single: tuple[Path, dict[Any, int]] | None = None
         if len(groups) == 1 and not self._tests:
@@ -62,6 +94,14 @@ class Matcher(Generic[Key]):
             if not any(asked for _, asked in table.values()):
                 self._single = path, {constant: sure for constant, (sure, _) in table.items()}
         self._targets: dict[int, tuple[Key, ...]] = {}
+
+        costs = sum(cost for _, _, cost in self._tests)
+        if any(filter is not None and filter.is_heavy for _, filter in entries):
+            costs = _TOGETHER + 1
+        for table in groups.values():
+            costs += max(sum(cost for _, _, cost in asked) for _, asked in table.values())
+        self.is_light = len(groups) <= _GROUPS_LIGHT and costs <= _TOGETHER
+        """Whether `targets` costs so little for any message that nothing has to be counted in between."""
 
     @property
     def looks_at_messages(self) -> bool:
@@ -83,12 +123,28 @@ class Matcher(Generic[Key]):
             for path, values in self._groups:
                 sure, asked = values.get(_table_key(view.term(path)), _NOTHING)
                 matched |= sure
-                for bit, test in asked:
+                for bit, test, _ in asked:
                     if test(view) is True:
                         matched |= bit
-            for bit, test in self._tests:
+            for bit, test, _ in self._tests:
                 if test(view) is True:
                     matched |= bit
+        targets = self._targets.get(matched)
+        return self._remember(matched) if targets is None else targets
+
+    def search(self, view: MessageView, looks: Looks) -> Generator[None, None, tuple[Key, ...]]:
+        """The same; yields where the looks are used up, to be gone on with when there are some again."""
+        matched = self._always
+        for path, values in self._groups:
+            sure, asked = values.get(_table_key(view.term(path)), _NOTHING)
+            matched |= sure
+            looks.left -= BASE
+            if looks.left <= 0:
+                yield
+            if asked:
+                matched |= yield from _matched(asked, view, looks)
+        if self._tests:
+            matched |= yield from _matched(self._tests, view, looks)
         targets = self._targets.get(matched)
         return self._remember(matched) if targets is None else targets
 

@@ -44,6 +44,7 @@ from lightrail.filters.path import (
     Path,
 )
 from lightrail.filters.subject import split_words
+from lightrail.model import limits
 
 MALFORMED: Final = (DecodeError, IndexError, StructError, ValueError)
 """What reading bytes of a stranger may raise here."""
@@ -130,7 +131,9 @@ def find_section(data: Buffer, wanted: int) -> int:
     """
     position = 0
     end = len(data)
-    while position < end:
+    for _ in _SECTIONS:
+        if position >= end:
+            break
         code, value_at = open_section(data, position)
         if code >= wanted:
             return value_at if code == wanted else -1
@@ -139,10 +142,12 @@ def find_section(data: Buffer, wanted: int) -> int:
 
 
 BROKEN: Final = -2
+_SECTIONS: Final = range(limits.FILTER_SECTIONS_MAX)
 
 
-def _locate(data: Buffer) -> dict[int, int]:
-    """Offsets of the values of the sections before the body, as far as they are well-formed.
+def _locate(data: Buffer) -> tuple[dict[int, int], int]:
+    """Offsets of the values of the sections before the body, as far as they are well-formed; and their
+    octets.
 
     A section that comes after its place (messaging 3.2), or again, is none, as for find_section. A message
     whose first octets are no section has BROKEN for the header: not even its defaults hold.
@@ -152,7 +157,9 @@ def _locate(data: Buffer) -> dict[int, int]:
     position = 0
     end = len(data)
     try:
-        while position < end:
+        for _ in _SECTIONS:
+            if position >= end:
+                break
             code, value_at = open_section(data, position)
             if code > APPLICATION_PROPERTIES:
                 break
@@ -163,7 +170,7 @@ def _locate(data: Buffer) -> dict[int, int]:
     except MALFORMED:
         if not found:
             found[HEADER] = BROKEN
-    return found
+    return found, position
 
 
 # --- fields -------------------------------------------------------------------------------------------
@@ -194,7 +201,7 @@ def _list_field(data: Buffer, value_at: int, path: Path) -> Any:
         raise unexpected("a list", f"{data[value_at]:#04x}", value_at)
     count, position, stop = open_items(data, value_at)
     index = path.index
-    if count <= index:
+    if count <= index or stop - position > limits.FILTER_SECTION_BYTES:
         return path.default
     for _ in range(index):
         width = WIDTHS[data[position]]
@@ -216,6 +223,8 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
     if data[value_at] not in MAPS:
         raise unexpected("a map", f"{data[value_at]:#04x}", value_at)
     count, position, stop = open_items(data, value_at)
+    if count > limits.FILTER_MAP_ITEMS or stop - position > limits.FILTER_SECTION_BYTES:
+        return None
     wanted = path.key
     length = len(wanted)
     if type(data) is bytes and data.find(wanted, position, stop) < 0:
@@ -244,6 +253,8 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
                 if after > stop:
                     raise truncated("string", after - stop, position, stop)
                 return str(data[position + 2 : after], "utf-8")
+            if (code >= 0xC0 or not code) and skip(data, position, stop) - position > _COMPOUND_BYTES:
+                return OPAQUE
             return READERS[code](data, position + 1, stop, 1)[0]
         if width > 0:
             position += width
@@ -262,6 +273,25 @@ _FIELD_OF: Final[dict[int, Callable[[Buffer, int, Path], Any]]] = {
     PROPERTIES: _list_field,
     APPLICATION_PROPERTIES: _map_entry,
 }
+
+
+def _map_values(data: Buffer, value_at: int) -> dict[bytes, int]:
+    """Where the values of a map are, by the octets of their keys, as far as the map is well-formed."""
+    found: dict[bytes, int] = {}
+    try:
+        count, position, stop = open_items(data, value_at)
+        if count > limits.FILTER_MAP_ITEMS or stop - position > limits.FILTER_SECTION_BYTES:
+            return found
+        for _ in range(count >> 1):
+            code = data[position]
+            key_at = position + (2 if code in (0xA1, 0xA3) else 5)
+            position = skip(data, position, stop)
+            if code in (0xA1, 0xA3, 0xB1, 0xB3):
+                found.setdefault(bytes(data[key_at:position]), position)
+            position = skip(data, position, stop)
+    except MALFORMED:
+        pass
+    return found
 
 
 def extract(data: Buffer, path: Path) -> Any:
@@ -325,17 +355,28 @@ def term(value: Any) -> Any:
     return OPAQUE if convert is None else convert(value)
 
 
+_COMPOUND_BYTES: Final = 4_096
+"""Larger lists, maps, arrays and described values are not made: no filter compares what is in them."""
+_WALKS: Final = 4
+"""Fields of one message that are found by walking over those before them; for more the maps are indexed."""
+
 # --- the view -----------------------------------------------------------------------------------------
 
 
 class MessageView:
-    """One encoded message; sections are located at the first question, terms are kept for the next one."""
+    """One encoded message; sections are located at the first question, terms are kept for the next one.
 
-    __slots__ = ("_sections", "_terms", "_words", "data")
+    `spent` counts what looking cost that depends on the message: in units of about 0.1 microseconds, more
+    rather than less. What depends on the filter alone is its `weight`.
+    """
+
+    __slots__ = ("_maps", "_sections", "_terms", "_words", "data", "spent")
 
     def __init__(self, data: Buffer) -> None:
         self.data = data
+        self.spent = 0
         self._sections: dict[int, int] | None = None
+        self._maps: dict[int, dict[bytes, int]] | None = None
         self._terms: dict[str, Any] = {}
         self._words: list[str] | None = None
 
@@ -343,15 +384,35 @@ class MessageView:
         """The value of a field as decoding gives it; None when it is not there or malformed."""
         sections = self._sections
         if sections is None:
-            sections = self._sections = _locate(self.data)
+            # An octet is a unit: entries of maps have three at least, and are walked over four times at most.
+            sections, octets = _locate(self.data)
+            self._sections = sections
+            self.spent += octets
         section = path.section
         value_at = sections.get(section, -1)
         if value_at < 0:
             return None if value_at == BROKEN else path.default
         try:
+            if len(self._terms) >= _WALKS and self.data[value_at] in MAPS:
+                return self._entry(section, value_at, path)
             return _FIELD_OF[section](self.data, value_at, path)
         except MALFORMED:
             return None
+
+    def _entry(self, section: int, value_at: int, path: Path) -> Any:
+        """An entry of a map that many fields are asked of: it is walked once more, and then never again."""
+        if self._maps is None:
+            self._maps = {}
+        values = self._maps.get(section)
+        if values is None:
+            values = self._maps[section] = _map_values(self.data, value_at)
+        at = values.get(path.key)
+        if at is None:
+            return None
+        data, stop = self.data, section_end(self.data, value_at)
+        if (data[at] >= 0xC0 or not data[at]) and skip(data, at, stop) - at > _COMPOUND_BYTES:
+            return OPAQUE
+        return read_value(data, at, stop, 1)[0]
 
     def term(self, path: Path) -> Any:
         """The value of a field as filters compare it (see `term`)."""

@@ -7,13 +7,17 @@ from lightrail.filters.identifiers import Reference
 
 
 class Node:
-    """`position` counts characters from 1; `depth` is 1 for a node without others inside it."""
+    """`position` counts characters from 1; `depth` is 1 for a node without others inside it.
 
-    __slots__ = ("depth", "position")
+    `weight` is how many nodes are evaluated at most; one that stands in two others is evaluated twice.
+    """
+
+    __slots__ = ("depth", "position", "weight")
 
     def __init__(self, position: int, *children: "Node") -> None:
         self.position = position
         self.depth: int = 1 + max((child.depth for child in children), default=0)
+        self.weight: int = 1 + sum(child.weight for child in children)
 
 
 class Literal(Node):

@@ -105,6 +105,10 @@ class Parser:
     def _made(self, node: Any) -> Any:
         self._count(node.position)
         self._deep(node.depth, node.position)
+        if node.weight > limits.FILTER_WEIGHT_MAX:
+            # BETWEEN evaluates its operand twice, and operands may hold BETWEEN.
+            most = limits.FILTER_WEIGHT_MAX
+            raise FilterError(f"at most {most} evaluations for a message", "more", node.position)
         return node
 
     # --- conditions -----------------------------------------------------------------------------------

@@ -64,6 +64,10 @@ def from_amqp(filter_set: Mapping[Any, Any] | None) -> SourceFilter:
         accepted[name] = value
         if made is not EVERYTHING:
             parts.append(made)
+            if sum(part.weight for part in parts) >= limits.FILTER_WEIGHT_MAX:
+                # Together they are one filter wherever they are compiled again.
+                most = limits.FILTER_WEIGHT_MAX
+                raise FilterError(f"at most {most} operators, literals and fields in all of a filter", "more")
     return SourceFilter(joined(parts) if parts else None, accepted, refused)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from lightrail.filters.identifiers import Reference, identifier_literal
 from lightrail.filters.lexer import INTEGER_MAX
+from lightrail.filters.like import Like as LikeTest
 from lightrail.filters.like import compile_like
 from lightrail.filters.message import MessageView
 from lightrail.filters.nodes import (
@@ -53,13 +54,16 @@ class Expression:
     """A compiled expression; `paths` are the fields that it looks at, each once, in the order of the text.
 
     `equality` is the one equality that the expression is, if it is one; `guard` one that holds whenever the
-    expression is true.
+    expression is true. `weight` is how many nodes are evaluated for a message at most; `likes` are its
+    patterns, which whoever has the whole filter shares out the work among (see like.py).
     """
 
     test: Test
     paths: tuple[Path, ...]
     equality: Equality | None
     guard: Equality | None
+    weight: int
+    likes: tuple[LikeTest, ...]
 
 
 def compile_expression(text: str) -> Expression:
@@ -67,7 +71,8 @@ def compile_expression(text: str) -> Expression:
     compiler = Compiler()
     node = Parser(text).parse()
     test = compiler.condition(node)
-    return Expression(test, tuple(dict.fromkeys(compiler.paths)), _equality(node), _guard(node))
+    paths = tuple(dict.fromkeys(compiler.paths))
+    return Expression(test, paths, _equality(node), _guard(node), node.weight, tuple(compiler.likes))
 
 
 def _equality(node: Node) -> Equality | None:
@@ -98,6 +103,7 @@ class Compiler:
 
     def __init__(self) -> None:
         self.paths: list[Path] = []
+        self.likes: list[LikeTest] = []
 
     # --- conditions -----------------------------------------------------------------------------------
 
@@ -116,7 +122,9 @@ class Compiler:
         if isinstance(node, In):
             return self._in(node)
         if isinstance(node, Like):
-            return _like(self.value(node.operand), compile_like(node.pattern, node.escape))
+            matches = compile_like(node.pattern, node.escape)
+            self.likes.append(matches)
+            return _like(self.value(node.operand), matches)
         return _truth(self.value(node))
 
     def _compare(self, node: Compare) -> Test:
@@ -264,12 +272,18 @@ def _truth(operand: Value) -> Test:
     return test
 
 
-def _like(operand: Value, matches: Callable[[str], bool | None]) -> Test:
+def _like(operand: Value, matches: LikeTest) -> Test:
+    weight = matches.weight
+
     def test(view: MessageView) -> bool | None:
         value = operand(view)
         if value is None:
             return None
-        return type(value) is str and matches(value)
+        if type(value) is not str:
+            return False
+        if len(value) > 64:
+            view.spent += min(len(value), matches.characters_max) * weight >> 4
+        return matches(value)
 
     return test
 

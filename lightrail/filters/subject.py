@@ -12,8 +12,11 @@ from lightrail.model import limits
 
 
 def split_words(subject: str) -> list[str]:
-    """The words of a subject or a pattern; none for empty text."""
-    return subject.replace("/", ".").split(".") if subject else []
+    """The words of a subject or a pattern; none for empty text.
+
+    Of more than SUBJECT_WORDS_MAX the rest is one word more: enough to match nothing but `#`.
+    """
+    return subject.replace("/", ".").split(".", limits.SUBJECT_WORDS_MAX) if subject else []
 
 
 def has_wildcard(words: Sequence[str]) -> bool:

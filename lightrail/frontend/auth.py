@@ -1,7 +1,7 @@
 """Who a client is: the SASL mechanisms that are offered to it, and the check of what it shows.
 
-Password hashes are made in a worker thread: they are slow by design and must not hold up other clients. The
-number of checks at a time is bounded, so that a flood of log-ins waits in line and leaves a core to others.
+Passwords are checked by what all log-ins of the process share (cluster/logins.py): slow by design, a few at a
+time, and slower for whom many were wrong.
 """
 
 import asyncio
@@ -9,20 +9,17 @@ import logging
 import secrets
 import ssl
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.logins import LOCAL, Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.model.settings import Settings, is_loopback
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
 
 log = logging.getLogger("lightrail.frontend.auth")
-
-CHECKS_AT_ONCE: Final = 2
-"""Password hashes that are computed at a time, per frontend."""
-
 
 @dataclass(slots=True)
 class Step:
@@ -33,6 +30,8 @@ class Step:
     data: bytes | None = None
     """Goes out with the good outcome (additional-data, security 5.3.3.5): SCRAM's proof of the server."""
     reason: str = ""
+    is_logged: bool = False
+    """The log has it already, with others of its kind."""
 
 
 class Authenticator:
@@ -42,14 +41,16 @@ class Authenticator:
         self.coordinator = coordinator
         self.settings = settings
         self.has_users = False
-        self.secret = b""
-        self.turn = asyncio.Semaphore(CHECKS_AT_ONCE)
+        self.logins = Logins(coordinator)
+
+    @property
+    def secret(self) -> bytes:
+        """The coordinator's, from the first refresh on."""
+        return self.logins.secret
 
     async def refresh(self) -> None:
         """Looks again whether any user is defined; connections that come after see it."""
-        if not self.secret:
-            self.secret = await self.coordinator.secret()
-        self.has_users = await self.coordinator.has_users()
+        self.has_users = await self.logins.refresh()
 
     def begin(self, transport: asyncio.Transport) -> "Authentication":
         """The authentication of one connection: what it is offered depends on where it comes from."""
@@ -62,7 +63,8 @@ class Authenticator:
         )
         if certificate is not None:
             mechanisms = ("EXTERNAL", *mechanisms)
-        return Authentication(self, mechanisms, certificate, tls=tls is not None)
+        source = source_of(peer[0] if isinstance(peer, tuple) else None)
+        return Authentication(self, mechanisms, certificate, tls=tls is not None, source=source)
 
 
 class Authentication:
@@ -73,6 +75,7 @@ class Authentication:
         "_exchange",
         "_owner",
         "_record",
+        "_source",
         "_tls",
         "_users_defined",
         "chosen",
@@ -87,7 +90,9 @@ class Authentication:
         certificate: str | None,
         *,
         tls: bool = False,
+        source: str = LOCAL,
     ) -> None:
+        self._source = source
         self._owner = owner
         self._tls = tls
         self._users_defined = owner.has_users
@@ -124,6 +129,8 @@ class Authentication:
                 self.chosen = str(event.mechanism)
                 return await self.start(self.chosen, event.response)
             return await self.respond(event.response)
+        except TooManyLogins as error:
+            return Step(reason=str(error))
         except Exception:
             log.exception("it can't be known who a client is")
             return Step(reason="the users could not be read")
@@ -152,34 +159,32 @@ class Authentication:
         try:
             signature = exchange.final(response or b"")
         except sasl.SaslError as error:
-            return Step(reason=f"{error} (user {exchange.user!r})")
+            return self._wrong(exchange.user, f"{error} (user {exchange.user!r})")
         if self._record is None:
-            return Step(reason=f"unknown user {exchange.user!r}")
+            return self._wrong(exchange.user, f"unknown user {exchange.user!r}")
+        self._owner.logins.good(self._source, exchange.user)
         return Step(user=exchange.user, data=signature)
+
+    def _wrong(self, user: str, reason: str) -> Step:
+        self._owner.logins.wrong(self._source, user)
+        return Step(reason=reason, is_logged=True)
 
     async def _plain(self, response: bytes) -> Step:
         user, password = sasl.parse_plain(response)
-        record = await self._owner.coordinator.user(user)
-        # The same work for a name that does not exist, so that time does not tell which do.
-        keys = (
-            record.sha256
-            if record is not None
-            else sasl.unknown_user_keys(self._owner.secret, user, "SCRAM-SHA-256")
-        )
-        async with self._owner.turn:
+        record = await self._owner.logins.verify(self._source, user, password, lambda: not self.gone)
+        if record is None:
             if self.gone:
                 return Step(reason=f"{user!r} did not wait for the check of the password")
-            good = await asyncio.to_thread(sasl.verify_plain, keys, password)
-        if record is None or not good:
-            return Step(reason=f"unknown user or wrong password for {user!r}")
+            return Step(reason=f"unknown user or wrong password for {user!r}", is_logged=True)
         return Step(user=user)
 
     async def _scram_first(self, mechanism: str, response: bytes) -> Step:
         exchange = sasl.ScramServer(mechanism)
         user = exchange.first(response)
+        await self._owner.logins.admit(self._source, user)
         self._record = record = await self._owner.coordinator.user(user)
         if record is None:
-            keys = sasl.unknown_user_keys(self._owner.secret, user, mechanism)
+            keys = self._owner.logins.unknown(user, mechanism)
         else:
             keys = record.sha256 if mechanism == "SCRAM-SHA-256" else record.sha512
         challenge = exchange.challenge(keys, secrets.token_urlsafe(24))

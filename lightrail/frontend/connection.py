@@ -345,7 +345,8 @@ class ClientConnection(asyncio.Protocol):
         else:
             self.frontend.counts.authentications_failed += 1
             chosen = authentication.chosen
-            log.warning("authentication by %s from %s failed: %s", chosen, self._peer, step.reason)
+            if not step.is_logged:
+                log.warning("authentication by %s from %s failed: %s", chosen, self._peer, step.reason)
             amqp.sasl_outcome(False, None)
         # The client may have sent its open along with the last response.
         self._feed(amqp, b"", self.frontend.now_ms())

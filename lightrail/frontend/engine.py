@@ -9,7 +9,6 @@ import contextlib
 import heapq
 import itertools
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -29,6 +28,7 @@ from lightrail.frontend.nodes import Nodes
 from lightrail.frontend.routing import Routers
 from lightrail.frontend.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.model import conditions, limits, names
+from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import Destinations
 from lightrail.model.policy import Role
 from lightrail.model.settings import Settings
@@ -123,7 +123,7 @@ class Frontend:
     @staticmethod
     def now_ms() -> int:
         """Wall clock: expiry times of messages and of the shard's journal are meant in it."""
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     # --- shards ----------------------------------------------------------------------------------------
 

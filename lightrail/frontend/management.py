@@ -19,7 +19,7 @@ from lightrail.model import limits
 from lightrail.model.names import check, is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right, Subscription
-from lightrail.namespace.rights import demand, may
+from lightrail.namespace.rights import demand, demand_look
 from lightrail.namespace.service import Service
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
@@ -191,8 +191,9 @@ class Management:
     async def _ask(self, request: Request, right: Right, fields: dict[str, Any]) -> Answer:
         record = self._directory.get(request.name)
         caller = request.caller_for(record.name)
-        # Who may manage a queue may look into it as well.
-        if right is not Right.LISTEN or not may(self._directory, caller, Right.MANAGE, record):
+        if right is Right.LISTEN:
+            demand_look(self._directory, caller, record)
+        else:
             demand(self._directory, caller, right, record)
         if record.role is not Role.QUEUE:
             raise Fault(404, f"{request.name} has role {record.role}; expected a queue")

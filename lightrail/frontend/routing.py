@@ -9,6 +9,7 @@ When a queue moves, its shard gives frames for it back, with all that were behin
 the queues are then, in their order, before anything else of the link.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
 from lightrail.amqp.types import Symbol
+from lightrail.filters.looks import Looks
 from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.transfers import FAILED
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.routing import UNROUTABLE, Plan, Routing
+from lightrail.namespace.routing import UNROUTABLE, Plan, Routed, Routing, Walk
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 
@@ -52,6 +54,7 @@ class RoutedBatch:
         "refused",
         "settled",
         "size",
+        "walk",
     )
 
     def __init__(self, event: Transfers, size: int, attributes: Attributes, now_ms: int) -> None:
@@ -67,6 +70,8 @@ class RoutedBatch:
         self.loads: list[Load] = []
         self.refused: dict[int, Refusal] | None = None
         """Why, by place in the batch."""
+        self.walk: Walk | None = None
+        """Through the plan, where messages have to be looked at."""
 
     def refuse(self, indices: Iterable[int], refusal: Refusal) -> None:
         """These messages are not where they have to be."""
@@ -139,7 +144,11 @@ class RouterLink(IncomingLink):
             self._follow()
         if self._leaving and any(not lane.is_idle for lane in self._leaving):
             return False
-        plan = frontend.routers.routing.plan(self.router, now_ms)
+        routers = frontend.routers
+        if not routers.routing.prepare(self.router, now_ms, routers.looks):
+            routers.wait_turn(self)
+            return False
+        plan = routers.routing.plan(self.router, now_ms)
         if plan is not self._plan:
             self._plan = plan
             self._splits.clear()
@@ -154,7 +163,14 @@ class RouterLink(IncomingLink):
             return True
         if plan.is_empty and self._may_wait(batch, plan, now_ms):
             return False
-        groups, unroutable = plan.route(batch.payloads)
+        routed = None if batch.walk is not None else plan.at_once(batch.payloads, routers.looks)
+        if routed is None:
+            routed = self._walked(batch, plan)
+            if routed is None:
+                return False
+        elif routers.looks.is_used:
+            routers.begin_turn()
+        groups, unroutable = routed
         ways = []
         unknown: list[str] = []
         for group in groups:
@@ -179,6 +195,17 @@ class RouterLink(IncomingLink):
         if not batch.outstanding:
             self._finish([batch])
         return True
+
+    def _walked(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
+        """What the filters of the plan say of a batch; None where the looks of this turn are used up."""
+        routers = self._connection.frontend.routers
+        walk = batch.walk
+        if walk is None or walk.plan is not plan:
+            walk = batch.walk = plan.begin(batch.payloads, routers.looks)
+        routers.begin_turn()
+        if not walk.go_on():
+            routers.wait_turn(self)
+        return walk.routed
 
     def _split(self, queues: frozenset[str], unknown: list[str]) -> list[tuple[Lane, frozenset[str]]]:
         """The queues of each shard; what nobody knows the shard of is added to `unknown`."""
@@ -385,7 +412,10 @@ class RouterLink(IncomingLink):
             frontend.forget_route(queue)
         self._splits.clear()
         frontend.poll()
-        plan = frontend.routers.routing.plan(self.router, frontend.now_ms())
+        routers = frontend.routers
+        while not routers.routing.prepare(self.router, frontend.now_ms(), routers.looks):
+            await routers.turn()
+        plan = routers.routing.plan(self.router, frontend.now_ms())
         if plan is None:
             deleted = Refusal(conditions.RESOURCE_DELETED, f"{self.router} is no router any more")
             self._fail(load, deleted)
@@ -396,7 +426,11 @@ class RouterLink(IncomingLink):
                 for index in other.indices:
                     carried.setdefault(index, set()).update(other.queues)
         places = sorted(set(load.indices))
-        groups, unroutable = plan.route([batch.payloads[place] for place in places])
+        walk = plan.begin([batch.payloads[place] for place in places], routers.looks)
+        while not walk.go_on():
+            await routers.turn()
+        assert walk.routed is not None
+        groups, unroutable = walk.routed
         if unroutable:
             self._unroutable(
                 batch, [places[index] for index in unroutable if places[index] not in carried], plan
@@ -509,15 +543,57 @@ class RouterLink(IncomingLink):
 
 
 class Routers:
-    """What a frontend's links to routers share: the plans, and who waits for a first subscriber."""
+    """What a frontend's links to routers share: plans, looks into messages, who waits for a first
+    subscriber."""
 
-    __slots__ = ("_later", "_waiting", "routing")
+    __slots__ = ("_is_turning", "_later", "_links", "_tasks", "_waiting", "looks", "routing")
 
     def __init__(self, directory: Directory, later: Callable[[int, Callable[[], None]], object]) -> None:
         self._later = later
         self._waiting: dict[RouterLink, None] = {}
         self.routing = Routing(directory)
+        self.looks = Looks()
+        """Of all links in one turn of the loop."""
+        self._is_turning = False
+        self._links: dict[RouterLink, None] = {}
+        """Whose batches have yet to be looked at, in the order in which they stopped."""
+        self._tasks: list[asyncio.Future[None]] = []
         directory.listen(self._changed)
+
+    def begin_turn(self) -> None:
+        """Looks are about to be used: there are new ones in the next turn."""
+        if not self._is_turning:
+            self._is_turning = True
+            self._later(0, self._next_turn)
+
+    def wait_turn(self, link: RouterLink) -> None:
+        """The looks of this turn are used up: the link goes on in one of the next."""
+        self._links[link] = None
+        self.begin_turn()
+
+    async def turn(self) -> None:
+        """The same for a task."""
+        waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks.append(waits)
+        self.begin_turn()
+        await waits
+
+    def _next_turn(self) -> None:
+        self._is_turning = False
+        self.looks.begin()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            if not task.done():
+                task.set_result(None)
+        links, self._links = self._links, {}
+        while links and self.looks.left > 0:
+            link = next(iter(links))
+            del links[link]
+            link.go_on()
+        # Who had no turn comes before those who had one and stopped again.
+        self._links = {**links, **self._links}
+        if self._links:
+            self.begin_turn()
 
     def wait(self, link: RouterLink) -> None:
         """A link is told when subscriptions or names change, once."""

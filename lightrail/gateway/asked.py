@@ -13,7 +13,7 @@ from lightrail.model.names import InvalidName, check_spelling
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rights import Caller, demand, demand_look
 
 if TYPE_CHECKING:
     from lightrail.gateway.app import Gateway
@@ -163,7 +163,9 @@ class Asked:
         """What the name is, when the caller may do this with it; 404 where it has no role."""
         self.directory.refresh()
         record = self.directory.get(self.name)
-        if right is not Right.LISTEN or not may(self.directory, self.caller, Right.MANAGE, record):
+        if right is Right.LISTEN:
+            demand_look(self.directory, self.caller, record)
+        else:
             demand(self.directory, self.caller, right, record)
         if record.role is Role.NONE:
             raise nothing_at(self.name)

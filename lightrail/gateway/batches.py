@@ -71,8 +71,7 @@ class BatchSender:
         self._directory = directory
         self._sender = sender
         self._loop = loop
-        self._random = random.Random(0)
-        self._routing = Routing(directory, lambda count: int(self._random.random() * count))
+        self._routing = Routing(directory)
 
     async def send(self, record: Name, batch: Batch) -> Stored:
         """Stores a batch at a queue, or at every queue that a router gives messages of it to.
@@ -125,8 +124,14 @@ class BatchSender:
         if plan.problem:
             raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
         # Routers that choose one of their subscriptions choose the same one when the batch comes again.
-        self._random.seed(f"{batch.identity(record.name)}-{batch.number}")
-        groups, unroutable = plan.route([bytes(message.data) for message in batch.messages])
+        chance = random.Random(f"{batch.identity(record.name)}-{batch.number}")
+        routers = self._sender.routers
+        walk = plan.begin(
+            [bytes(message.data) for message in batch.messages],
+            routers.looks,
+            lambda count: int(chance.random() * count),
+        )
+        groups, unroutable = await routers.walked(walk)
         if unroutable and plan.policy["unroutable"] == "reject":
             said = UNROUTABLE.format(router=record.name)
             raise refused(

@@ -2,14 +2,13 @@
 
 A password's hash is slow by design, so checked credentials are remembered under a keyed digest of the header
 they came in, and the user they belong to is looked at again every CALLER_FRESH_MS: who is removed or gets
-another password is out after that time. Hashes are made in worker threads, a few at a time.
+another password is out after that time. Passwords are checked by what all log-ins share (cluster/logins.py).
 """
 
 import asyncio
 import base64
 import binascii
 import ipaddress
-import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,18 +22,15 @@ from aiohttp import web
 
 from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.logins import Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import Problem
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.model.settings import Settings, is_loopback
 from lightrail.namespace import tokens
-from lightrail.namespace.directory import wall_ms
 from lightrail.namespace.rights import ANYBODY, Caller
 
-log = logging.getLogger("lightrail.gateway.callers")
-
-CHECKS_AT_ONCE: Final = 2
-"""Password hashes that are computed at a time, per gateway."""
 SAFE: Final = ("GET", "HEAD")
 """Methods that change nothing; a page of another site can't read their answers."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
@@ -93,6 +89,7 @@ class Callers:
         *,
         monotonic: Callable[[], int] = monotonic_ms,
         wall: Callable[[], int] = wall_ms,
+        logins: Logins | None = None,
     ) -> None:
         self._coordinator = coordinator
         self._settings = settings
@@ -100,19 +97,14 @@ class Callers:
         self._wall = wall
         self._key = secrets.token_bytes(32)
         self._known: dict[bytes, _Known] = {}
-        self._checking: dict[bytes, _Check] = {}
-        self._turn = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._secret = b""
+        self._checking: dict[tuple[bytes, str], _Check] = {}
+        self.logins = logins or Logins(coordinator)
         self.has_users = True
         """Until it is known better: then nobody is let in by mistake."""
-        self.hashes = 0
-        """Passwords that were hashed."""
 
     async def refresh(self) -> None:
         """Looks again whether any user is defined."""
-        if not self._secret:
-            self._secret = await self._coordinator.secret()
-        self.has_users = await self._coordinator.has_users()
+        self.has_users = await self.logins.refresh()
 
     async def caller(self, request: web.Request) -> Caller:
         """Who asks. Raises Problem: 401 without (good) credentials, 403 where none would do."""
@@ -138,7 +130,7 @@ class Callers:
         known = self._known.get(digest)
         if known is None or not await self._still_good(known):
             self._known.pop(digest, None)
-            known = await self._checked(digest, header)
+            known = await self._checked(digest, header, _source(request))
         return replace(known.caller, tls=True) if tls else known.caller
 
     async def user_record(self, caller: Caller) -> UserRecord | None:
@@ -148,7 +140,12 @@ class Callers:
     @property
     def secret(self) -> bytes:
         """The coordinator's, from the first refresh on."""
-        return self._secret
+        return self.logins.secret
+
+    @property
+    def hashes(self) -> int:
+        """Passwords that were hashed."""
+        return self.logins.hashes
 
     def _anybody(self, request: web.Request, tls: bool) -> Caller:
         if not _loopback(request) and not self._settings.insecure_no_users:
@@ -178,12 +175,13 @@ class Callers:
         known.fresh_until_ms = now_ms + limits.CALLER_FRESH_MS
         return True
 
-    async def _checked(self, digest: bytes, header: str) -> _Known:
-        """One check for all requests that come with the same credentials at a time."""
-        check = self._checking.get(digest)
+    async def _checked(self, digest: bytes, header: str, source: str) -> _Known:
+        """One check for all requests that come with the same credentials from the same source at a time."""
+        each = digest, source
+        check = self._checking.get(each)
         if check is None:
-            check = self._checking[digest] = _Check(asyncio.ensure_future(self._check(header)))
-            check.pending.add_done_callback(lambda done: self._remember(digest, done))
+            check = self._checking[each] = _Check(asyncio.ensure_future(self._check(header, source)))
+            check.pending.add_done_callback(lambda done: self._remember(each, done))
         check.waiting += 1
         try:
             return await asyncio.shield(check.pending)
@@ -193,24 +191,25 @@ class Callers:
                 # No password is hashed for clients that have gone: a flood of them leaves the line again.
                 check.pending.cancel()
 
-    def _remember(self, digest: bytes, done: "asyncio.Future[_Known]") -> None:
-        self._checking.pop(digest, None)
+    def _remember(self, each: tuple[bytes, str], done: "asyncio.Future[_Known]") -> None:
+        self._checking.pop(each, None)
+        digest = each[0]
         if done.cancelled() or done.exception() is not None:
             return
         while len(self._known) >= limits.CALLERS_MAX:
             del self._known[next(iter(self._known))]
         self._known[digest] = done.result()
 
-    async def _check(self, header: str) -> _Known:
+    async def _check(self, header: str, source: str) -> _Known:
         scheme, _, value = header.partition(" ")
         match scheme.lower():
             case "basic":
-                return await self._basic(value.strip())
+                return await self._basic(value.strip(), source)
             case "bearer":
                 return await self._bearer(value.strip())
         raise Problem(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
 
-    async def _basic(self, value: str) -> _Known:
+    async def _basic(self, value: str, source: str) -> _Known:
         try:
             user, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
             if not colon:
@@ -218,24 +217,17 @@ class Callers:
             user, password = sasl.parse_plain(f"\0{user}\0{password}".encode())
         except (binascii.Error, ValueError) as error:
             raise Problem(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
-        record = await self._coordinator.user(user)
-        # The same work for a name that does not exist, so that time does not tell which do.
-        keys = (
-            record.sha256
-            if record is not None
-            else sasl.unknown_user_keys(self._secret, user, "SCRAM-SHA-256")
-        )
-        async with self._turn:
-            self.hashes += 1
-            good = await asyncio.to_thread(sasl.verify_plain, keys, password)
-        if record is None or not good:
-            log.warning("unknown user or wrong password for %a over HTTP", user)
+        try:
+            record = await self.logins.verify(source, user, password)
+        except TooManyLogins as error:
+            raise Problem(429, str(error), headers={"Retry-After": "10"}) from None
+        if record is None:
             raise Problem(401, "unknown user or wrong password", headers=ASK)
         return self._made(Caller(user), tokens.key_digest(record), None)
 
     async def _bearer(self, value: str) -> _Known:
         try:
-            claims = tokens.read(self._secret, value, self._wall())
+            claims = tokens.read(self.logins.secret, value, self._wall())
         except tokens.InvalidToken as error:
             raise Problem(401, str(error), headers=ASK) from None
         record = await self._coordinator.user(claims.user)
@@ -248,6 +240,16 @@ class Callers:
         return _Known(caller, digest, self._monotonic() + limits.CALLER_FRESH_MS, expires_ms)
 
 
-def _loopback(request: web.Request) -> bool:
+def _peer(request: web.Request) -> str | None:
+    """The address that a request came from; None where it came by no network."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return _is_loopback(peer[0]) if isinstance(peer, tuple) else True
+    return str(peer[0]) if isinstance(peer, tuple) else None
+
+
+def _source(request: web.Request) -> str:
+    return source_of(_peer(request))
+
+
+def _loopback(request: web.Request) -> bool:
+    peer = _peer(request)
+    return peer is None or _is_loopback(peer)

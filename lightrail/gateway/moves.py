@@ -5,7 +5,6 @@ this gateway may go away meanwhile.
 """
 
 import asyncio
-import time
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
@@ -21,6 +20,7 @@ from lightrail.gateway.errors import Problem
 from lightrail.gateway.loads import Loads
 from lightrail.gateway.shards import Shards
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.service import PLACED
@@ -60,7 +60,7 @@ async def propose(asked: Asked) -> web.Response:
             "kind": KIND,
             "cluster": await gateway.coordinator.cluster_id(),
             "placement_revision": placement_revision(map),
-            "made_at_ms": time.time_ns() // 1_000_000,
+            "made_at_ms": wall_ms(),
             "moves": [
                 {
                     "queue": each.queue,
@@ -147,7 +147,7 @@ async def begin(asked: Asked) -> web.Response:
     asked.directory.refresh()
     wanted, gone = _wanted(asked, value.get("moves"), skip=skip)
     begun = await moves.begin(
-        gateway.coordinator, map, wanted, throttle=throttle, now_ms=time.time_ns() // 1_000_000
+        gateway.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
     )
     names = {move.queue for move in begun}
     return web.json_response(

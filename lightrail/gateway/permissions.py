@@ -56,6 +56,9 @@ def shown(permission: Permission) -> dict[str, Any]:
 async def _permit(asked: Asked, rights: frozenset[Right]) -> Permission:
     user = asked.rest[0]
     asked.directory.refresh()
+    prefix = asked.request.query.get("prefix", "")
+    # Who may not give rights is not told either which users there are.
+    asked.gateway.service.check_permit(asked.caller, prefix)
     if not asked.directory.permissions(user):
         try:
             user = user_name(user)  # as it is kept; rights of another spelling would be nobody's
@@ -63,5 +66,4 @@ async def _permit(asked: Asked, rights: frozenset[Right]) -> Permission:
             raise Problem(422, str(error), field="user") from None
     if rights and await asked.gateway.coordinator.user(user) is None:
         raise Problem(404, f"there is no user {user[:80]!a}; add it with `lightrail-admin user add`")
-    prefix = asked.request.query.get("prefix", "")
     return await asked.gateway.service.permit(asked.caller, user, prefix, rights)

@@ -1,6 +1,5 @@
 """Readers over HTTP: who reads journals and how far, so that shards keep what was not read yet."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -22,6 +21,7 @@ from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import AGAIN, Problem
 from lightrail.gateway.journals import Row
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidName, check_spelling
 
 AGAIN_MAX: Final = 5
@@ -264,4 +264,4 @@ def _tag(reader: Reader) -> dict[str, str]:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return wall_ms()

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Iterable
 
+from lightrail.filters.looks import Looks
 from lightrail.gateway.errors import refused, unknown
 from lightrail.gateway.outgoing import Outgoing
 from lightrail.gateway.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routing
+from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 from lightrail.wire.shards import ShardAway, ShardPeer
@@ -27,6 +28,9 @@ class RouterSender:
         self._loop = loop
         self._routing = Routing(directory)
         self._lanes: dict[int, Lane] = {}
+        self.looks = Looks()
+        """Of all requests in one turn of the loop."""
+        self._next_turn: asyncio.Future[None] | None = None
         self._change: asyncio.Future[None] = loop.create_future()
         """Done when a name or subscription changes."""
         directory.listen(self._changed)
@@ -45,7 +49,7 @@ class RouterSender:
             plan = await self.plan(record, self._routing)
             if plan.problem:
                 raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
-            groups, unroutable = plan.route([message.message])
+            groups, unroutable = await self.walked(plan.begin([message.message], self.looks))
             if unroutable and not carried:
                 if plan.policy["unroutable"] == "reject":
                     raise refused(conditions.NOT_FOUND, UNROUTABLE.format(router=record.name))
@@ -67,6 +71,31 @@ class RouterSender:
             self._shards.forget(queue for group in groups for queue in group.queues)
         raise refused(refusal.condition, refusal.description)
 
+    async def walked(self, walk: Walk) -> Routed:
+        """What a plan says of messages; others have their turn in between where that takes long."""
+        self._begin_turn()
+        while not walk.go_on():
+            await self._turn()
+        assert walk.routed is not None
+        return walk.routed
+
+    def _begin_turn(self) -> None:
+        """Looks are about to be used: there are new ones in the next turn of the loop."""
+        if self._next_turn is None:
+            self._next_turn = self._loop.create_future()
+            self._loop.call_later(0, self._end_turn)
+
+    async def _turn(self) -> None:
+        self._begin_turn()
+        assert self._next_turn is not None
+        await asyncio.shield(self._next_turn)
+
+    def _end_turn(self) -> None:
+        turn, self._next_turn = self._next_turn, None
+        self.looks.begin()
+        if turn is not None:
+            turn.set_result(None)
+
     def close(self) -> None:
         for lane in self._lanes.values():
             lane.close()
@@ -77,6 +106,8 @@ class RouterSender:
         wait_ms = record.policy.milliseconds("buffer_timeout") or 0
         deadline = self._loop.time() + wait_ms / 1000
         while True:
+            while not routing.prepare(record.name, self._shards.now_ms(), self.looks):
+                await self._turn()
             plan = routing.plan(record.name, self._shards.now_ms())
             if plan is None:
                 raise refused(conditions.RESOURCE_DELETED, f"{record.name} is no router any more")

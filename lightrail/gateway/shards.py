@@ -2,12 +2,12 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.fleet import Fleet
+from lightrail.model.clock import wall_ms
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
@@ -64,7 +64,7 @@ class Shards:
     @staticmethod
     def now_ms() -> int:
         """Wall clock: locks and expiry are meant in it."""
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     def add(self, shard: int, address: str) -> None:
         """Connects to a shard; it may come later."""

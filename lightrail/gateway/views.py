@@ -13,7 +13,7 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
-from lightrail.namespace.rights import Caller, demand, may
+from lightrail.namespace.rights import Caller, demand, demand_look, may
 from lightrail.namespace.service import Missing, Refused
 from lightrail.wire.shards import ShardAway, ShardRefused, State
 
@@ -222,7 +222,9 @@ class BrokerViews:
     def _demand(self, caller: Caller, name: str, right: Right) -> Name:
         self._directory.refresh()
         record = self._directory.get(name)
-        if right is not Right.LISTEN or not may(self._directory, caller, Right.MANAGE, record):
+        if right is Right.LISTEN:
+            demand_look(self._directory, caller, record)
+        else:
             demand(self._directory, caller, right, record)
         if record.role is not Role.QUEUE:
             raise Missing(f"{name} has role {record.role}; expected a queue")

@@ -155,6 +155,38 @@ COORDINATOR_PAUSE_MS_MAX: Final = 2_000
 DIRECTORY_POLL_MS: Final = 50
 """How often a process asks by itself whether names, subscriptions or rights have changed."""
 
+# --- time ----------------------------------------------------------------------------------------------
+CLOCK_SLEW: Final = 10
+"""A process's clock moves towards a wall clock that was set by at most this part of the time that passes: a
+jump of a minute is caught up with in ten, and a lock of 30 s is meanwhile 27 to 33 s long."""
+CLOCK_JUMP_MS: Final = 1_000
+"""A wall clock that is so much further off than before was set; the log says so."""
+
+# --- log-ins -------------------------------------------------------------------------------------------
+LOGIN_HASHES_AT_ONCE: Final = 2
+"""Passwords that a process hashes at a time."""
+LOGIN_SOURCE_FREE: Final = 10
+"""Wrong log-ins that one address may have made before the next ones have to wait."""
+LOGIN_SOURCE_MS: Final = 1_000
+"""Between two checks of log-ins from such an address; one wrong log-in is forgotten in the same time."""
+LOGIN_USER_FREE: Final = 20
+"""Wrong log-ins for one user, from whatever addresses, before those from new addresses take longer."""
+LOGIN_USER_MS: Final = 2_000
+"""How much longer."""
+LOGIN_USER_PACE_MS: Final = 6_000
+"""In which one wrong log-in for a user is forgotten."""
+LOGIN_WRONG_COUNTED: Final = 100
+"""Wrong log-ins that are remembered of an address or a user: so that they are forgotten some day."""
+LOGINS_WAITING: Final = 100
+"""Log-ins of one address that wait for their check; more are refused."""
+LOGIN_SOURCES_MAX: Final = 10_000
+"""Addresses, and users, whose wrong log-ins a process counts; the longest silent go first."""
+LOGIN_LINES: Final = 100
+"""Lines in the log about wrong log-ins in LOGIN_LOG_MS; what is beyond is one line at its end."""
+LOGIN_LOG_MS: Final = 60_000
+LOGIN_USERS_SAMPLED: Final = 50
+"""Users whose numbers of rounds a process knows, to answer for unknown users as for them."""
+
 # --- gateway -------------------------------------------------------------------------------------------
 HTTP_JSON_BYTES: Final = 1024 * 1024
 """Largest policy, subscription or other JSON document in a request; definitions have a limit of their own."""
@@ -402,6 +434,18 @@ PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+LOOKS_OF_A_TURN: Final = 200_000
+"""What all looks into messages of one step of a shard cost, in units of about 0.1 microseconds: the filter's
+operators and what the message makes them do (filters/message.py). What is left goes on in the next step."""
+SETTLE_SLICE: Final = 4_000
+"""Pieces of deliveries in flight that a range settles, or a closing consumer gives back, in one turn."""
+SETTLE_SLICE_REWRITTEN: Final = 1_000
+"""The same where each of them goes back to the queue, or is written anew."""
+SHARD_PARTS: Final = 256
+"""Frames that a shard receives between two looks at the time."""
+SHARD_INTAKE_MS: Final = 20
+"""Of a turn of a shard for what frontends sent; the rest waits for the next turns, in each frontend's
+order."""
 LOADING_BYTES: Final = 16 * 1024 * 1024
 """Bytes that a queue whose index needs its messages has under way from disk while it is loaded."""
 LOADING_LOOKS: Final = 2_000
@@ -428,8 +472,21 @@ FILTER_PATH_BYTES: Final = 512
 """Bytes of the name of an application property or annotation in a filter or action."""
 FILTER_PATHS_KEPT: Final = 4_096
 """Parsed paths per process that are kept to be given out again."""
+FILTER_WEIGHT_MAX: Final = 5_000
+"""Operators, literals and fields of all expressions of one filter, and words of its subject patterns, eight
+of which count as one."""
+FILTER_SECTION_BYTES: Final = 1024 * 1024
+"""Largest section of a message that filters look into; a field of a larger one is as one that is not
+there."""
+FILTER_MAP_ITEMS: Final = 32 * 1024
+"""Keys and values of a section that filters look into, in the same way."""
+FILTER_SECTIONS_MAX: Final = 16
+"""Sections before the body that filters look at; there are five (messaging 3.2)."""
 LIKE_TEXT_MAX: Final = 64 * 1024
 """Characters of a value that LIKE looks at; a longer one gives UNKNOWN. It bounds the time of one match."""
+LIKE_WORK_MAX: Final = 2 * 1024 * 1024
+"""Characters times weight (filters/like.py) that all LIKE of one filter look at in a message: more than
+sixteen patterns, or heavy ones, get less than LIKE_TEXT_MAX each. About 30 ms."""
 SUBJECT_WORDS_MAX: Final = 1_024
 """Words of a subject that a pattern looks at; a subject of more matches no pattern."""
 ACTION_ENTRIES_MAX: Final = 64

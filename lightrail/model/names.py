@@ -5,8 +5,9 @@ A name is UTF-8 text such as ``myapp/orders/q1``: segments between slashes, none
 Percent-encoding is decoded once. Segments that begin with ``!`` or ``$`` are the system's; those that clients
 may use are ``NAME/$dlq``, the dead-letter queue of NAME; ``ROUTER/$subscriptions/KEY``, the queue of a
 subscription that a receiver made by attaching to a router; and ``$temporary/KEY``, a queue or router that the
-broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised. New names
-are written in Unicode's composed form (NFC), so that two names that look alike are not two queues (ADR 27).
+broker named (a dynamic node). Names are compared as they are: case matters, and nothing is normalised. New
+names are written in Unicode's composed form (NFC), so that two names that look alike are not two queues
+(ADR 27).
 """
 
 import unicodedata

@@ -6,13 +6,13 @@ Whoever has to act on changes registers with `listen` and is told which names, r
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, Entry
 from lightrail.cluster.history import HISTORY, History
 from lightrail.model import names
+from lightrail.model.clock import wall_ms
 from lightrail.model.policy import QUEUE, Policy, Role
 from lightrail.namespace.records import (
     NAMES,
@@ -41,10 +41,6 @@ class Changes:
 
 
 Listener = Callable[[Changes], None]
-
-
-def wall_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Directory:

@@ -75,5 +75,14 @@ def demand(directory: Directory, caller: Caller, right: Right, record: Name) -> 
         )
 
 
+def demand_look(directory: Directory, caller: Caller, record: Name) -> None:
+    """Raise Forbidden unless the caller may look into a queue: who listens at it, or manages it.
+
+    How a name is protected on its way is asked of managers, too.
+    """
+    right = Right.MANAGE if may(directory, caller, Right.MANAGE, record) else Right.LISTEN
+    demand(directory, caller, right, record)
+
+
 def _doing(right: Right) -> str:
     return {Right.MANAGE: "manage", Right.SEND: "send to", Right.LISTEN: "listen at"}[right]

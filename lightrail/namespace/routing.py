@@ -14,12 +14,13 @@ on the way changes. The rules:
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from lightrail.filters.action import Action, compile_action
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import Filter, compile_filter, joined
+from lightrail.filters.looks import COMPILING, Looks, unlimited
 from lightrail.filters.matcher import Matcher
 from lightrail.filters.message import MessageView
 from lightrail.model import limits
@@ -29,6 +30,13 @@ from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Subscription
 
 log = logging.getLogger("lightrail.namespace.routing")
+
+_STEP: Final = 10
+_ACTION: Final = 100
+"""Units (filters/looks.py) of one way on from a router, and of an action on it."""
+_NOWHERE: Final[frozenset[str]] = frozenset()
+_LIGHT: Final = 30
+"""Units of a message beside its filters."""
 
 Choose = Callable[[int], int]
 """A whole number from 0 to below the argument, at random."""
@@ -62,6 +70,28 @@ class Routed(NamedTuple):
     """Places of the messages that nobody gets."""
 
 
+class Walk:
+    """A batch on its way through a plan; it stops where the looks of a turn are used up, and goes on
+    there."""
+
+    __slots__ = ("_steps", "plan", "routed")
+
+    def __init__(self, plan: "Plan", steps: Generator[None, None, Routed]) -> None:
+        self.plan = plan
+        self._steps = steps
+        self.routed: Routed | None = None
+        """What the plan says of the batch, once `go_on` was true."""
+
+    def go_on(self) -> bool:
+        """Looks at messages; True when all of them have been looked at. Never raises for what is in them."""
+        if self.routed is None:
+            try:
+                next(self._steps)
+            except StopIteration as end:
+                self.routed = end.value
+        return self.routed is not None
+
+
 class Branch:
     """A way on that has to be walked for each message: behind an action, or into a router that chooses."""
 
@@ -89,23 +119,28 @@ class Node:
         self.paths = paths
         """Ways from here to queues."""
 
-    def spread(self, view: MessageView, contents: Contents, choose: Choose) -> bool:
-        """Adds what becomes of a message; False when nobody gets it."""
-        keys: Sequence[Key] = self.matcher.targets(view)
+    def spread(
+        self, view: MessageView, contents: Contents, choose: Choose, looks: Looks
+    ) -> Generator[None, None, bool]:
+        """Adds what becomes of a message; False when nobody gets it. Yields where the looks are used up."""
+        keys: Sequence[Key] = yield from self.matcher.search(view, looks)
         if self.chooses:
             left = list(keys)
             while left:
-                if _follow(left.pop(choose(len(left))), view, contents, choose):
+                if (yield from _follow(left.pop(choose(len(left))), view, contents, choose, looks)):
                     return True
             return False
         found = False
         for key in keys:
-            if _follow(key, view, contents, choose):
+            if (yield from _follow(key, view, contents, choose, looks)):
                 found = True
         return found
 
 
-def _follow(key: Key, view: MessageView, contents: Contents, choose: Choose) -> bool:
+def _follow(
+    key: Key, view: MessageView, contents: Contents, choose: Choose, looks: Looks
+) -> Generator[None, None, bool]:
+    looks.left -= _STEP + (len(view.data) >> 9)
     if type(key) is str:
         queue: str | Node = key
     else:
@@ -113,8 +148,11 @@ def _follow(key: Key, view: MessageView, contents: Contents, choose: Choose) -> 
         queue = key.target
         if key.action is not None:
             view = MessageView(key.action.apply(bytes(view.data)))
+            looks.left -= _ACTION + (len(view.data) >> 6)
+    if looks.left <= 0:
+        yield
     if isinstance(queue, Node):
-        return queue.spread(view, contents, choose)
+        return (yield from queue.spread(view, contents, choose, looks))
     contents.setdefault(bytes(view.data), {})[queue] = None
     return True
 
@@ -122,7 +160,18 @@ def _follow(key: Key, view: MessageView, contents: Contents, choose: Choose) -> 
 class Plan:
     """A router flattened: answers for batches until something on the way changes."""
 
-    __slots__ = ("_choose", "_fixed", "_known", "_node", "_sets", "names", "policy", "problem", "until_ms")
+    __slots__ = (
+        "_choose",
+        "_fixed",
+        "_is_light",
+        "_known",
+        "_node",
+        "_sets",
+        "names",
+        "policy",
+        "problem",
+        "until_ms",
+    )
 
     def __init__(
         self,
@@ -148,10 +197,11 @@ class Plan:
         """By identity of what the matcher gave: the queues, or None where ways have to be walked."""
         self._sets: dict[tuple[str, ...], Queues] = {}
         self._fixed: Queues | None = None
-        if node is not None and not node.chooses and not node.matcher.looks_at_messages:
-            keys = [key for key, _ in node.entries]
-            if all(type(key) is str for key in keys):
-                self._fixed = frozenset(str(key) for key in keys)
+        self._is_light = False
+        if node is not None and all(type(key) is str for key, _ in node.entries):
+            self._is_light = node.matcher.is_light
+            if not node.chooses and not node.matcher.looks_at_messages:
+                self._fixed = frozenset(str(key) for key, _ in node.entries)
 
     @property
     def is_empty(self) -> bool:
@@ -159,23 +209,99 @@ class Plan:
         return self._node is None
 
     def route(self, payloads: list[bytes]) -> Routed:
-        """What becomes of the messages of a batch. Never raises for what is in them."""
-        node = self._node
-        if node is None:
-            return Routed([], range(len(payloads)))
+        """What becomes of the messages of a batch, all in one turn."""
+        walk = self.begin(payloads, unlimited())
+        assert walk.go_on()
+        assert walk.routed is not None
+        return walk.routed
+
+    def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
+        """What becomes of the messages of a batch where that is cheap; None where a walk has to be begun."""
         if self._fixed is not None:
             return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
+        if self._node is None:
+            return Routed([], range(len(payloads)))
+        if self._is_light:
+            cost = _LIGHT * len(payloads) + (sum(map(len, payloads)) >> 2)
+            if cost <= looks.left:
+                looks.left -= cost
+                return self._light(self._node, payloads)
+        return None
+
+    def _light(self, node: Node, payloads: list[bytes]) -> Routed:
+        """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
         groups: list[Group] = []
         unroutable: list[int] = []
         by_queues: dict[Queues, Group] = {}
         by_queue: dict[str, Group] = {}
         known = self._known
         targets = node.matcher.targets
+        choose = self._choose if node.chooses else None
+        for index, payload in enumerate(payloads):
+            keys = targets(MessageView(payload))
+            if choose is None:
+                found = known.get(id(keys))
+                queues = self._learn(keys) if found is None else found[1]
+            else:
+                queues = self._set((str(keys[choose(len(keys))]),)) if keys else _NOWHERE
+            if not queues:
+                unroutable.append(index)
+                continue
+            group = by_queues.get(queues)
+            if group is not None and not group.is_closed:
+                group.indices.append(index)
+                group.payloads.append(payload)
+            else:
+                groups.append(_begin(queues, index, payload, by_queues, by_queue))
+        return Routed(groups, unroutable)
+
+    def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
+        """Sends a batch on its way.
+
+        Args:
+            looks: of the turn; a walk goes on with the same ones.
+            choose: what `one` chooses by, where that is not what the plan was made with.
+        """
+        return Walk(self, self._steps(payloads, looks, choose or self._choose))
+
+    def _steps(
+        self, payloads: list[bytes], looks: Looks, choose: Choose
+    ) -> Generator[None, None, Routed]:
+        if looks.left <= 0:
+            yield
+        node = self._node
+        if node is None or self._fixed is not None:
+            routed = self.at_once(payloads, looks)
+            assert routed is not None
+            return routed
+        groups: list[Group] = []
+        unroutable: list[int] = []
+        by_queues: dict[Queues, Group] = {}
+        by_queue: dict[str, Group] = {}
+        known = self._known
+        targets = node.matcher.targets
+        is_light = node.matcher.is_light
         walks = node.chooses
+        left = looks.left
         for index, payload in enumerate(payloads):
             view = MessageView(payload)
             if not walks:
-                keys = targets(view)
+                if is_light:
+                    left -= _LIGHT + (len(payload) >> 6)
+                    if left <= 0:
+                        looks.left = left
+                        yield
+                        left = looks.left
+                    keys = targets(view)
+                    left -= view.spent
+                else:
+                    looks.left = left
+                    keys = yield from node.matcher.search(view, looks)
+                    left = looks.left - _LIGHT
+                    if left <= 0:
+                        looks.left = left
+                        yield
+                        left = looks.left
                 found = known.get(id(keys))
                 queues = self._learn(keys) if found is None else found[1]
                 if queues is not None:
@@ -190,8 +316,10 @@ class Plan:
                         groups.append(_begin(queues, index, payload, by_queues, by_queue))
                     continue
             contents: Contents = {}
-            if not node.spread(view, contents, self._choose):
+            looks.left = left
+            if not (yield from node.spread(view, contents, choose, looks)):
                 unroutable.append(index)
+            left = looks.left - _LIGHT
             for content, names in contents.items():
                 queues = self._set(tuple(names))
                 group = by_queues.get(queues)
@@ -200,6 +328,7 @@ class Plan:
                     group.payloads.append(content)
                 else:
                     groups.append(_begin(queues, index, content, by_queues, by_queue))
+        looks.left = left
         return Routed(groups, unroutable)
 
     def _learn(self, keys: Sequence[Key]) -> Queues | None:
@@ -241,6 +370,8 @@ class Routing:
         self._directory = directory
         self._choose = choose
         self._plans: dict[str, Plan] = {}
+        self._compiled: dict[str, dict[str, Compiled]] = {}
+        """By router, and by subscription: what was compiled for the last plans."""
         directory.listen(self._changed)
 
     def plan(self, router: str, now_ms: int) -> Plan | None:
@@ -251,13 +382,85 @@ class Routing:
         record = self._directory.get(router)
         if record.role is not Role.ROUTER:
             return None
-        plan = self._plans[router] = _Planner(self._directory, now_ms).plan(router, self._choose)
+        planner = _Planner(self._directory, now_ms, self._compiled_of)
+        plan = self._plans[router] = planner.plan(router, self._choose)
         return plan
 
+    def prepare(self, router: str, now_ms: int, looks: Looks) -> bool:
+        """Compiles filters that a plan of a router would need; False where the looks are used up before the
+        end.
+
+        `plan` compiles the others: whoever has no time for ten thousand filters asks here first.
+        """
+        plan = self._plans.get(router)
+        if plan is not None and (plan.until_ms is None or now_ms < plan.until_ms):
+            return True
+        left, seen = [router], {router}
+        while left:
+            name = left.pop()
+            for subscription in self._directory.subscriptions(name):
+                if looks.left <= 0:
+                    return False
+                compiled = self._compiled_of(subscription)
+                if compiled.is_new:
+                    compiled.is_new = False
+                    looks.left -= COMPILING * (1 + compiled.weight)
+                target = subscription.target
+                if target not in seen and self._directory.get(target).role is Role.ROUTER:
+                    seen.add(target)
+                    left.append(target)
+        return True
+
+    def _compiled_of(self, subscription: Subscription) -> "Compiled":
+        """What a subscription asks for, compiled once as long as it stays as it is."""
+        of_router = self._compiled.setdefault(subscription.router, {})
+        compiled = of_router.get(subscription.id)
+        if compiled is None or compiled.subscription is not subscription:
+            compiled = of_router[subscription.id] = Compiled(subscription)
+        return compiled
+
     def _changed(self, changes: Changes) -> None:
+        for router in changes.routers:
+            self._forget(router)
         touched = changes.routers.union(changes.names)
         for router in [name for name, plan in self._plans.items() if not plan.names.isdisjoint(touched)]:
             del self._plans[router]
+
+
+    def _forget(self, router: str) -> None:
+        """Forgets what was compiled for subscriptions that are there no more."""
+        of_router = self._compiled.get(router)
+        if of_router is not None:
+            there = {each.id for each in self._directory.subscriptions(router)}
+            for id in [id for id in of_router if id not in there]:
+                del of_router[id]
+            if not of_router:
+                del self._compiled[router]
+
+
+class Compiled:
+    """The filter and the action of a subscription, or why it gets nothing."""
+
+    __slots__ = ("action", "filter", "is_new", "problem", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.filter: Filter | None = None
+        self.action: Action | None = None
+        self.problem: FilterError | None = None
+        self.is_new = True
+        """It was not counted yet."""
+        try:
+            if subscription.filter is not None:
+                self.filter = compile_filter(subscription.filter)
+            if subscription.action is not None:
+                self.action = compile_action(subscription.action)
+        except FilterError as error:
+            self.problem = error
+
+    @property
+    def weight(self) -> int:
+        return 0 if self.filter is None else self.filter.weight
 
 
 class _TooManyPaths(Exception):
@@ -267,9 +470,12 @@ class _TooManyPaths(Exception):
 class _Planner:
     """Makes one plan."""
 
-    def __init__(self, directory: Directory, now_ms: int) -> None:
+    def __init__(
+        self, directory: Directory, now_ms: int, compiled: Callable[[Subscription], Compiled]
+    ) -> None:
         self._directory = directory
         self._now_ms = now_ms
+        self._compiled = compiled
         self._until_ms: int | None = None
         self._names: set[str] = set()
         self._nodes: dict[str, Node | None] = {}
@@ -309,13 +515,11 @@ class _Planner:
             target = self._target(subscription)
             if target is None:
                 continue
-            try:
-                spec = subscription.filter
-                filter = None if spec is None else compile_filter(spec)
-                action = None if subscription.action is None else compile_action(subscription.action)
-            except FilterError as error:
-                log.error("subscription %s of %s gets nothing: %s", subscription.id, router, error)
+            compiled = self._compiled(subscription)
+            if compiled.problem is not None:
+                log.error("subscription %s of %s gets nothing: %s", subscription.id, router, compiled.problem)
                 continue
+            filter, action = compiled.filter, compiled.action
             paths += target.paths if isinstance(target, Node) else 1
             if paths > limits.ROUTE_PATHS_MAX:
                 raise _TooManyPaths

@@ -16,9 +16,10 @@ from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
+from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicy, Policy, Role, fields_of
-from lightrail.namespace.directory import Directory, wall_ms
+from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
 from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
 
@@ -261,11 +262,7 @@ class Service:
 
     async def permit(self, caller: Caller, user: str, prefix: str, rights: frozenset[Right]) -> Permission:
         """Set what a user may do at and below a prefix; no rights at all clear it."""
-        if prefix:
-            rules.check(prefix)
-        self.directory.refresh()
-        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
-            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
+        self.check_permit(caller, prefix)
         granted = (each.prefix for each in self.directory.permissions(user))
         if rights and prefix not in granted and self.directory.find(prefix) is None:
             _check_spelling(prefix)
@@ -274,6 +271,14 @@ class Service:
             [Write(permission.key, permission.to_value() if rights else None)], f"permission of {user}"
         )
         return permission
+
+    def check_permit(self, caller: Caller, prefix: str) -> None:
+        """Raises Forbidden unless the caller may say what users may do at and below a prefix."""
+        if prefix:
+            rules.check(prefix)
+        self.directory.refresh()
+        if Right.MANAGE not in rights_of(self.directory, caller, prefix):
+            raise Forbidden(f"user {caller.user} has no right to manage {prefix or 'all names'}")
 
     # --- inside ----------------------------------------------------------------------------------------
 

@@ -49,7 +49,8 @@ def key_of(secret: bytes) -> bytes:
 
 def key_digest(record: UserRecord) -> str:
     """What binds a token to the password that its user had."""
-    return sha256(b"lightrail token\0" + record.sha256.stored_key).hexdigest()[:32]
+    stored_key = record.tokens_of or record.sha256.stored_key
+    return sha256(b"lightrail token\0" + stored_key).hexdigest()[:32]
 
 
 def make(secret: bytes, claims: Claims) -> str:

@@ -57,6 +57,7 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 SHARD: Final = "shard-"
 """How the names of peers begin that are shards, which copy queues."""
 
@@ -139,6 +140,8 @@ class Engine:
         self._messages_committing = 0
         self._failed: str | None = None
         self._ticked_ms = now_ms
+        self._late: dict[Queue, None] = {}
+        """Queues that came after the looks of a step were used up, and have consumers that select."""
         self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
         self._queues.retired = counts.retire
@@ -150,38 +153,57 @@ class Engine:
         """Requests that others answer."""
         self._requests.add(operations)
 
-    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> None:
-        """One message of a frontend."""
+    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
+        """One message of a frontend.
+
+        Returns:
+            What is left of it, where a part would take too long at once: to be received later, in its order.
+        """
         peer = self._peers.get(identity)
         if peer is None:
             self._stranger(identity, parts, now_ms)
-            return
+            return []
         peer.heard_ms = now_ms
         position = self._position
-        for part in parts:
+        for place, part in enumerate(parts):
             lsn = position.lsn
+            rest: list[bytes] | None = None
             try:
                 kind = part[0]
                 if kind == ENQUEUE:
                     self._enqueue(peer, part, now_ms)
                     continue
                 if kind == SETTLE:
-                    self._settle(peer, part, now_ms)
-                    continue
-                if kind == CREDIT:
+                    left = self._settle(peer, part, now_ms)
+                    if left is None:
+                        continue
+                    rest = [left, *parts[place + 1 :]]
+                elif kind == CREDIT:
                     self._credit(peer, part, now_ms)
                     continue
-                self._rare(peer, part, now_ms)
+                elif kind == CONSUMER_CLOSE and self._gives_back(peer, part, now_ms):
+                    rest = parts[place:]
+                else:
+                    self._rare(peer, part, now_ms)
             except NumberMissing as error:
                 self._greet_anew(peer, str(error), now_ms)
             except StoreBroken as error:
                 self.commit_failed(error)
             except Exception as error:
                 self._not_applied(peer, part, error, position.lsn != lsn, now_ms)
+            if rest is not None:
+                return rest
             now_peer = self._peers.get(identity)
             if now_peer is None:
-                return
+                return []
             peer = now_peer
+        return []
+
+    def heard(self, identity: bytes, now_ms: int) -> None:
+        """A frontend has said something that is received later."""
+        peer = self._peers.get(identity)
+        if peer is not None:
+            peer.heard_ms = now_ms
 
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
@@ -190,15 +212,22 @@ class Engine:
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
             memory.waiting.clear()
+        looks = self._queues.looks
+        looks.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
+        if self._late:
+            self._late_first()
         while performer.touched:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
+                was_over = looks.left <= 0
                 performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
                 if queue.machine.deliveries.seen_to > queue.mark_due:
                     self._queues.mark(queue, now_ms)
+                if was_over and queue.machine.has_looks_left:
+                    self._late[queue] = None
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
                 if queue.removed:
@@ -214,6 +243,13 @@ class Engine:
         if self._failed is None and store.failure:
             # Of a call that this step made; whoever made it may only have counted a refusal.
             self.commit_failed(StoreBroken(store.failure))
+
+    def _late_first(self) -> None:
+        """Queues whose consumers could not look at messages, for others had used up the looks, come first."""
+        touched = self._performer.touched
+        late, self._late = self._late, {}
+        first = {queue: None for queue in late if queue in touched}
+        self._performer.touched = {**first, **touched}
 
     def _keep_bounds(self, queue: Queue, now_ms: int) -> None:
         """Lets in what waited for room, and what is to flow to disk flows."""
@@ -404,7 +440,8 @@ class Engine:
                 # The same frontend, started again: what its former process held comes back at once.
                 self._forget(other, now_ms)
             self._greeted(identity, hello, now_ms)
-            self.receive(identity, parts[1:], now_ms)
+            if self.receive(identity, parts[1:], now_ms):
+                raise AssertionError("expected nothing in flight for a frontend that has just greeted")
         else:
             self._strangers[identity] = frame(Kind.ABSENT)
 
@@ -632,22 +669,70 @@ class Engine:
         else:
             producer.accept(number)
 
-    def _settle(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _gives_back(self, peer: Peer, part: bytes, now_ms: int) -> bool:
+        """A consumer that closes with much in flight gives it back in pieces: True while there is more."""
+        consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
+        if consumer is None:
+            return False
+        machine = consumer.queue.machine
+        found = machine.consumers.by_id.get(consumer.id)
+        if found is None or len(found.in_flight) <= limits.SETTLE_SLICE or found.options.lock_key:
+            return False
+        line = found.in_flight
+        first, last = line.keys[line.head], line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN]
+        for command in (
+            commands.Credit(consumer.id, found.next, False),
+            commands.Settle(consumer.id, first, last, found.options.default_outcome),
+        ):
+            self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)
+        self._performer.touched[consumer.queue] = None
+        return True
+
+    def _settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+        """Settles a range of deliveries; returns the frame of what is left where there are too many."""
         _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
-        if asked and (consumer is not None or link in peer.listeners):
-            self.when_synced(Settlement(peer, link, count, lambda: self._counts.store_failures), number)
         if consumer is None:
             if link in peer.listeners:
+                if asked:
+                    self._answer_when_synced(peer, link, number, count)
                 self._relays.settle(peer, part)
             else:
                 self._stray(peer, part, now_ms)
-            return
+            return None
         outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
         queue = consumer.queue
+        rest = None
+        if count > limits.SETTLE_SLICE_REWRITTEN and (code or count > limits.SETTLE_SLICE):
+            rest, count = self._sliced(queue, consumer.id, part, code, number, count)
+        if asked:
+            self._answer_when_synced(peer, link, number, count)
         self._performer.perform(
             queue,
             queue.machine.apply(commands.Settle(consumer.id, number, number + count, outcome), now_ms),
             now_ms,
         )
         self._performer.touched[queue] = None
+        return rest
+
+    def _answer_when_synced(self, peer: Peer, link: int, number: int, count: int) -> None:
+        """The frontend confirms these settlements to its client once they are on disk."""
+        self.when_synced(Settlement(peer, link, count, lambda: self._counts.store_failures), number)
+
+    @staticmethod
+    def _sliced(
+        queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int
+    ) -> tuple[bytes | None, int]:
+        """A frame that settles what a piece of the range leaves over, and the size of the piece."""
+        found = queue.machine.consumers.by_id.get(consumer)
+        if found is None:
+            return None, count
+        line, end = found.in_flight, number + count
+        most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
+        index = line.index(number) + most
+        if index >= len(line.keys) or line.keys[index] >= end:
+            return None, count
+        left = line.keys[index]
+        _, flags, reserved, epoch, link, _, _ = HEADER.unpack_from(part)
+        header = HEADER.pack(SETTLE, flags, reserved, epoch, link, end - left, left)
+        return header + part[HEADER_SIZE:], left - number

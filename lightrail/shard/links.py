@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from lightrail.filters.errors import FilterError
+from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
 from lightrail.shard.looking import selector
@@ -176,7 +177,7 @@ class Links:
                 return
             self._awaited.release(awaited, now_ms)
         try:
-            options = options_of(body)
+            options = options_of(body, self._queues.looks)
         except FilterError as error:
             _gone(peer, link, Refusal(conditions.INVALID_FIELD, f"the filter can't be used: {error}"))
             return
@@ -358,7 +359,7 @@ class Links:
             self._parts[producer.id] = producer.part
 
 
-def options_of(body: ConsumerOpen) -> commands.ConsumerOptions:
+def options_of(body: ConsumerOpen, looks: Looks) -> commands.ConsumerOptions:
     """What a link asks of its queue, for the machine. Raises FilterError."""
     return commands.ConsumerOptions(
         browse=body.browse,
@@ -367,7 +368,7 @@ def options_of(body: ConsumerOpen) -> commands.ConsumerOptions:
         priority=body.priority,
         default_outcome=outcome_of(body.default_outcome, SettleDetail(delivery_failed=body.default_failed)),
         first=body.first,
-        selects=None if body.filter is None else selector(body.filter),
+        selects=None if body.filter is None else selector(body.filter, looks),
         lock_ms=body.lock_ms,
         lock_key=body.lock_key,
     )

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lightrail.filters.filter import compile_filter
+from lightrail.filters.looks import BASE, Looks
 from lightrail.filters.message import MessageView, extract
 from lightrail.filters.path import parse_path
 
@@ -18,11 +19,24 @@ def look(path: str) -> Callable[[bytes], Any]:
     return lambda message: extract(message, found)
 
 
-def selector(spec: Mapping[str, Any]) -> Callable[[bytes], bool]:
+def selector(spec: Mapping[str, Any], looks: Looks) -> Callable[[bytes], bool | None]:
     """Whether a message is for a consumer that asked for this filter; messages never make it raise.
+
+    It gives None where the looks of this step are used up.
 
     Raises:
         FilterError: the filter can't be used; it says what was expected, what was found, and where.
     """
-    matches = compile_filter(spec).matches
-    return lambda message: matches(MessageView(message))
+    filter = compile_filter(spec)
+    matches = filter.matches
+    weight = BASE + 2 * filter.weight
+
+    def selects(message: bytes) -> bool | None:
+        if looks.left <= 0:
+            return None
+        view = MessageView(message)
+        chosen = matches(view)
+        looks.left -= weight + view.spent + (len(message) >> 9)
+        return chosen
+
+    return selects

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
+from lightrail.filters.looks import Looks
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
@@ -222,6 +223,7 @@ class Queues:
         "_uncaptured",
         "copies",
         "deadlines",
+        "looks",
         "marks",
         "names",
         "retired",
@@ -246,6 +248,8 @@ class Queues:
         self.copies: dict[str, Queue] = {}
         """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
+        self.looks = Looks()
+        """Of the consumers of all queues, in one step."""
         self._captures = store.captures
         self._uncaptured: set[str] = set()
         """Queues that should be captured and can't be, which was said."""

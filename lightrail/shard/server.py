@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 
 import zmq
 
 from lightrail.model import limits
+from lightrail.model.clock import wall_ms
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.disk import DiskWatch
 from lightrail.shard.engine import Engine
@@ -61,6 +63,11 @@ class Server:
         self._closed = False
         self.failed = asyncio.Event()
         """Set when the store can't be trusted any more: only a new start, with recovery, helps."""
+        self._backlog: OrderedDict[bytes, deque[list[bytes]]] = OrderedDict()
+        """What frontends said that was too much for one turn, by frontend."""
+        self._going_on = False
+        self._until_s: float | None = None
+        """When this turn has received enough."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._admission = Admission(loop, self._context, key)
         socket = self._context.socket(zmq.ROUTER)
@@ -79,19 +86,67 @@ class Server:
 
     @staticmethod
     def now_ms() -> int:
-        return time.time_ns() // 1_000_000
+        return wall_ms()
 
     # --- the turn --------------------------------------------------------------------------------------
 
     def _receive(self, parts: list[bytes]) -> None:
-        try:
-            self._engine.receive(parts[0], parts[1:], self.now_ms())
-        except Exception as error:
-            log.exception("a message of %d frames could not be applied", len(parts) - 1)
-            self._fail(error)
+        identity = parts[0]
+        if self._until_s is None:
+            self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        if identity in self._backlog or time.perf_counter() >= self._until_s:
+            self._engine.heard(identity, self.now_ms())
+            self._wait_in_line(identity, parts[1:])
+        else:
+            rest = self._apply(identity, parts[1:])
+            if rest:
+                self._wait_in_line(identity, rest)
         if self._store.is_crowded:
-            # The rest stays in the socket until the commit under way has ended.
+            # What comes behind stays in the socket until the commit under way has ended.
             self._socket.is_paused = True
+
+    def _apply(self, identity: bytes, parts: list[bytes]) -> list[bytes]:
+        """Frames of one frontend, so many as one turn may have; what is left of them is returned."""
+        try:
+            rest = self._engine.receive(identity, parts[: limits.SHARD_PARTS], self.now_ms())
+        except Exception as error:
+            log.exception("a message of %d frames could not be applied", len(parts))
+            self._fail(error)
+            return []
+        return rest + parts[limits.SHARD_PARTS :] if len(parts) > limits.SHARD_PARTS else rest
+
+    def _wait_in_line(self, identity: bytes, parts: list[bytes]) -> None:
+        """The rest of a message is for one of the next turns."""
+        self._backlog.setdefault(identity, deque()).append(parts)
+        self._go_on_soon()
+
+    def _go_on_soon(self) -> None:
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """A turn for what waits: frontends take turns, each with its frames in their order."""
+        self._going_on = False
+        if self._closed:
+            return
+        backlog = self._backlog
+        until_s = self._until_s = time.perf_counter() + limits.SHARD_INTAKE_MS / 1000
+        while backlog and not self._store.is_crowded:
+            identity, line = next(iter(backlog.items()))
+            rest = self._apply(identity, line.popleft())
+            if rest:
+                line.appendleft(rest)
+            if line:
+                backlog.move_to_end(identity)
+            else:
+                del backlog[identity]
+            if time.perf_counter() >= until_s:
+                break
+        if backlog and not self._store.is_crowded:
+            # Else it goes on when the commit under way has ended.
+            self._go_on_soon()
+        self._turn()
 
     def turn(self) -> None:
         """The engine did something that came by no socket."""
@@ -128,6 +183,7 @@ class Server:
 
     def _turn(self) -> None:
         """After a turn's messages are in: decide, send what need not wait, start a commit for the rest."""
+        self._until_s = None
         if self._closed:
             return
         try:
@@ -189,6 +245,8 @@ class Server:
         self._commit = None
         self.disk.commit_ended(self._clock())
         self._socket.resume()
+        if self._backlog:
+            self._go_on_soon()
         if error is not None:
             self._store.fail_commit(commit, error)
             self._fail(error)

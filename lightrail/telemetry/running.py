@@ -6,7 +6,6 @@ one dashboard fits both.
 
 import asyncio
 import platform
-import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 
 from lightrail.model.certificates import not_after
+from lightrail.model.clock import off_ms, wall_ms
 from lightrail.telemetry.merge import merge
 from lightrail.telemetry.metrics import (
     LAG_SECONDS,
@@ -130,9 +130,16 @@ RUNNING_FAMILIES: Final[tuple[AnyFamily[Running], ...]] = (
     Family(
         "gauge",
         "lightrail_clock_seconds",
-        "The wall clock of this process, in seconds since 1970.",
+        "The clock of this process, in seconds since 1970.",
         (),
-        lambda _: [((), time.time())],
+        lambda _: [((), wall_ms() / 1000)],
+    ),
+    Family(
+        "gauge",
+        "lightrail_clock_off_seconds",
+        "How far the wall clock of the machine is before the clock of this process, which follows it slowly.",
+        (),
+        lambda _: [((), off_ms() / 1000)],
     ),
     HistogramFamily(
         "lightrail_event_loop_lag_seconds",

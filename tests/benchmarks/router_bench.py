@@ -71,6 +71,8 @@ async def cost_us(subscriptions: list[dict[str, Any]], batch: int, *, distributi
             next_id += batch
         start = time.process_time()
         for each in data:
+            # Each read is a turn of its own.
+            scene.frontend.routers.looks.begin()
             client.protocol.data_received(each)
             last = shard.answer(last)  # type: ignore[attr-defined]
             client.protocol.flush()

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import FILE_NAME, SqliteCoordinator
 from lightrail.cluster.users import UserRecord
+from lightrail.model import limits
 from lightrail.namespace.records import Permission, Right
 from tests.support import wait
 from tests.support.batches import message, post, texts
@@ -99,6 +101,37 @@ def test_rights_are_by_prefix(guarded: Broker, root: Http) -> None:
     assert listed == [{"user": "root", "prefix": "", "rights": ["listen", "manage", "send"]}]
     assert root("PUT", "/!permissions/ghost", {"rights": ["send"]}).status == 404
     assert root("PUT", "/!permissions/alice", {"rights": ["fly"]}).status == 422
+
+
+def test_who_may_not_give_rights_does_not_learn_which_users_there_are(guarded: Broker) -> None:
+    with Http(guarded.http, "alice", "alice pass:word") as alice:
+        answers = [alice("PUT", f"/!permissions/{name}", {"rights": ["send"]}) for name in ("ghost", "root")]
+    assert [answer.status for answer in answers] == [403, 403]
+    assert answers[0].json()["detail"] == answers[1].json()["detail"]
+
+
+def test_wrong_passwords_over_http_are_slowed_down_and_the_log_has_one_line(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    at_coordinator(data, lambda coordinator: coordinator.add_user(user("ann", "ann pass:word")))
+
+    def status(password: str) -> tuple[int, float]:
+        begun = time.monotonic()
+        with Http(broker.http, "ann", password) as client:
+            return client("GET", "/!permissions").status, time.monotonic() - begun
+
+    with Broker(data, "--shards", "1") as broker:
+        for number in range(limits.LOGIN_SOURCE_FREE + 1):
+            assert status(f"guess {number}")[0] == 401
+        slow_s = 0.8 * limits.LOGIN_SOURCE_MS / 1000
+        answer, seconds = status("one more guess")
+        assert answer == 401
+        assert seconds >= slow_s
+        assert status("ann pass:word")[0] == 200
+        answer, seconds = status("ann pass:word")
+        assert answer == 200
+        assert seconds < slow_s
+        assert broker.said().count("wrong password") == 1
 
 
 def test_batches_are_numbered_by_user_and_need_the_right_to_send(guarded: Broker, root: Http) -> None:

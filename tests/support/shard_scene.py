@@ -147,7 +147,11 @@ class Scene:
         return peer
 
     def receive(self, identity: bytes, parts: Sequence[bytes]) -> None:
-        self.engine.receive(identity, list(parts), self.now_ms)
+        rest = self.engine.receive(identity, list(parts), self.now_ms)
+        while rest:
+            # The server would take a turn in between.
+            self.turn()
+            rest = self.engine.receive(identity, rest, self.now_ms)
 
     def turn(self) -> None:
         """The end of a turn without any commit: what need not wait leaves."""

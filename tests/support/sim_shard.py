@@ -134,7 +134,9 @@ class Life:
 
     def _receive(self, parts: list[bytes]) -> None:
         if not self.dead:
-            self.engine.receive(parts[0], parts[1:], self.now_ms())
+            rest = parts[1:]
+            while rest:
+                rest = self.engine.receive(parts[0], rest, self.now_ms())
 
     def look(self) -> None:
         """News have come."""

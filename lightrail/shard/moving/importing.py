@@ -347,7 +347,7 @@ class Importing:
                 opened = ConsumerOpen(**each["opened"])
                 self._origins[id] = Origin(each["boot"], each["link"], opened)
                 try:
-                    options = replace(options_of(opened), first=each["next"])
+                    options = replace(options_of(opened, self._queues.looks), first=each["next"])
                 except FilterError as error:
                     raise ValueError(f"a consumer's filter can't be used: {error}") from error
             holders.append(

@@ -58,8 +58,10 @@ class ConsumerOptions:
     """For what is in flight when the consumer goes."""
     first: int = 0
     """The delivery number it begins with: not 0 for one that goes on after the shard was away."""
-    selects: Callable[[bytes], bool] | None = None
-    """It gets only messages for which this is true; it must not raise. None for all."""
+    selects: Callable[[bytes], bool | None] | None = None
+    """It gets only messages for which this is true; it must not raise. None for all.
+
+    It gives None where nobody may look at any more message in this step: the next dispatch asks again."""
     lock_ms: int = 0
     """Each delivery is its own for so long, then it comes back as failed; 0 for what the policy says."""
     lock_key: str = ""

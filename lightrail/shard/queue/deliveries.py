@@ -92,6 +92,9 @@ class Deliveries:
                 elif len(turn) > 1:
                     turn.rotate(-1)
             turn.extend(idle)
+            if order is not None and order.unfinished:
+                # Who looked in this step lets the next one look first.
+                turn.rotate(-1)
         return blocked
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:

@@ -268,11 +268,13 @@ class Groups(Order):
         selects = consumer.options.selects
         if selects is None:
             return True
-        if not self._looks:
+        chosen = None
+        if self._looks > 0:
+            self._looks -= 1
+            chosen = selects(run.batch.message(run.first))
+        if chosen is None:
             self.unfinished = True
-            return None
-        self._looks -= 1
-        return selects(run.batch.message(run.first))
+        return chosen
 
     # --- groups ---------------------------------------------------------------------------------------
 

@@ -215,6 +215,12 @@ class Machine(Outcomes):
             due_ms = 0
         return due_ms
 
+    @property
+    def has_looks_left(self) -> bool:
+        """Whether consumers that select had to stop before they had seen everything."""
+        order = self.deliveries.order
+        return order is not None and order.unfinished
+
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         for consumer, first, last in self.locks.due(now_ms):
             self._unlock(consumer, first, last, effects)

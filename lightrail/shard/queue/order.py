@@ -245,6 +245,10 @@ class Order:
             _, first, last = view.heap[0]
             start, stop = max(first, run.sequence), min(last, run.end)
             if consumer.id in run.barred:
+                if self._looks <= 0:
+                    self.unfinished = True
+                    break
+                self._looks -= 1
                 view.advance(stop)
                 continue
             if run.batch.data is None:
@@ -281,7 +285,7 @@ class Order:
         shift = run.first - run.sequence
         low = high = position = start
         while position < stop and high - low < wanted:
-            if not self._looks:
+            if self._looks <= 0:
                 self.unfinished = True
                 break
             index = position + shift
@@ -289,8 +293,12 @@ class Order:
             if high > low and room < 0:
                 break
             self._looks -= 1
+            chosen = selects(batch.message(index))
+            if chosen is None:
+                self.unfinished = True
+                break
             position += 1
-            if selects(batch.message(index)):
+            if chosen:
                 if high == low:
                     low = position - 1
                 high = position

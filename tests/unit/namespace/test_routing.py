@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from proton import Message
 
 from lightrail.cluster.coordinator import Write
+from lightrail.filters.looks import Looks
 from lightrail.model import limits
 from lightrail.namespace.records import Subscription
 from lightrail.namespace.routing import Plan, Routing
@@ -330,5 +331,82 @@ def test_every_queue_gets_what_is_for_it_once_and_in_order(kinds: list[str], cho
         chosen = found.get("x", []) + found.get("y", [])
         assert sorted(chosen) == sorted(p for p, kind in zip(payloads, kinds, strict=True) if kind)
         assert found.get("nobody", []) == [p for p, kind in zip(payloads, kinds, strict=True) if not kind]
+
+    run(check)
+
+
+# --- what a turn may cost -------------------------------------------------------------------------------
+
+
+def test_a_batch_stops_where_the_looks_are_used_up_and_comes_to_the_same_end() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        for number in range(40):
+            await scene.queue(f"q{number}")
+            expression = " OR ".join(f"x = {number + 40 * n}" for n in range(50))
+            await scene.subscribe("r", f"q{number}", filter={"sql": f"{expression} OR y LIKE '%{number}_z%'"})
+        payloads = [message(x=number % 2_000, y="z" * 2_000) for number in range(300)]
+        plan = scene.plan()
+        looks = Looks()
+        walk = plan.begin(payloads, looks)
+        turns = 0
+        while not walk.go_on():
+            assert looks.left > -50_000
+            looks.begin()
+            turns += 1
+        assert turns > 20
+        assert walk.routed is not None
+        whole = plan.route(payloads)
+        assert [(each.queues, each.indices) for each in walk.routed.groups] == [
+            (each.queues, each.indices) for each in whole.groups
+        ]
+        assert list(walk.routed.unroutable) == list(whole.unroutable)
+
+    run(check)
+
+
+def test_one_message_and_ten_thousand_filters_take_many_turns() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("q")
+        expression = " OR ".join(f"x = {n}" for n in range(20))
+        for number in range(600):
+            await scene.subscribe("r", "q", filter={"sql": f"{expression} OR x = {number + 100}"})
+        looks = Looks()
+        assert not scene.routing.prepare("r", scene.now_ms, looks)
+        turns = 1
+        while not scene.routing.prepare("r", scene.now_ms, looks):
+            looks.begin()
+            turns += 1
+        assert turns > 5
+        plan = scene.plan()
+        looks.begin()
+        walk = plan.begin([message(x=699)] * 10, looks)
+        steps = 1
+        while not walk.go_on():
+            assert looks.left > -2_000
+            looks.begin()
+            steps += 1
+        assert steps > 1
+        assert walk.routed is not None
+        assert [group.queues for group in walk.routed.groups] == [{"q"}]
+
+    run(check)
+
+
+def test_a_filter_is_compiled_once_as_long_as_its_subscription_stays() -> None:
+    async def check(scene: Scene) -> None:
+        await scene.router("r")
+        await scene.queue("q")
+        first = await scene.subscribe("r", "q", filter={"sql": "x = 1"})
+        scene.plan()
+        compiled = scene.routing._compiled_of(scene.directory.subscriptions("r")[0])
+        second = await scene.subscribe("r", "q", filter={"sql": "x = 2"})
+        scene.plan()
+        assert scene.routing._compiled_of(scene.directory.subscriptions("r")[0]) is compiled
+        await scene.unsubscribe(first)
+        await scene.unsubscribe(second)
+        scene.directory.refresh()
+        assert not scene.routing._compiled
 
     run(check)

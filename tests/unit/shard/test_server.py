@@ -453,3 +453,33 @@ def test_an_error_on_the_loop_ends_the_shard(
         monkeypatch.undo()
 
     play(test, tmp_path)
+
+
+def test_what_a_frontend_sends_is_received_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SHARD_INTAKE_MS", 0)
+    monkeypatch.setattr(limits, "SHARD_PARTS", 3)
+
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        turns = 0
+        turn = server._turn
+
+        def counted() -> None:
+            nonlocal turns
+            turns += 1
+            turn()
+
+        monkeypatch.setattr(server, "_turn", counted)
+        frames = [batch(1, number, [b"\x00\x53\x75\xa0\x01x"], durable=False) for number in range(1, 61)]
+        frontend.say(*frames[:30])
+        frontend.say(*frames[30:], frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        accepted = [heard for heard in frontend.heard if heard[0] is Kind.ACCEPTED]
+        assert accepted
+        assert accepted[-1][2] <= 60
+        assert turns > 5
+
+    play(test, tmp_path)

@@ -1,0 +1,331 @@
+"""Log-ins: what all passwords that come to one process share: hashes, who has to wait, what is logged.
+
+A password's hash is slow by design. Log-ins that were good are remembered under a keyed digest, so a client
+that comes again costs nothing; the others are hashed a few at a time, and sources (addresses) take turns, so
+that a flood from one holds up no other. Wrong log-ins slow down whoever made them:
+
+- a source with more than LOGIN_SOURCE_FREE wrong ones has its log-ins checked one by one, LOGIN_SOURCE_MS
+apart;
+- where a user's password was wrong more than LOGIN_USER_FREE times, from whatever sources, each check of it
+takes LOGIN_USER_MS longer, but for sources that this user has logged in from before.
+
+Nobody is locked out: a good password gets in, at worst some seconds later. What was wrong is forgotten again,
+one by one, at the same pace. The log has one line for the first wrong log-in of a source and user, and after
+LOGIN_LOG_MS one with the number of those that followed.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from hashlib import blake2b
+from secrets import token_bytes
+from time import monotonic
+from typing import Final
+
+from lightrail.amqp import sasl
+from lightrail.cluster.coordinator import Coordinator, CoordinatorError
+from lightrail.cluster.users import UserRecord, stronger
+from lightrail.model import limits
+
+log = logging.getLogger("lightrail.cluster.logins")
+
+LOCAL: Final = "this machine"
+"""The source of who comes by no network."""
+
+
+class TooManyLogins(Exception):
+    """So many log-ins of one source wait already that this one was not checked."""
+
+
+@lru_cache(maxsize=4_096)
+def source_of(address: str | None) -> str:
+    """Who counts as one: an address, and of IPv6 the network that one customer has."""
+    if address is None:
+        return LOCAL
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        if not found.is_loopback:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+class _Wrong:
+    """A number of wrong log-ins that falls by one every `pace_s`."""
+
+    __slots__ = ("_at", "_count", "_pace_s")
+
+    def __init__(self, pace_s: float, now: float) -> None:
+        self._pace_s = pace_s
+        self._count = 0.0
+        self._at = now
+
+    def count(self, now: float) -> float:
+        self._count = max(0.0, self._count - (now - self._at) / self._pace_s)
+        self._at = now
+        return self._count
+
+    def add(self, now: float) -> None:
+        self._count = min(self.count(now) + 1, limits.LOGIN_WRONG_COUNTED)
+
+
+class _Turns:
+    """A number of hashes at a time; sources take turns."""
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def begin(self, source: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lines.setdefault(source, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                self.end()
+            raise
+
+    def end(self) -> None:
+        while self._lines:
+            source, line = next(iter(self._lines.items()))
+            next_one = line.popleft()
+            if line:
+                self._lines.move_to_end(source)
+            else:
+                del self._lines[source]
+            if not next_one.done():
+                next_one.set_result(None)
+                return
+        self._free += 1
+
+
+class Logins:
+    """All log-ins of one process.
+
+    Args:
+        clock: seconds that only rise.
+        sleep: waits for so many seconds.
+        later: calls back after so many seconds.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        clock: Callable[[], float] = monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self._sleep = sleep
+        self._later = later
+        self._key = token_bytes(32)
+        self._turns = _Turns(limits.LOGIN_HASHES_AT_ONCE)
+        self._sources: OrderedDict[str, _Wrong] = OrderedDict()
+        self._users: OrderedDict[str, _Wrong] = OrderedDict()
+        self._next_s: dict[str, float] = {}
+        """When the next log-in of a slow source may be checked."""
+        self._waiting: dict[str, int] = {}
+        self._good: OrderedDict[bytes, bytes] = OrderedDict()
+        """By digest of user and password: the stored key that they were good for."""
+        self._proven: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Sources that users have logged in from."""
+        self._counted: dict[tuple[str, str], int] = {}
+        """Wrong log-ins since the line in the log, by source and user."""
+        self._unlogged = 0
+        self._logging = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sampled: list[str] = []
+        self.secret = b""
+        """The coordinator's, from the first refresh on: salts of unknown users come from it."""
+        self.rounds: tuple[int, ...] = (sasl.ROUNDS["sha256"],)
+        """Of some users that there are: unknown ones have the same."""
+        self.rounds_512: tuple[int, ...] = (sasl.ROUNDS["sha512"],)
+        self.hashes = 0
+        """Passwords that were hashed."""
+
+    async def refresh(self) -> bool:
+        """Looks again what users there are; True where any is defined."""
+        if not self.secret:
+            self.secret = await self._coordinator.secret()
+        names = await self._coordinator.users()
+        sample = names[: limits.LOGIN_USERS_SAMPLED]
+        if sample == self._sampled:
+            return bool(names)
+        try:
+            found = [await self._coordinator.user(name) for name in sample]
+        except (CoordinatorError, OSError) as error:
+            # That there are users is known all the same; who logs in hears that they can't be read.
+            log.warning("the users can't be read: %s", error)
+            return bool(names)
+        self._sampled = sample
+        records = [record for record in found if record is not None]
+        if records:
+            self.rounds = tuple(record.sha256.iterations for record in records)
+            self.rounds_512 = tuple(record.sha512.iterations for record in records)
+        return bool(names)
+
+    # --- who has to wait -----------------------------------------------------------------------------------
+
+    async def admit(self, source: str, user: str) -> None:
+        """Waits for as long as this source, or who wants to be this user, has to. Raises TooManyLogins."""
+        now = self._clock()
+        wait_s = 0.0
+        if self._wrong_of(self._sources, source, now) >= limits.LOGIN_SOURCE_FREE:
+            due = max(now, self._next_s.get(source, 0.0)) + limits.LOGIN_SOURCE_MS / 1000
+            self._next_s[source] = due
+            wait_s = due - now
+        if (source, user) not in self._proven and self._wrong_of(
+            self._users, user, now
+        ) >= limits.LOGIN_USER_FREE:
+            wait_s = max(wait_s, limits.LOGIN_USER_MS / 1000)
+        if not wait_s:
+            return
+        waiting = self._waiting.get(source, 0)
+        if waiting >= limits.LOGINS_WAITING:
+            self._next_s[source] = self._next_s.get(source, now) - limits.LOGIN_SOURCE_MS / 1000
+            raise TooManyLogins(
+                f"{waiting} log-ins from {source} wait since many from there were wrong; try again later"
+            )
+        self._waiting[source] = waiting + 1
+        try:
+            await self._sleep(wait_s)
+        finally:
+            self._waiting[source] -= 1
+            if not self._waiting[source]:
+                del self._waiting[source]
+
+    def _wrong_of(self, table: OrderedDict[str, _Wrong], key: str, now: float) -> float:
+        wrong = table.get(key)
+        if wrong is None:
+            return 0.0
+        count = wrong.count(now)
+        if not count:
+            del table[key]
+            self._next_s.pop(key, None)
+        return count
+
+    # --- passwords -----------------------------------------------------------------------------------------
+
+    async def verify(
+        self, source: str, user: str, password: str, is_awaited: Callable[[], bool] = lambda: True
+    ) -> UserRecord | None:
+        """The record of a user whose password this is, else None. Raises TooManyLogins, CoordinatorError.
+
+        Args:
+            is_awaited: whether the client still waits; nothing is hashed for one that does not.
+        """
+        record = await self._coordinator.user(user)
+        digest = blake2b(f"{user}\0{password}".encode(errors="surrogateescape"), key=self._key).digest()
+        if record is not None and self._good.get(digest) == record.sha256.stored_key:
+            self._good.move_to_end(digest)
+            return record
+        await self.admit(source, user)
+        # The same work for a name that does not exist, so that time does not tell which do.
+        keys = record.sha256 if record is not None else self.unknown(user, "SCRAM-SHA-256")
+        await self._turns.begin(source)
+        try:
+            if not is_awaited():
+                return None
+            self.hashes += 1
+            good = await asyncio.to_thread(sasl.verify_plain, keys, password)
+        finally:
+            self._turns.end()
+        if record is None or not good:
+            self.wrong(source, user)
+            return None
+        self._remember(digest, record)
+        self.good(source, user)
+        if record.is_weak:
+            self._strengthen(record, password, digest)
+        return record
+
+    def unknown(self, user: str, mechanism: str) -> sasl.ScramKeys:
+        """Keys that no password has; they tell nobody that there is no such user."""
+        rounds = self.rounds if mechanism == "SCRAM-SHA-256" else self.rounds_512
+        place = int.from_bytes(blake2b(user.encode(), key=self.secret[:64], digest_size=8).digest())
+        return sasl.unknown_user_keys(self.secret, user, mechanism, rounds[place % len(rounds)])
+
+    def _remember(self, digest: bytes, record: UserRecord) -> None:
+        self._good[digest] = record.sha256.stored_key
+        while len(self._good) > limits.CALLERS_MAX:
+            self._good.popitem(last=False)
+
+    def _strengthen(self, record: UserRecord, password: str, digest: bytes) -> None:
+        """The record has fewer rounds than new ones: the password is here now, so it gets as many."""
+
+        async def strengthen() -> None:
+            try:
+                made = await asyncio.to_thread(stronger, record, password)
+                if await self._coordinator.user(record.name) == record:
+                    await self._coordinator.replace_user(made)
+                    self._remember(digest, made)
+            except CoordinatorError as error:
+                log.warning("the password of %a could not be hashed anew: %s", record.name, error)
+
+        task = asyncio.get_running_loop().create_task(strengthen())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- what came of it -----------------------------------------------------------------------------------
+
+    def good(self, source: str, user: str) -> None:
+        """A user has logged in from there."""
+        self._proven[source, user] = None
+        self._proven.move_to_end((source, user))
+        while len(self._proven) > limits.LOGIN_SOURCES_MAX:
+            self._proven.popitem(last=False)
+
+    def wrong(self, source: str, user: str) -> None:
+        """A password was wrong, or there is no such user."""
+        now = self._clock()
+        for table, key, pace_ms in (
+            (self._sources, source, limits.LOGIN_SOURCE_MS),
+            (self._users, user, limits.LOGIN_USER_PACE_MS),
+        ):
+            wrong = table.setdefault(key, _Wrong(pace_ms / 1000, now))
+            wrong.add(now)
+            table.move_to_end(key)
+            while len(table) > limits.LOGIN_SOURCES_MAX:
+                self._next_s.pop(table.popitem(last=False)[0], None)
+        self._log(source, user)
+
+    def _log(self, source: str, user: str) -> None:
+        each = source, user
+        if each in self._counted:
+            self._counted[each] += 1
+        elif len(self._counted) < limits.LOGIN_LINES:
+            self._counted[each] = 0
+            log.warning("wrong password, or no such user: %.80a from %s", user, source)
+        else:
+            self._unlogged += 1
+        if not self._logging:
+            self._logging = True
+            later = self._later or asyncio.get_running_loop().call_later
+            later(limits.LOGIN_LOG_MS / 1000, self._sum_up)
+
+    def _sum_up(self) -> None:
+        """A minute is over: one line for each source and user of which more came than the first."""
+        self._logging = False
+        counted, self._counted = self._counted, {}
+        others, self._unlogged = self._unlogged, 0
+        seconds = limits.LOGIN_LOG_MS // 1000
+        for (source, user), count in counted.items():
+            if count:
+                log.warning("%d more wrong log-ins from %s for user %.80a in %d s", count, source, user,
+                seconds)
+        if others:
+            log.warning("%d more wrong log-ins from other sources or for other users in %d s", others,
+            seconds)

@@ -1,0 +1,95 @@
+"""The clock: milliseconds since 1970 that rise evenly, whatever becomes of the system's wall clock.
+
+Locks, times to live and time-outs are differences of two readings, so a wall clock that somebody sets must
+not move them. Between two readings the clock moves on by what the steady clock of the system says (which
+counts while the machine sleeps, where there is such a clock); then it moves towards the wall clock, by at
+most CLOCK_SLEW of what has passed. So it never stands still, never runs back, and follows a wall clock that
+jumped in CLOCK_SLEW's time (ADR 23). A wall clock that is only adjusted, as NTP does, is followed at once.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.model import limits
+
+log = logging.getLogger("lightrail.model.clock")
+
+_MS: Final = 1_000_000
+
+
+def steady_ns() -> int:
+    """Nanoseconds that only rise, those included in which the machine slept."""
+    return time.clock_gettime_ns(_STEADY)
+
+
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock:
+    """One process's time; `wall` and `steady` give nanoseconds."""
+
+    __slots__ = ("_at", "_ms", "_next", "_ns", "_off", "_steady", "_wall")
+
+    def __init__(
+        self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = steady_ns
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._at = steady()
+        self._ns = wall()
+        self._ms = self._ns // _MS
+        self._next = self._at + _MS - self._ns % _MS
+        self._off = 0
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        steady = self._steady()
+        return self._ms if steady < self._next else self._move(steady)
+
+    @property
+    def off_ms(self) -> int:
+        """How far the wall clock is before this one (negative: behind it), as of the last reading."""
+        return self._off // _MS
+
+    def _move(self, steady: int) -> int:
+        passed = steady - self._at
+        self._at = steady
+        self._ns += passed
+        off = self._wall() - self._ns
+        most = passed // limits.CLOCK_SLEW
+        step = most if off > most else -most if off < -most else off
+        self._ns += step
+        off -= step
+        if abs(off - self._off) > limits.CLOCK_JUMP_MS * _MS + passed:
+            self._tell(off)
+        self._off = off
+        self._ms = self._ns // _MS
+        self._next = steady + _MS - self._ns % _MS
+        return self._ms
+
+    def _tell(self, off: int) -> None:
+        seconds = abs(off) / 1e9
+        log.warning(
+            "the wall clock of this machine was set: it is %.1f s %s the clock of this process, which "
+            "follows it in about %.0f s; locks and time-outs are not moved by that",
+            seconds,
+            "before" if off > 0 else "behind",
+            seconds * limits.CLOCK_SLEW,
+        )
+
+
+_CLOCK: Final = Clock()
+"""Of this process."""
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970 by this process's clock."""
+    return _CLOCK.now_ms()
+
+
+def off_ms() -> int:
+    """How far the wall clock is before that."""
+    _CLOCK.now_ms()
+    return _CLOCK.off_ms

@@ -1,0 +1,119 @@
+"""The clock: it rises evenly whatever the wall clock does, and follows it in a time that is documented."""
+
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.frontend.engine import Frontend
+from lightrail.gateway.shards import Shards
+from lightrail.model import clock, limits
+from lightrail.model.clock import Clock
+from lightrail.namespace.directory import Directory
+from lightrail.shard.server import Server
+
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND + 123_456
+
+
+class Machine:
+    """A wall clock that can be set, and a steady one."""
+
+    def __init__(self) -> None:
+        self.steady = 5 * SECOND + 17
+        self.set_by = 0
+        self.clock = Clock(self.wall, lambda: self.steady)
+
+    def wall(self) -> int:
+        return START + self.steady + self.set_by
+
+    def wait(self, ns: int) -> int:
+        """Lets time pass, and reads the clock."""
+        self.steady += ns
+        return self.clock.now_ms()
+
+    @property
+    def wall_ms(self) -> int:
+        return self.wall() // 1_000_000
+
+
+def test_without_jumps_it_is_the_wall_clock() -> None:
+    machine = Machine()
+    for wait in (0, 1, 999_999, 1_000_000, 1_000_001, SECOND, 3_600 * SECOND):
+        assert machine.wait(wait) == machine.wall_ms
+
+
+@pytest.mark.parametrize("jump_s", [3_600, -3_600])
+def test_a_jump_moves_no_difference_by_more_than_the_slew(jump_s: int) -> None:
+    machine = Machine()
+    before = machine.wait(0)
+    machine.set_by = jump_s * SECOND
+    assert machine.wait(0) == before
+    lock_ms = 30_000
+    after = machine.wait(lock_ms * 1_000_000)
+    assert abs(after - before - lock_ms) <= lock_ms // limits.CLOCK_SLEW + 1
+    assert after > before
+
+
+@pytest.mark.parametrize("jump_s", [60, -60])
+def test_it_is_back_at_the_wall_clock_in_the_time_that_is_said(jump_s: int) -> None:
+    machine = Machine()
+    machine.set_by = jump_s * SECOND
+    for _ in range(abs(jump_s) * limits.CLOCK_SLEW - 10):
+        machine.wait(SECOND)
+    assert machine.wait(0) != machine.wall_ms
+    assert machine.clock.off_ms * jump_s > 0
+    for _ in range(12):
+        machine.wait(SECOND)
+    assert machine.wait(SECOND) == machine.wall_ms
+    assert machine.clock.off_ms == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 10 * SECOND), st.integers(-10, 10)), max_size=50))
+def test_it_never_runs_back_and_keeps_pace(steps: list[tuple[int, int]]) -> None:
+    machine = Machine()
+    before, steady = machine.wait(0), machine.steady
+    for wait, jump_s in steps:
+        machine.set_by += jump_s * SECOND
+        now = machine.wait(wait)
+        passed_ms = (machine.steady - steady) / 1e6
+        slew = passed_ms / limits.CLOCK_SLEW + 2
+        assert passed_ms - slew <= now - before <= passed_ms + slew
+        assert now >= before
+        before, steady = now, machine.steady
+
+
+def test_a_jump_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            machine.wait(SECOND)
+        assert not caplog.messages
+        machine.set_by = -60 * SECOND
+        for _ in range(100):
+            machine.wait(SECOND)
+    assert len(caplog.messages) == 1
+    assert "behind" in caplog.messages[0]
+
+
+def test_the_clock_of_the_process_rises() -> None:
+    readings = [clock.wall_ms() for _ in range(1_000)]
+    assert readings == sorted(readings)
+    assert isinstance(clock.off_ms(), int)
+
+
+def test_everything_that_has_locks_and_times_to_live_goes_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setattr(clock, "_CLOCK", machine.clock)
+    readers = (
+        Server.now_ms,
+        Frontend.now_ms,
+        Shards.now_ms,
+        Directory(MemoryCoordinator())._now_ms,
+    )
+    before = machine.wait(0)
+    machine.set_by = 3_600 * SECOND
+    machine.steady += SECOND
+    assert {read() for read in readers} == {before + 1_100}

@@ -9,6 +9,7 @@ import errno
 
 import pytest
 
+from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
 from lightrail.shard.journal.store import StoreBroken, StoreFull
 from tests.support.fake_files import FakeFiles, Fault
 from tests.support.journal_writer import Op, Writer, open_journal, script, shown
@@ -76,15 +77,17 @@ def calls_of(ops: list[Op], files: FakeFiles | None = None) -> list[str]:
     return files.calls
 
 
+SMALL_BYTES = 3_000 + SLOTS * SLOT_BYTES
+"""A disk that is full soon: some segments, and the file `extent` beside them."""
 FULL: list[Op] = [("declare", 1), *[("send", 1, 1, 300), ("commit",)] * 9]
-"""On a disk of 3,000 bytes."""
+"""On a disk of SMALL_BYTES."""
 
 
 def test_the_scripts_make_every_call_that_a_journal_makes() -> None:
     again = FakeFiles()
     run(script(1, 60), again)
     again.unlock()
-    made = {*calls_of(script(2, 60), again), *calls_of(FULL, FakeFiles(space=3_000))}
+    made = {*calls_of(script(2, 60), again), *calls_of(FULL, FakeFiles(space=SMALL_BYTES))}
     assert made == {
         *("open", "create", "read", "write", "sync", "allocate", "truncate"),
         *("rename", "remove", "sync of names", "load", "replace"),
@@ -107,8 +110,8 @@ def test_any_call_may_fail_once(kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", FAULTS)
 def test_any_call_on_a_full_disk_may_fail_once(kind: str) -> None:
     error, is_short = FAULTS[kind]
-    for number, call in enumerate(calls_of(FULL, FakeFiles(space=3_000))):
-        files = FakeFiles(space=3_000)
+    for number, call in enumerate(calls_of(FULL, FakeFiles(space=SMALL_BYTES))):
+        files = FakeFiles(space=SMALL_BYTES)
         files.fault = Fault(number, error, is_short)
         writer = run(FULL, files)
         files.space = None

@@ -152,9 +152,9 @@ def test_a_name_that_is_made_for_what_waited_goes_with_the_connection(end: str) 
         made = service.first_use
         gate = asyncio.Event()
 
-        async def later(name: str, owner: str = "") -> Any:
+        async def later(*asked: Any, **more: Any) -> Any:
             await gate.wait()
-            return await made(name, owner)
+            return await made(*asked, **more)
 
         service.first_use = later  # type: ignore[method-assign]
         link.send_one(letter("of/this"), 0, True)

@@ -116,10 +116,31 @@ def terminate_everything(loads: Loads) -> None:
 
 # --- the matrix -------------------------------------------------------------------------------------------
 
+KINDS: Final = (
+    "killed",
+    "stopped for a moment",
+    "stopped for long",
+    "killed while stopped",
+    "ended in order",
+    "cut off",
+    "packets lost",
+    "disk full",
+    "disk fails",
+    "disk hangs",
+    "set back or copied",
+    "clock set",
+)
 _NO_DISK = Never("it has nothing on a disk but its log")
+_NO_STATE = Never("it keeps nothing that a copy could be behind of")
+_ONE_MACHINE = Never("on one machine there is no network between processes")
+_SEEN_AS_KILLED = Never("its clients see a connection that ends, as in `killed`")
+_SUPERVISED = Never("it has no part in messages: what its processes do is in their own rows")
 _CHAOS = "tests/cluster/test_chaos.py::"
 _DISK = "tests/chaos/test_full_disk.py::"
-_SEEN_AS_KILLED = Never("its clients see a connection that ends, as in `killed`")
+_CLOCK = covered(
+    "tests/unit/model/test_clock.py::test_everything_that_has_locks_and_times_to_live_goes_by_it",
+    "tests/unit/model/test_clock.py::test_a_jump_moves_no_difference_by_more_than_the_slew",
+)
 
 MATRIX: Final[dict[tuple[str, str], Cell]] = {
     # A shard.
@@ -131,11 +152,25 @@ MATRIX: Final[dict[tuple[str, str], Cell]] = {
     ("shard", "cut off"): covered(
         _CHAOS + "test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move",
     ),
+    ("shard", "packets lost"): covered(_CHAOS + "test_a_network_that_loses_packets_loses_no_message"),
     ("shard", "disk full"): covered(
         _DISK + "test_disk_filled_by_others",
         _DISK + "test_kill_shard_on_full_disk",
         _DISK + "test_disk_filled_by_messages",
     ),
+    ("shard", "disk fails"): covered(
+        "tests/chaos/test_failing_calls.py::test_some_calls_fail",
+        "tests/model/test_journal_errors.py::test_any_call_may_fail_once",
+        "tests/unit/shard/journal/test_failed_syncs.py::test_a_header_that_only_memory_has_begins_no_segment",
+    ),
+    ("shard", "disk hangs"): covered(
+        "tests/chaos/test_hanging_disk.py::test_while_the_disk_hangs_senders_get_their_messages_back"
+    ),
+    ("shard", "set back or copied"): covered(
+        "tests/cluster/test_copies.py::test_a_copy_neither_takes_the_place_of_its_original_nor_serves_after_it",
+        "tests/cluster/test_copies.py::test_a_shard_whose_newest_segment_was_deleted_does_not_start",
+    ),
+    ("shard", "clock set"): _CLOCK,
     # A frontend.
     ("frontend", "killed"): kill("frontend"),
     ("frontend", "stopped for a moment"): stop("frontend", MOMENT_S),
@@ -145,7 +180,12 @@ MATRIX: Final[dict[tuple[str, str], Cell]] = {
     ("frontend", "cut off"): Never(
         "to its shards it is a frontend that is stopped for long, to its clients a network of their own"
     ),
+    ("frontend", "packets lost"): Never("its connections to shards are the ones of the shard's row"),
     ("frontend", "disk full"): _NO_DISK,
+    ("frontend", "disk fails"): _NO_DISK,
+    ("frontend", "disk hangs"): _NO_DISK,
+    ("frontend", "set back or copied"): _NO_STATE,
+    ("frontend", "clock set"): _CLOCK,
     # The gateway.
     ("gateway", "killed"): kill("gateway"),
     ("gateway", "stopped for a moment"): stop("gateway", MOMENT_S),
@@ -153,22 +193,29 @@ MATRIX: Final[dict[tuple[str, str], Cell]] = {
     ("gateway", "killed while stopped"): kill_stopped("gateway"),
     ("gateway", "ended in order"): terminate("gateway"),
     ("gateway", "cut off"): Never("to its shards it is a gateway that is stopped for long"),
+    ("gateway", "packets lost"): Never("its connections to shards are the ones of the shard's row"),
     ("gateway", "disk full"): _NO_DISK,
-    # The supervisor, and all processes of a machine.
+    ("gateway", "disk fails"): _NO_DISK,
+    ("gateway", "disk hangs"): _NO_DISK,
+    ("gateway", "set back or copied"): _NO_STATE,
+    ("gateway", "clock set"): _CLOCK,
+    # All processes of a machine, and what starts them.
     ("everything", "killed"): kill_everything,
     ("everything", "stopped for a moment"): stop_everything(MOMENT_S),
     ("everything", "stopped for long"): stop_everything(LONG_S),
     ("everything", "killed while stopped"): Never("everybody is killed while stopped in `killed`, too"),
     ("everything", "ended in order"): terminate_everything,
-    ("everything", "cut off"): Never("on one machine there is no network between processes"),
+    ("everything", "cut off"): _ONE_MACHINE,
+    ("everything", "packets lost"): _ONE_MACHINE,
     ("everything", "disk full"): covered(_DISK + "test_kill_everything_on_full_disk"),
+    ("everything", "disk fails"): Never("the disk is the shard's: see its row"),
+    ("everything", "disk hangs"): Never("the disk is the shard's: see its row"),
+    ("everything", "set back or copied"): covered(
+        "tests/cluster/test_copies.py::test_a_data_directory_of_one_machine_is_copied_as_a_whole_and_not_in_parts"
+    ),
+    ("everything", "clock set"): _CLOCK,
     ("supervisor", "killed"): kill("supervisor"),
-    ("supervisor", "stopped for a moment"): stop_everything(MOMENT_S),
-    ("supervisor", "stopped for long"): Never("nobody waits for it while its processes live"),
-    ("supervisor", "killed while stopped"): Never("nobody waits for it while its processes live"),
-    ("supervisor", "ended in order"): Never("it ends all processes of the machine, as in `everything`"),
-    ("supervisor", "cut off"): Never("it talks to no other machine"),
-    ("supervisor", "disk full"): _NO_DISK,
+    **{("supervisor", kind): _SUPERVISED for kind in KINDS if kind != "killed"},
     # etcd.
     ("etcd", "killed"): covered(
         _CHAOS + "test_nobody_notices_that_etcd_is_away_and_changes_go_through_when_it_is_back",
@@ -180,8 +227,17 @@ MATRIX: Final[dict[tuple[str, str], Cell]] = {
     ),
     ("etcd", "killed while stopped"): _SEEN_AS_KILLED,
     ("etcd", "ended in order"): _SEEN_AS_KILLED,
-    ("etcd", "disk full"): Never("replace me when the test of etcd without space is there"),
     ("etcd", "cut off"): covered(_CHAOS + "test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move"),
+    ("etcd", "packets lost"): covered(_CHAOS + "test_a_network_that_loses_packets_loses_no_message"),
+    ("etcd", "disk full"): covered(
+        "tests/cluster/test_etcd_away.py::test_processes_wait_for_an_etcd_without_space_and_say_so"
+    ),
+    ("etcd", "disk fails"): _SEEN_AS_KILLED,
+    ("etcd", "disk hangs"): Never("its clients see an etcd that does not answer, as in `stopped for long`"),
+    ("etcd", "set back or copied"): covered(
+        "tests/cluster/test_set_back.py::test_what_was_accepted_stays_and_etcd_is_given_back_what_it_lost",
+        "tests/cluster/test_set_back.py::test_a_shard_that_starts_with_an_etcd_that_was_set_back_deletes_nothing",
+    ),
+    ("etcd", "clock set"): Never("leases of etcd go by its monotonic clock"),
 }
 VICTIMS: Final = tuple(dict.fromkeys(victim for victim, _ in MATRIX))
-KINDS: Final = tuple(dict.fromkeys(kind for _, kind in MATRIX))

@@ -44,6 +44,9 @@ BUSY = 25_000.0
 CALM_S = 3.0
 """How long processes are watched before something happens."""
 AWAY_S = 8.0
+LOSS = 0.2
+"""Of all packets."""
+LOSSY_S = 5.0
 AWAY_THREADS = limits.ETCD_THREADS + limits.ETCD_STREAM_THREADS
 """How many more a process may have while etcd is away: writes that wait, and a refresh of its lease."""
 LONG_AWAY_S = 60.0
@@ -267,5 +270,21 @@ def test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move(tmp_path: Pat
         net.plug()
         scene.recovered()
         assert scene.placement()["shard"] == 0
+        scene.finish()
+        scene.undisturbed(*scene.workers)
+
+
+def test_a_network_that_loses_packets_loses_no_message(tmp_path: Path) -> None:
+    """One packet of five, each way, between a shard and all others, etcd among them, while its queue moves."""
+    with island() as net, ClusterScene(tmp_path, strict=False, rate=2_000, island=net) as scene:
+        scene.warm()
+        scene.disturb(holds_moved=True)
+        net.lose(LOSS)
+        for _ in range(2):
+            scene.begin()
+            scene.over()
+        hold(LOSSY_S)
+        net.lose(0)
+        scene.recovered()
         scene.finish()
         scene.undisturbed(*scene.workers)

@@ -32,15 +32,27 @@ class Island:
         """The cable is out: nothing reaches the island, nothing leaves it."""
         _ip("-n", self.name, "link", "set", self.end, "down")
 
+    def lose(self, share: float) -> None:
+        """From here on so much of what comes to the island and leaves it is lost; 0 for nothing."""
+        for chain in ("INPUT", "OUTPUT"):
+            _run(*self.inside, "iptables", "-F", chain)
+            if share:
+                loss = ("-m", "statistic", "--mode", "random", "--probability", str(share), "-j", "DROP")
+                _run(*self.inside, "iptables", "-A", chain, *loss)
+
     def plug(self) -> None:
         """It is in again."""
         _ip("-n", self.name, "link", "set", self.end, "up")
 
 
 def _ip(*arguments: str) -> None:
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    _run("ip", *arguments)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
 @contextmanager

@@ -275,7 +275,7 @@ def test_a_shard_is_cut_off_from_everybody_in_the_middle_of_a_move(tmp_path: Pat
 
 
 def test_a_network_that_loses_packets_loses_no_message(tmp_path: Path) -> None:
-    """One packet of five, each way, between a shard and all others, etcd among them, while its queue moves."""
+    """One packet of five, each way, between a shard and all others, etcd too, while its queue moves."""
     with island() as net, ClusterScene(tmp_path, strict=False, rate=2_000, island=net) as scene:
         scene.warm()
         scene.disturb(holds_moved=True)

@@ -211,10 +211,11 @@ def test_https_shows_the_certificate_and_serves_the_same(tmp_path: Path) -> None
 
 def test_names_of_queues_in_metrics_are_for_managers_of_everything(guarded: Broker, root: Http) -> None:
     assert root("POST", "/listed", {"role": "queue"}).status == 201
-    with Http(guarded.http) as stranger, Http(guarded.http, "bob", "bob pass:word") as bob:
+    assert root("POST", "/listed", "message").status == 201
+    with Http(guarded.http) as stranger, Http(guarded.http, "carol", "carol pass:word") as carol:
         assert stranger("GET", "/metrics").status == 200
         assert stranger("GET", "/metrics/detailed").status == 401
-        assert bob("GET", "/metrics/detailed").status == 403
+        assert carol("GET", "/metrics/detailed").status == 403
     wait.until(
         lambda: 'queue="listed"' in root("GET", "/metrics/detailed?queue=listed").body.decode(),
         "who manages everything sees it",

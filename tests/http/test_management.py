@@ -49,7 +49,7 @@ def test_bad_subscriptions_are_refused(http: Http) -> None:
 
 def test_the_secret_of_a_push_is_shown_once(http: Http) -> None:
     http("POST", "/pushed", {"role": "router"})
-    made = http("POST", "/pushed/!subscriptions", {"target": "https://localhost/hook"})
+    made = http("POST", "/pushed/!subscriptions", {"target": "https://127.0.0.1/hook"})
     assert len(made.json()["secret"]) == 64
     assert "secret" not in http("GET", made.headers["location"]).json()
     assert made.json()["secret"] not in http("GET", "/!definitions").body.decode()

@@ -69,7 +69,8 @@ def test_accepted_durable_messages_survive(tmp_path: Path, how: str) -> None:
         left = drain(connection, connection.create_receiver("states"))
         assert [message.body for message in left] == ["failed", "held", "waits", "last"]
         assert left[0].delivery_count == 1
-        assert [message.delivery_count for message in left[2:]] == [0, 0]
+        # "waits" was on its way to the receiver: where the broker was killed, nobody knows whether it came.
+        assert [message.delivery_count for message in left[2:]] == [how == "SIGKILL", 0]
         (dead,) = drain(connection, connection.create_receiver("states/$dlq"))
         assert dead.body == "rejected"
         assert dead.annotations["x-opt-dead-letter-reason"] == symbol("rejected")

@@ -216,7 +216,8 @@ class Contents:
         """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
         special = self.special
         size = self.resident_message_bytes + self.index_bytes
-        if special is None:
+        if special is None or not special.singles:
+            # A part of a batch counts as well: on disk it is a run of its own.
             return size + limits.RUN_BYTES * (len(self.ready) - self.ready.evicted_runs)
         return size + special.batch_bytes
 

@@ -20,6 +20,7 @@ from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import evicted_singles, join_neighbours, merge_evicted, on_disk, parted
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Place, Run
+from lightrail.shard.queue.sharing import join_before, regrouped
 
 
 class Eviction:
@@ -404,7 +405,8 @@ class Eviction:
             window = line.runs[start:low] + window + line.runs[index:stop]
             line.swap(start, stop, merge_evicted(window, self.fetching))
         elif moved:
-            line.swap(low, index, window)
+            line.swap(low, index, regrouped(window))
+            join_before(line, low)
         return moved
 
 

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+from lightrail.model import limits
 from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.line import GONE, Line
 from lightrail.shard.queue.machine import Machine
@@ -50,6 +51,8 @@ def _check_sums(machine: Machine, ready: Ready) -> None:
     if isinstance(ready, Sparse):
         assert ready.holes == sum(run is GONE for run in ready.runs[ready.head :])
         assert not runs or ready.runs[ready.head] is not GONE, "the head is a hole"
+        shares = [limits.RUN_BYTES * run.count // run.batch.count for run in runs if not run.batch.evicted]
+        assert ready.batch_bytes == sum(shares)
     assert ready.count == sum(run.count for run in runs)
     assert ready.bytes == sum(run.size for run in runs)
     evicted = [run for run in runs if run.batch.data is None]

@@ -166,8 +166,7 @@ def slim(run: Run) -> Run:
     batch = run.batch
     if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * run.size > batch.size:
         return run
-    copied = joined([run], batch.place)
-    return Run(copied, 0, run.count, run.sequence, run.attempts, run.barred)
+    return copied([run])[0]
 
 
 def slim_singles(runs: Sequence[Run]) -> list[Run]:
@@ -185,13 +184,18 @@ def slim_singles(runs: Sequence[Run]) -> list[Run]:
         if batch.data is None or batch.size < limits.SLIM_BYTES_MIN or 4 * size > batch.size:
             result += group
             continue
-        copied = joined(group, batch.place)
-        index = 0
-        for run in group:
-            result.append(
-                Run(copied, index, index + run.count, run.sequence, run.attempts, run.barred)
-            )
-            index += run.count
+        result += copied(group)
+    return result
+
+
+def copied(runs: Sequence[Run]) -> list[Run]:
+    """The same runs, of one batch, as all of a new one."""
+    batch = joined(runs, runs[0].batch.place)
+    result: list[Run] = []
+    index = 0
+    for run in runs:
+        result.append(Run(batch, index, index + run.count, run.sequence, run.attempts, run.barred))
+        index += run.count
     return result
 
 

@@ -135,6 +135,12 @@ class Ready(Line):
         self.replace(start, stop, [run.sequence for run in runs], list(runs))
         return old
 
+    def exchange(self, index: int, run: Run) -> None:
+        """Puts a run of the same messages where another one is."""
+        self._count(self.runs[index], -1)
+        self._count(run, 1)
+        self.runs[index] = run
+
     def clear(self) -> list[Run]:
         """Takes everything."""
         runs = self.runs[self.head :]

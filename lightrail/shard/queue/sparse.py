@@ -16,14 +16,14 @@ from lightrail.shard.queue.runs import Run
 class Sparse(Ready):
     """Runs by sequence with holes between them, which are `GONE`; the head is never one."""
 
-    __slots__ = ("batches", "holes")
+    __slots__ = ("batch_bytes", "holes")
 
     def __init__(self) -> None:
         super().__init__()
         self.holes = 0
         """From the head on."""
-        self.batches = 0
-        """Runs in memory that are the whole of their batch."""
+        self.batch_bytes = 0
+        """What the batches of runs in memory take beside the messages: each run counts its share."""
 
     def __len__(self) -> int:
         return len(self.runs) - self.head - self.holes
@@ -78,8 +78,8 @@ class Sparse(Ready):
         if batch.data is None:
             self.evicted_runs -= 1
             self.evicted_bytes -= size
-        elif batch.count == 1:
-            self.batches -= 1
+        else:
+            self.batch_bytes -= limits.RUN_BYTES // batch.count
         self.count -= 1
         self.bytes -= size
         self.barred_runs -= bool(run.barred)
@@ -93,8 +93,8 @@ class Sparse(Ready):
         if batch.data is None:
             self.evicted_runs += sign
             self.evicted_bytes += sign * size
-        elif count == batch.count:
-            self.batches += sign
+        else:
+            self.batch_bytes += sign * (limits.RUN_BYTES * count // batch.count)
         if run.barred:
             self.barred_runs += sign
 

@@ -139,9 +139,9 @@ class Special:
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes in memory around the messages of what is in batches of its own."""
-        delayed = 0 if self.delays is None else self.delays.line.batches
-        return limits.RUN_BYTES * (self.ready.batches + delayed)
+        """Bytes in memory around single messages: of their batches."""
+        delayed = 0 if self.delays is None else self.delays.line.batch_bytes
+        return self.ready.batch_bytes + delayed
 
     @property
     def index_bytes(self) -> int:

@@ -7,9 +7,10 @@ its head, so that consumers do not wait for the disk; with many queues less, hal
 Messages that several queues share count once for each of them: what is in memory may be less than the sum,
 never more. What queues keep beside their messages counts as well, by what it was measured to take.
 
-Some of it can't flow to disk: indexes of queues that look into their messages, and what is delivered and not
-settled. Where the indexes reach their share of the mark, who sends to such a queue waits; where all of it is
-more than the mark, everybody does (ADR 20).
+Some of it can't flow to disk: indexes of queues that look into their messages, what is parked, and what is
+delivered and not settled. Where the indexes reach their share of the mark, who sends to such a queue waits;
+where they and what is parked are more than the mark, everybody does (ADR 20). What is delivered has its bound
+at the connection it went to.
 """
 
 from typing import TYPE_CHECKING
@@ -52,9 +53,12 @@ class Memory:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether what can't flow to disk is more than the mark: then nobody may send more."""
-        most = self.mark + limits.UNFLOWABLE_SLACK_BYTES
-        return self.resident > most and self.index + self.held_bytes + self.parked > most
+        """Whether indexes, and what is parked, are more than the mark: then nobody may send more.
+
+        What consumers hold is not in this: one that settles nothing would stop every sender. Each connection
+        has a bound of its own (limits.CONNECTION_UNSETTLED_BYTES).
+        """
+        return self.index + self.parked > self.mark + limits.UNFLOWABLE_SLACK_BYTES
 
     @property
     def held_bytes(self) -> int:

@@ -347,7 +347,9 @@ class Server:
         if self._poll is not None:
             self._poll.cancel()
         self._turn()
-        await self._idle.wait()
+        while not self._idle.is_set():
+            # What comes while the last commit ends may have begun one more before this goes on.
+            await self._idle.wait()
         self._closed = True
         self._socket.close(linger_ms=500)
         self._admission.close()

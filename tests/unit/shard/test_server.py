@@ -226,6 +226,37 @@ def test_a_dropped_name_ends_its_links_without_anybody_asking(tmp_path: Path) ->
     play(test, tmp_path)
 
 
+def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        closing = asyncio.ensure_future(server.close())
+        await asyncio.sleep(0)
+        ended = server._idle.set
+
+        def late() -> None:
+            server._receive([b"frontend-0", batch(1, 2, [b"b"])])
+            server._turn()
+
+        def set_and_more() -> None:
+            monkeypatch.undo()
+            asyncio.get_running_loop().call_soon(late)
+            ended()
+
+        monkeypatch.setattr(server._idle, "set", set_and_more)
+        store.go_on.set()
+        await closing
+        assert server._commit is None
+        await frontend.until(Kind.ACCEPTED, 2)
+
+    play(test, tmp_path)
+
+
 def test_the_end_waits_for_the_commit_under_way(tmp_path: Path) -> None:
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))

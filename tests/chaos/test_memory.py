@@ -20,8 +20,8 @@ from tests.support.wire_frontend import Way
 MARK = 10_000_000
 SLACK = 64 * 1024 * 1024
 """Beside twice the mark, and what the process takes with no message."""
-UNANSWERED_MAX = 4_000_000
-"""Bytes: a sender's credit."""
+UNANSWERED_SHARE = 0.4
+"""Of the mark: a sender's credit. Up to half of it may wait for room; what comes beyond is refused."""
 QUIET_S = 3.0
 """Without an answer for so long a sender is kept back."""
 LONG_MS = 10**9
@@ -57,7 +57,7 @@ class Sender:
         self.way = way
         self.pid = pid
         self.peer = Peer(way, name, boot=9)  # type: ignore[arg-type]
-        self.start = self.most = 0
+        self.start = self.most = self.unanswered_max = 0
         self.accepted = 0
         self.peer.greet()
         wait.until(self.is_welcome, "the shard greets")
@@ -66,7 +66,8 @@ class Sender:
         self.way.turn()
         return self.peer.welcome is not None
 
-    def begin(self, queue: str) -> None:
+    def begin(self, queue: str, mark: int) -> None:
+        self.unanswered_max = int(mark * UNANSWERED_SHARE)
         self.start = self.most = resident_bytes((self.pid,))
         self.peer.produce(1, queue)
 
@@ -77,7 +78,7 @@ class Sender:
         number = sent = 0
         answered_at = time.monotonic()
         while self.accepted < number or sent < messages:
-            room = UNANSWERED_MAX // (per_batch * (size + 100))
+            room = self.unanswered_max // (per_batch * (size + 100))
             if sent < messages and number - self.accepted < max(room, 1):
                 number += 1
                 batch = [message(sent + index, size, delay=delay) for index in range(per_batch)]
@@ -137,7 +138,7 @@ def ten_marks(
         way = Way(context, f"ipc://{socket_directory(str(data))}/shard-0.sock")
         try:
             sender = Sender(way, broker.pid("shard"))
-            sender.begin("q")
+            sender.begin("q", mark)
             whole = sender.send(
                 count, size, per_batch=per_batch, durable=durable, delay=delay, all_fit=all_fit
             )
@@ -183,7 +184,7 @@ def test_after_a_restart_they_are_on_disk_and_come_in_order(tmp_path: Path) -> N
         give(data, "q", role="queue", groups=True)
         way = Way(context, f"ipc://{socket_directory(str(data))}/shard-0.sock")
         sender = Sender(way, broker.pid("shard"))
-        sender.begin("q")
+        sender.begin("q", MARK)
         assert sender.send(count, 20_000, per_batch=5, durable=True, delay=False, all_fit=True)
         way.close()
     with Broker(data, "--memory-mark", str(MARK)) as broker:

@@ -6,11 +6,14 @@ stays under its key until every second place is one; what comes back to its plac
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Run
+
+_BATCH_BYTES: Final = limits.RUN_BYTES
 
 
 class Sparse(Ready):
@@ -79,7 +82,7 @@ class Sparse(Ready):
             self.evicted_runs -= 1
             self.evicted_bytes -= size
         else:
-            self.batch_bytes -= limits.RUN_BYTES // batch.count
+            self.batch_bytes -= _BATCH_BYTES // batch.count
         self.count -= 1
         self.bytes -= size
         self.barred_runs -= bool(run.barred)
@@ -94,7 +97,7 @@ class Sparse(Ready):
             self.evicted_runs += sign
             self.evicted_bytes += sign * size
         else:
-            self.batch_bytes += sign * (limits.RUN_BYTES * count // batch.count)
+            self.batch_bytes += sign * (_BATCH_BYTES * count // batch.count)
         if run.barred:
             self.barred_runs += sign
 

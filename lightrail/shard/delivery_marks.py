@@ -28,7 +28,7 @@ _MAGIC: Final = b"LRDMARKS"
 _VERSION: Final = 1
 _OPEN: Final = 0
 _CLOSED: Final = 1
-"""The shard was stopped in order: its consumers have given back what they held."""
+"""The shard was stopped in order, after its consumers had settled or given back what they held."""
 _SLOTS_AT: Final = 64
 _SLOT: Final = struct.Struct("<Q")
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -167,15 +167,20 @@ class FileMarks(DeliveryMarks):
             )
         self._failing = True
 
-    def close(self) -> None:
-        """The shard ends in order: nothing that it delivered comes again unmarked."""
+    def close(self, *, settled: bool = True) -> None:
+        """The shard ends in order.
+
+        Args:
+            settled: all that was delivered was settled or given back, so no mark counts any more.
+        """
         if self._worker is None:
             return
         self._worker.close()
         self._worker = None
         if self._file >= 0:
             try:
-                os.pwrite(self._file, self._head(_CLOSED), 0)
+                if settled:
+                    os.pwrite(self._file, self._head(_CLOSED), 0)
                 os.fdatasync(self._file)
             except OSError as error:
                 self._failed(error)

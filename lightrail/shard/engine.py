@@ -326,6 +326,11 @@ class Engine:
         return bool(others)
 
     @property
+    def has_deliveries(self) -> bool:
+        """Whether consumers hold messages that they have not settled."""
+        return any(queue.machine.deliveries.count for queue in self._queues)
+
+    @property
     def failed(self) -> str | None:
         """Why nothing here can be trusted any more, or None: only a new process, with recovery, helps."""
         return self._failed

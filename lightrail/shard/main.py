@@ -186,7 +186,7 @@ async def serve(process: Process) -> None:
         reading.close()
     await server.close()
     if isinstance(marks, FileMarks):
-        marks.close()
+        marks.close(settled=not engine.has_deliveries)
     await asyncio.gather(keeping, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()

@@ -73,7 +73,8 @@ class Loads:
         self.service = Service(data, "--frontends", "2", "--shards", "2", *flags)
         self.calm = Calm()
         self.orderly = False
-        """What comes again after an orderly stop is not marked: what clients had not settled was released."""
+        """What comes again after frontends were stopped in order is not marked: they release what clients had
+        not settled."""
         self.recoveries: list[float] = []
         """Seconds from the end of each fault until everybody was at work again."""
         self.all = [

@@ -97,7 +97,7 @@ def terminate(role: str) -> Fault:
     """SIGTERM to one process, whose supervisor starts it again."""
 
     def fault(loads: Loads) -> None:
-        loads.orderly = True
+        loads.orderly = role == "frontend"
         pid = loads.service.find(role)
         os.kill(pid, signal.SIGTERM)
         wait.until(lambda: wait.gone(pid), f"{role} ends in order", END_S)

@@ -214,6 +214,17 @@ def test_after_an_orderly_end_nothing_is_marked(tmp_path: Path) -> None:
     assert FileMarks(str(tmp_path), BOOT).before(1) == 0
 
 
+def test_an_orderly_end_while_consumers_hold_messages_leaves_the_marks(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.note(1, 5)
+        marks.begin(asyncio.get_running_loop())
+        marks.close(settled=False)
+
+    asyncio.run(main())
+    assert FileMarks(str(tmp_path), BOOT).before(1) == 5
+
+
 def test_after_the_machine_went_down_everything_is_marked(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)

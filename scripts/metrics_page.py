@@ -37,12 +37,14 @@ rule_files: [lightrail.rules.yml]  # of deploy/prometheus; docs/operate/alerts.m
 ```
 
 Series per queue are on `/metrics/detailed` alone, because there may be a hundred thousand of them. Ask for
-those that matter: `/metrics/detailed?queue=PREFIX`, at a shard or, on one machine, at the gateway.
+those that matter: `/metrics/detailed?queue=PREFIX`, at a gateway. Once there are users it is for those who
+may manage everything, for it names queues; a shard's own page then answers 403 to all but gateways.
 
 ```yaml
   - job_name: lightrail-detailed
     metrics_path: /metrics/detailed
     params: {queue: ["myapp/orders"]}
+    basic_auth: {username: prometheus, password_file: prometheus.password}
     scrape_interval: 30s
     static_configs:
       - targets: ["127.0.0.1:8080"]

@@ -12,7 +12,7 @@ from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, Shar
 from lightrail.cluster.placement import choose
 from lightrail.gateway.asked import Asked, whole_number
 from lightrail.gateway.errors import Problem
-from lightrail.wire.shards import State
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
 
 STATES: Final = ("active", "draining")
 
@@ -67,24 +67,35 @@ async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
     if value != {"disk": ""}:
         raise Problem(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
     found = _found(asked)
-    _refuse_living(asked, found)
+    await _refuse_living(asked, found)
     await _give_up(asked, found, replace(found, disk="").encode(), lambda _: found.id)
     return _answer(asked, found)
 
 
-def _refuse_living(asked: Asked, found: ShardSet) -> None:
+async def _refuse_living(asked: Asked, found: ShardSet) -> None:
     """A shard that lost its way to the coordinator is not registered any more, and serves all the same."""
     gateway = asked.gateway
     registered = gateway.map.shards.get(found.id)
     if registered is not None:
         raise Problem(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
     peer = gateway.shards.peers.get(found.id)
-    if peer is not None and peer.state is State.SERVING:
+    if peer is not None and await _answers(peer):
         raise Problem(
             409,
             f"shard {found.id} is not registered and answers all the same, at {peer.address}: it has "
             "lost its way to the coordinator and serves on. Stop it first",
         )
+
+
+async def _answers(peer: ShardPeer) -> bool:
+    """Whether a shard is there now: one that has just ended may not have been missed yet."""
+    try:
+        await peer.request("kept", {})
+    except ShardAway:
+        return False
+    except ShardRefused:
+        return True
+    return True
 
 
 async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
@@ -138,7 +149,7 @@ async def remove(asked: Asked) -> web.Response:
     gateway = asked.gateway
     map = gateway.map
     found = _found(asked)
-    _refuse_living(asked, found)
+    await _refuse_living(asked, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
         raise Problem(

@@ -46,7 +46,7 @@ def pings(broker: Broker, stop: threading.Event, counted: list[int]) -> None:
 
 def test_hostile_filters_of_receivers_and_routers_hold_up_no_other_client(tmp_path: Path) -> None:
     with Broker(tmp_path / "data", "--shards", "1") as broker, Http(broker.http) as http:
-        assert http("POST", "/r", {"role": "router"}).status == 201
+        assert http("POST", "/r", {"role": "router", "unroutable": "drop"}).status == 201
         assert http("POST", "/q", {"role": "queue"}).status == 201
         wait.until(lambda: http("GET", "/readyz").status == 200, "the gateway knows all processes")
         for number in range(20):

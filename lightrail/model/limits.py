@@ -455,7 +455,7 @@ DELIVERY_MARK_PAUSE_MS: Final = 10
 DELIVERED_LOST_MAX: Final = 4_096
 """Messages that a shard delivered and, being killed, did not store: the first that come after them may be the
 same, and count as delivered before. More of them were transient ones, which do not come again."""
-DELIVERY_MARK_AHEAD_MAX: Final = 512
+DELIVERY_MARK_AHEAD_MAX: Final = 16_384
 """Messages by which a delivery mark is ahead of what was delivered at the most; after half as many deliveries
 it is written again. After a crash so many that were not delivered may count as such."""
 

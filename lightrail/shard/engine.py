@@ -222,22 +222,23 @@ class Engine:
             # Dead letters touch further queues; each round takes what is there.
             touched, performer.touched = performer.touched, {}
             for queue in touched:
+                machine = queue.machine
                 was_over = looks.left <= 0
-                performer.perform(queue, queue.machine.dispatch(now_ms), now_ms)
-                if queue.machine.deliveries.seen_to > queue.mark_due:
+                performer.perform(queue, machine.dispatch(now_ms), now_ms)
+                if machine.deliveries.seen_to > queue.mark_due:
                     self._queues.mark(queue, now_ms)
-                if was_over and queue.machine.has_looks_left:
+                if was_over and machine.has_looks_left:
                     self._late[queue] = None
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
                 if queue.removed:
                     performer.journal_removed(queue, now_ms)
                     performer.touched.pop(queue, None)
-                if queue.parked or queue.machine.policy.guarded:
+                if queue.parked or machine.policy.guarded:
                     self._keep_bounds(queue, now_ms)
                 self._queues.deadlines.note(queue)
-                self._house.memory.update(queue)
-        if self._house.memory.above_mark:
+                memory.update(queue)
+        if memory.resident > memory.mark:
             self._house.relieve(now_ms)
         self._relays.step(now_ms)
         if self._failed is None and store.failure:

@@ -83,7 +83,8 @@ class Memory:
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
         machine = queue.machine
-        now, index = machine.resident_bytes, machine.index_bytes
+        index = machine.index_bytes
+        now = machine.resident_beside(index)
         self.resident += now - queue.resident
         queue.resident = now
         self.index += index - queue.index

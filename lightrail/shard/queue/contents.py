@@ -214,11 +214,17 @@ class Contents:
     @property
     def resident_bytes(self) -> int:
         """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
-        special = self.special
-        size = self.resident_message_bytes + self.index_bytes
+        return self.resident_beside(self.index_bytes)
+
+    def resident_beside(self, index_bytes: int) -> int:
+        """`resident_bytes` for who has asked for `index_bytes` already, as each step does for each queue."""
+        special, ready, delayed = self.special, self.ready, self._delayed
+        size = index_bytes + ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        if delayed is not _NOTHING:
+            size += delayed.bytes - delayed.evicted_bytes
         if special is None or not special.singles:
             # A part of a batch counts as well: on disk it is a run of its own.
-            return size + limits.RUN_BYTES * (len(self.ready) - self.ready.evicted_runs)
+            return size + limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
         return size + special.batch_bytes
 
     @property
@@ -231,14 +237,18 @@ class Contents:
     @property
     def index_bytes(self) -> int:
         """Those of them that stay in memory when all messages are on disk."""
-        special, heap = self.special, self.deadlines.heap
-        size = limits.RUN_ON_DISK_BYTES * self.ready.evicted_runs if special is None else special.index_bytes
-        if len(heap) > limits.STALE_ENTRIES_MIN:
-            size += limits.TIMED_BYTES * len(heap)
-        if len(self.locks.heap) > limits.STALE_ENTRIES_MIN:
-            size += limits.TIMED_BYTES * len(self.locks.heap)
-        if special is not None and special.singles:
-            size += limits.SINGLE_BYTES * self.deliveries.count
+        special, timed, locked = self.special, len(self.deadlines.heap), len(self.locks.heap)
+        if special is None:
+            evicted = self.ready.evicted_runs
+            size = limits.RUN_ON_DISK_BYTES * evicted if evicted else 0
+        else:
+            size = special.index_bytes
+            if special.singles:
+                size += limits.SINGLE_BYTES * self.deliveries.count
+        if timed > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * timed
+        if locked > limits.STALE_ENTRIES_MIN:
+            size += limits.TIMED_BYTES * locked
         if self.duplicates is not None:
             size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
         return size

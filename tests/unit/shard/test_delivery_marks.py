@@ -56,8 +56,8 @@ def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> 
     sent = 0
     ahead = []
     for number in range(1, 2_001):
-        peer.send(1, number, [b"m"] * 3)
-        sent += 3
+        peer.send(1, number, [b"m"] * 30)
+        sent += 30
         scene.settle_down()
         mark = marks.next_life().before(1)
         assert sent <= mark <= sent + AHEAD

@@ -84,10 +84,13 @@ def test_memory_is_taken_from_the_largest_first() -> None:
     class Fake:
         def __init__(self, size: int) -> None:
             self.machine = self
-            self.resident_bytes = size
+            self.size = size
             self.resident = 0
             self.index_bytes = 0
             self.index = 0
+
+        def resident_beside(self, index_bytes: int) -> int:
+            return self.size + index_bytes
 
     memory = Memory(1_000)
     large, small = Fake(1_400), Fake(100)
@@ -96,7 +99,7 @@ def test_memory_is_taken_from_the_largest_first() -> None:
     assert memory.above_mark
     assert not memory.far_above_mark
     assert memory.plan() == [(large, 600)]
-    large.resident_bytes = 0
+    large.size = 0
     memory.update(large)  # type: ignore[arg-type]
     assert memory.resident == 100
     assert memory.plan() == []

@@ -45,7 +45,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     data.mkdir(mode=0o700)
 
     async def prepare(coordinator: SqliteCoordinator) -> None:
-        for name in ("root", "alice", "bob", "carol"):
+        for name in ("root", "alice", "bob", "carol", "dora"):
             await coordinator.add_user(user(name, f"{name} pass:word"))
         every = Permission("root", "", frozenset(Right))
         await coordinator.write([Write(every.key, every.to_value())])
@@ -212,10 +212,10 @@ def test_https_shows_the_certificate_and_serves_the_same(tmp_path: Path) -> None
 def test_names_of_queues_in_metrics_are_for_managers_of_everything(guarded: Broker, root: Http) -> None:
     assert root("POST", "/listed", {"role": "queue"}).status == 201
     assert root("POST", "/listed", "message").status == 201
-    with Http(guarded.http) as stranger, Http(guarded.http, "carol", "carol pass:word") as carol:
+    with Http(guarded.http) as stranger, Http(guarded.http, "dora", "dora pass:word") as dora:
         assert stranger("GET", "/metrics").status == 200
         assert stranger("GET", "/metrics/detailed").status == 401
-        assert carol("GET", "/metrics/detailed").status == 403
+        assert dora("GET", "/metrics/detailed").status == 403
     wait.until(
         lambda: 'queue="listed"' in root("GET", "/metrics/detailed?queue=listed").body.decode(),
         "who manages everything sees it",

@@ -181,6 +181,9 @@ class FileMarks(DeliveryMarks):
             try:
                 if settled:
                     os.pwrite(self._file, self._head(_CLOSED), 0)
+                else:
+                    # What gathered while the thread wrote for the last time.
+                    self._put(self._noted)
                 os.fdatasync(self._file)
             except OSError as error:
                 self._failed(error)

@@ -91,8 +91,9 @@ class Engine:
         self._queues = Queues(store, names, tenancy, max_delivery_count, marks)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
+        self._memory = self._house.memory
         self._admission = Admission(
-            store, self._performer, self._house.memory, counts, self._answer, self._refuse
+            store, self._performer, self._memory, counts, self._answer, self._refuse
         )
         self._awaited = AwaitedConsumers(self._performer)
         self._links = Links(
@@ -104,13 +105,13 @@ class Engine:
             dict(recovered.parts),
         )
         self._routes = Routes(
-            self._queues, self._performer, store, counts, self._house.memory, self._answer, self._refuse
+            self._queues, self._performer, store, counts, self._memory, self._answer, self._refuse
         )
         self._requests = Requests(self._queues, self._performer, self.when_synced)
         self._relays = Relays(self._queues.names, tenancy)
         self.sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts)
         self.arrivals = Arrivals(
-            self._queues, self._performer, store, self._house.memory, self._links, self._awaited, counts
+            self._queues, self._performer, store, self._memory, self._links, self._awaited, counts
         )
         """Queues on their way here."""
         self.moves = MoveRequests(
@@ -207,13 +208,13 @@ class Engine:
 
     def step(self, now_ms: int) -> None:
         """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
-        performer, store = self._performer, self._store
-        memory = self._house.memory
+        performer, store, memory = self._performer, self._store, self._memory
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
             memory.waiting.clear()
         looks = self._queues.looks
-        looks.begin()
+        if looks.left != limits.LOOKS_OF_A_TURN:
+            looks.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
         if self._late:
@@ -240,8 +241,9 @@ class Engine:
                 memory.update(queue)
         if memory.resident > memory.mark:
             self._house.relieve(now_ms)
-        self._relays.step(now_ms)
-        if self._failed is None and store.failure:
+        if self._relays.touched:
+            self._relays.step(now_ms)
+        if store.failure and self._failed is None:
             # Of a call that this step made; whoever made it may only have counted a refusal.
             self.commit_failed(StoreBroken(store.failure))
 
@@ -258,7 +260,7 @@ class Engine:
             # What is let in makes it one that was touched again.
             self._admission.resume(queue, now_ms)
         if queue.machine.policy.overflow == FLOW_TO_DISK:
-            self._house.memory.update(queue)
+            self._memory.update(queue)
             self._house.keep_within(queue, now_ms)
 
     def take_output(self) -> list[tuple[bytes, list[bytes]]]:
@@ -286,7 +288,7 @@ class Engine:
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
         committing, self._committing = self._committing, []
-        if self._house.memory.is_stuck:
+        if self._memory.is_stuck:
             # What they sent is on disk; they are kept from sending more.
             self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
             committing = [each for each in committing if not isinstance(each[0], Numbered)]
@@ -301,7 +303,7 @@ class Engine:
     @property
     def commit_is_awaited(self) -> bool:
         """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
-        return bool(self._unsynced) or bool(self._refusals) or self._house.memory.above_mark
+        return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
 
     def nothing_to_commit(self) -> bool:
         """No record waits for the disk: answers that were held back for memory's sake may leave.
@@ -390,7 +392,7 @@ class Engine:
         if self._performer.unwritten:
             self._performer.write_again(now_ms)
         self._house.clean(now_ms)
-        self._counts.memory_bytes = self._house.memory.resident
+        self._counts.memory_bytes = self._memory.resident
         self._counts.frontends_connected = sum(
             not peer.frontend.startswith(SHARD) for peer in self._peers.values()
         )
@@ -623,7 +625,7 @@ class Engine:
             machine.policy.guarded
             or queue.parked
             or producer.part
-            or (special is not None and special.singles and self._house.memory.index_is_full)
+            or (special is not None and special.singles and self._memory.index_is_full)
         ):
             self._admission.enqueue(producer, number, batch, now_ms)
             return
@@ -670,7 +672,7 @@ class Engine:
         Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a
         disk that is slower than the senders slows them down.
         """
-        if durable or self._house.memory.above_mark:
+        if durable or self._memory.resident > self._memory.mark:
             self._unsynced.append((producer, number))
         else:
             producer.accept(number)

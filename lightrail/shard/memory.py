@@ -82,17 +82,18 @@ class Memory:
 
     def update(self, queue: "Queue") -> None:
         """Counts the queue again after it changed."""
-        machine = queue.machine
-        index = machine.index_bytes
-        now = machine.resident_beside(index)
-        self.resident += now - queue.resident
-        queue.resident = now
-        self.index += index - queue.index
-        queue.index = index
-        if now:
-            self._queues[queue] = None
-        else:
-            self._queues.pop(queue, None)
+        index, now = queue.machine.sizes()
+        before = queue.resident
+        if now != before:
+            self.resident += now - before
+            queue.resident = now
+            if not now:
+                del self._queues[queue]
+            elif not before:
+                self._queues[queue] = None
+        if index != queue.index:
+            self.index += index - queue.index
+            queue.index = index
 
     def remove(self, queue: "Queue") -> None:
         """The queue is gone, with all it held."""

@@ -89,6 +89,9 @@ class Performer:
                 self._deliver(queue, effect, now_ms)
             elif isinstance(effect, effects.Removed):
                 self._removed(queue, effect)
+            elif isinstance(effect, effects.Stored):
+                # Of each batch that came: its record is written already.
+                continue
             elif isinstance(effect, effects.Drained):
                 consumer = self.consumers.get(effect.consumer)
                 if consumer is not None:

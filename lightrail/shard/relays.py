@@ -14,14 +14,14 @@ from lightrail.wire.messages import ConsumerOpen, Refusal
 class Relays:
     """Every connection point that has a link on this shard."""
 
-    __slots__ = ("_by_name", "_names", "_tenancy", "_touched")
+    __slots__ = ("_by_name", "_names", "_tenancy", "touched")
 
     def __init__(self, names: Names, tenancy: Tenancy) -> None:
         self._names = names
         self._tenancy = tenancy
         tenancy.places.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
-        self._touched: dict[Relay, None] = {}
+        self.touched: dict[Relay, None] = {}
 
     # --- links -----------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Relays:
         else:
             relay.end(Refusal(conditions.RESOURCE_DELETED, f"{name} was dropped"))
             del self._by_name[name]
-            self._touched.pop(relay, None)
+            self.touched.pop(relay, None)
 
     def _placed(self, changes: MapChanges) -> None:
         """Connection points that are elsewhere now: their links go there, nothing is taken along."""
@@ -85,7 +85,7 @@ class Relays:
             if placed is not None and placed.shard != self._tenancy.shard:
                 relay = self._by_name.pop(name)
                 relay.end(moved(f"{name} is at another shard"))
-                self._touched.pop(relay, None)
+                self.touched.pop(relay, None)
 
     def _open(self, peer: Peer, link: int, epoch: int, name: str) -> Relay | None:
         if self._tenancy.refusal(name, epoch) is not None:
@@ -101,14 +101,14 @@ class Relays:
         relay = self._by_name.get(name)
         if relay is None:
             relay = self._by_name[name] = Relay(found)
-        self._touched[relay] = None
+        self.touched[relay] = None
         return relay
 
     def _left(self, relay: Relay) -> None:
-        self._touched[relay] = None
+        self.touched[relay] = None
         if not relay.listeners and not relay.senders and self._by_name.get(relay.name) is relay:
             del self._by_name[relay.name]
-            del self._touched[relay]
+            del self.touched[relay]
 
     # --- what links say --------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Relays:
         sender = peer.senders.get(link)
         if sender is not None:
             sender.relay.send(sender, part, messages, number, now_ms)
-            self._touched[sender.relay] = None
+            self.touched[sender.relay] = None
 
     def credit(self, peer: Peer, part: bytes) -> None:
         """A CREDIT of a link that is not a queue's; with drain it is taken back at once, nothing waits."""
@@ -129,7 +129,7 @@ class Relays:
             if flags & DRAIN:
                 listener.limit = listener.next
                 peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
-            self._touched[listener.relay] = None
+            self.touched[listener.relay] = None
 
     def settle(self, peer: Peer, part: bytes) -> None:
         """A SETTLE of a link that is not a queue's."""
@@ -142,8 +142,8 @@ class Relays:
 
     def step(self, now_ms: int) -> None:
         """Shares the credit of the relays where something happened."""
-        if self._touched:
-            touched, self._touched = self._touched, {}
+        if self.touched:
+            touched, self.touched = self.touched, {}
             for relay in touched:
                 relay.share(now_ms)
 

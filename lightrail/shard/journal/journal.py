@@ -90,7 +90,7 @@ class Journal:
         self._extent_wanted = False
         self._space = Space(files, segment_bytes, 1)
         self._relief: Callable[[int], bool] | None = None
-        self._refusal = "it has not been recovered yet: call recover() first"
+        self.failure = "it has not been recovered yet: call recover() first"
         self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Journal:
             replay.lost,
             dict(replay.tables.parts),
         )
-        self._refusal = ""
+        self.failure = ""
         self._extent = ExtentFile(files, self._salt, known)
         self._space = Space(files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
@@ -168,14 +168,14 @@ class Journal:
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
         try:
-            if not self._refusal:
+            if not self.failure:
                 with contextlib.suppress(StoreFull):
                     self._tail.small(Close(), now_ms)
                 self.flush()
                 if self.extent.next_lsn > self._extent.written.next_lsn:
                     self._extent.write(self.extent, sync=True)
         finally:
-            self._refusal = "it is closed"
+            self.failure = "it is closed"
             self._extent.close()
             for segment in self._segments.values():
                 segment.close()
@@ -202,8 +202,8 @@ class Journal:
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
-        if self._refusal:
-            raise StoreBroken(f"the journal takes no records: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the journal takes no records: {self.failure}")
         try:
             if isinstance(record, Append):
                 return self._tail.append(record, now_ms)
@@ -211,7 +211,7 @@ class Journal:
         except OSError as error:
             # Of the files of the next segment; what this one holds is not in doubt, but the disk is.
             self._refuse(error)
-            raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
+            raise StoreBroken(f"the journal takes no records: {self.failure}") from error
         return None
 
     def _append_other(
@@ -269,8 +269,8 @@ class Journal:
 
     def begin_commit(self) -> JournalCommit:
         """See `Store.begin_commit`."""
-        if self._refusal:
-            raise StoreBroken(f"the journal commits nothing: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the journal commits nothing: {self.failure}")
         commit = self._tail.begin_commit()
         if self._extent_wanted or commit.reached.segment != self._extent.written.segment:
             reached = commit.reached if _shows(commit) else self.committed
@@ -302,7 +302,7 @@ class Journal:
         self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
     # --- how far it has come -----------------------------------------------------------------------------
 
@@ -313,18 +313,13 @@ class Journal:
 
     def write_extent(self) -> None:
         """With the next commit, or one of its own, it is written down how far the journal has come."""
-        if not self._refusal and self.extent.next_lsn > self._extent.written.next_lsn:
+        if not self.failure and self.extent.next_lsn > self._extent.written.next_lsn:
             self._extent_wanted = True
 
     def _extent_of(self, reached: Reached) -> Extent:
         segment = self._segments.get(reached.segment)
         first_lsn = segment.index.first_lsn if segment is not None else reached.next_lsn
         return Extent(reached.segment, first_lsn, reached.next_lsn)
-
-    @property
-    def failure(self) -> str:
-        """See `Store.failure`."""
-        return self._refusal
 
     @property
     def full(self) -> bool:
@@ -359,7 +354,7 @@ class Journal:
     def want_sync(self) -> None:
         """What was written without a sync is synced with the next commit, if there is anything."""
         tail = self._tail
-        if tail.synced_lsn < tail.lsn and not self._refusal and tail.segment.capacity:
+        if tail.synced_lsn < tail.lsn and not self.failure and tail.segment.capacity:
             tail.sync_wanted = True
 
     def segments(self) -> list[Segment]:
@@ -377,7 +372,7 @@ class Journal:
 
     def seal(self, now_ms: int) -> bool:
         """Begins the next segment although this one is not full. False where there is no room for one."""
-        if self._refusal:
+        if self.failure:
             return False
         try:
             self._tail.roll(0, now_ms)
@@ -452,7 +447,7 @@ class Journal:
             return  # It is asked for again with the next commit.
         except OSError as error:
             self._refuse(error)
-            raise StoreBroken(f"the journal takes no records: {self._refusal}") from error
+            raise StoreBroken(f"the journal takes no records: {self.failure}") from error
         self._tail.drops.append(self._segments.pop(segment))
 
     def _move_ids(self, segment: int, now_ms: int) -> None:
@@ -477,7 +472,7 @@ class Journal:
         usage.total_bytes = sum(segment.capacity for segment in segments) + (spare.capacity if spare else 0)
         usage.live_bytes = sum(segment.live_bytes for segment in segments)
         usage.full = self._space.full
-        usage.broken = self._refusal
+        usage.broken = self.failure
         return usage
 
 

@@ -50,7 +50,7 @@ class MemoryStore:
         self._messages = 0
         self._sync_wanted = False
         self._in_flight: Commit | None = None
-        self._refusal = ""
+        self.failure = ""
         self._usage = Usage()
 
     def recover(self, memory_bytes: int, now_ms: int = 0) -> Recovered:
@@ -59,8 +59,8 @@ class MemoryStore:
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
-        if self._refusal:
-            raise StoreBroken(f"the store takes no records: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the store takes no records: {self.failure}")
         self.lsn += 1
         self._records += 1
         self._sync_wanted |= needs_sync(record)
@@ -96,11 +96,6 @@ class MemoryStore:
         return place
 
     @property
-    def failure(self) -> str:
-        """See `Store.failure`."""
-        return self._refusal
-
-    @property
     def no_room(self) -> str:
         """See `Store.no_room`: memory has its mark, and no end."""
         return ""
@@ -122,8 +117,8 @@ class MemoryStore:
 
     def begin_commit(self) -> MemoryCommit:
         """See `Store.begin_commit`."""
-        if self._refusal:
-            raise StoreBroken(f"the store commits nothing: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
         commit = MemoryCommit(self._records, self._messages, self._sync_wanted)
         self._in_flight = commit
@@ -142,7 +137,7 @@ class MemoryStore:
     def fail_commit(self, commit: Commit, error: BaseException) -> None:
         """See `Store.fail_commit`."""
         self._in_flight = None
-        self._refusal = str(error)
+        self.failure = str(error)
 
     def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
         """See `Store.read`."""
@@ -183,10 +178,10 @@ class MemoryStore:
         usage = self._usage
         usage.segments = len(self._live)
         usage.live_bytes = usage.total_bytes = sum(self._live.values())
-        usage.broken = self._refusal
+        usage.broken = self.failure
         return usage
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
-        self._refusal = "it is closed"
+        self.failure = "it is closed"
         self._appends.clear()

@@ -106,7 +106,7 @@ class SqliteStore:
         self._sync_wanted = False
         self._space_asked_ms = -limits.FULL_RETRY_MS
         self._full = False
-        self._refusal = "it has not been recovered yet: call recover() first"
+        self.failure = "it has not been recovered yet: call recover() first"
         self._usage = Usage()
 
     # --- opening and closing ---------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class SqliteStore:
         load_tables(self._connection, tables)
         tables.epoch = int(meta["epoch"])
         self.lsn, self._next = int(meta["lsn"]), int(meta["next"])
-        self._refusal = ""
+        self.failure = ""
         share = memory_bytes // max(1, len(tables.queues))
         queues = [
             RecoveredQueue(
@@ -162,15 +162,15 @@ class SqliteStore:
 
     def close(self, now_ms: int = 0) -> None:
         """See `Store.close`."""
-        if self._refusal.startswith("it "):
+        if self.failure.startswith("it "):
             return
         try:
-            if not self._refusal and self.pending:
+            if not self.failure and self.pending:
                 commit = self.begin_commit()
                 commit.perform()
                 self.end_commit(commit)
         finally:
-            self._refusal = "it is closed"
+            self.failure = "it is closed"
             with self._lock:
                 self._connection.close()
 
@@ -178,8 +178,8 @@ class SqliteStore:
 
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
         """See `Store.append`."""
-        if self._refusal:
-            raise StoreBroken(f"the store takes no records: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the store takes no records: {self.failure}")
         lsn = self.lsn + 1
         place = None
         if isinstance(record, Append):
@@ -266,7 +266,7 @@ class SqliteStore:
                 figures = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
             except OSError as error:
                 self._refuse(error)
-                raise StoreBroken(f"the store takes no records: {self._refusal}") from error
+                raise StoreBroken(f"the store takes no records: {self.failure}") from error
             self._full = figures.f_bavail * figures.f_frsize < self._reserve_bytes
         if self._full:
             raise StoreFull(self._lacks_room())
@@ -278,11 +278,6 @@ class SqliteStore:
         )
 
     # --- committing ------------------------------------------------------------------------------------
-
-    @property
-    def failure(self) -> str:
-        """See `Store.failure`."""
-        return self._refusal
 
     @property
     def no_room(self) -> str:
@@ -306,8 +301,8 @@ class SqliteStore:
 
     def begin_commit(self) -> SqliteCommit:
         """See `Store.begin_commit`."""
-        if self._refusal:
-            raise StoreBroken(f"the store commits nothing: {self._refusal}")
+        if self.failure:
+            raise StoreBroken(f"the store commits nothing: {self.failure}")
         assert self._in_flight is None, "one commit at a time"
         commit = SqliteCommit(self, self._jobs, self._messages, self._sync_wanted, self.lsn)
         self._in_flight = commit
@@ -368,7 +363,7 @@ class SqliteStore:
         self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        self._refusal = f"writing to the disk failed ({error}); restart the shard when the disk is well"
+        self.failure = f"writing to the disk failed ({error}); restart the shard when the disk is well"
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -433,7 +428,7 @@ class SqliteStore:
         )
         usage.live_bytes = sum(self._live.values())
         usage.full = self._full
-        usage.broken = self._refusal
+        usage.broken = self.failure
         return usage
 
 

@@ -146,6 +146,10 @@ class Position(Protocol):
 class Store(Protocol):
     """Keeps records and gives them back after a crash. See the module's text for who calls what."""
 
+    failure: str
+    """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed, by
+    whichever thread. Empty while it works. A plain attribute: each step of the engine asks for it."""
+
     @property
     def captures(self) -> bool:
         """Whether records stay readable for others: only then what happens to messages can be captured."""
@@ -160,11 +164,6 @@ class Store(Protocol):
             JournalDamaged: what had been committed cannot be read.
             StoreRefused: not this shard's, or in use.
         """
-
-    @property
-    def failure(self) -> str:
-        """Why the store takes nothing any more, for good: a write, a sync or another call of the disk failed,
-        by whichever thread. Empty while it works."""
 
     @property
     def no_room(self) -> str:

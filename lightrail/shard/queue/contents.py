@@ -211,21 +211,41 @@ class Contents:
         """Their bytes."""
         return self.deliveries.bytes
 
+    def sizes(self) -> tuple[int, int]:
+        """(`index_bytes`, `resident_bytes`), in one look: each step asks every queue that it touched."""
+        special, ready, deliveries = self.special, self.ready, self.deliveries
+        size = ready.bytes - ready.evicted_bytes + deliveries.bytes
+        if special is None:
+            evicted = ready.evicted_runs
+            index = limits.RUN_ON_DISK_BYTES * evicted
+            # A part of a batch counts as well: on disk it is a run of its own.
+            size += limits.RUN_BYTES * (len(ready.runs) - ready.head - evicted)
+        else:
+            index = special.index_bytes
+            if special.delays is not None:
+                delayed = special.delays.line
+                size += delayed.bytes - delayed.evicted_bytes
+            if special.singles:
+                index += limits.SINGLE_BYTES * deliveries.count
+                size += special.batch_bytes
+            else:
+                size += limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
+        for heap in (self.deadlines.heap, self.locks.heap):
+            if heap and len(heap) > limits.STALE_ENTRIES_MIN:
+                index += limits.TIMED_BYTES * len(heap)
+        if self.duplicates is not None:
+            index += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
+        return index, index + size
+
     @property
     def resident_bytes(self) -> int:
         """Bytes in memory: of messages, ready or in flight, and of what is kept beside them."""
-        return self.resident_beside(self.index_bytes)
+        return self.sizes()[1]
 
-    def resident_beside(self, index_bytes: int) -> int:
-        """`resident_bytes` for who has asked for `index_bytes` already, as each step does for each queue."""
-        special, ready, delayed = self.special, self.ready, self._delayed
-        size = index_bytes + ready.bytes - ready.evicted_bytes + self.deliveries.bytes
-        if delayed is not _NOTHING:
-            size += delayed.bytes - delayed.evicted_bytes
-        if special is None or not special.singles:
-            # A part of a batch counts as well: on disk it is a run of its own.
-            return size + limits.RUN_BYTES * (len(ready) - ready.evicted_runs)
-        return size + special.batch_bytes
+    @property
+    def index_bytes(self) -> int:
+        """Those of them that stay in memory when all messages are on disk."""
+        return self.sizes()[0]
 
     @property
     def resident_message_bytes(self) -> int:
@@ -233,25 +253,6 @@ class Contents:
         ready, delayed = self.ready, self._delayed
         size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
-
-    @property
-    def index_bytes(self) -> int:
-        """Those of them that stay in memory when all messages are on disk."""
-        special, timed, locked = self.special, len(self.deadlines.heap), len(self.locks.heap)
-        if special is None:
-            evicted = self.ready.evicted_runs
-            size = limits.RUN_ON_DISK_BYTES * evicted if evicted else 0
-        else:
-            size = special.index_bytes
-            if special.singles:
-                size += limits.SINGLE_BYTES * self.deliveries.count
-        if timed > limits.STALE_ENTRIES_MIN:
-            size += limits.TIMED_BYTES * timed
-        if locked > limits.STALE_ENTRIES_MIN:
-            size += limits.TIMED_BYTES * locked
-        if self.duplicates is not None:
-            size += limits.REMEMBERED_ID_BYTES * len(self.duplicates)
-        return size
 
     @property
     def gauges(self) -> Gauges:

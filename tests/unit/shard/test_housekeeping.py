@@ -86,11 +86,10 @@ def test_memory_is_taken_from_the_largest_first() -> None:
             self.machine = self
             self.size = size
             self.resident = 0
-            self.index_bytes = 0
             self.index = 0
 
-        def resident_beside(self, index_bytes: int) -> int:
-            return self.size + index_bytes
+        def sizes(self) -> tuple[int, int]:
+            return 0, self.size
 
     memory = Memory(1_000)
     large, small = Fake(1_400), Fake(100)

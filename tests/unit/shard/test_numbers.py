@@ -112,15 +112,9 @@ def test_an_error_behind_a_record_ends_the_shard(monkeypatch: pytest.MonkeyPatch
 class BrokenStore(SmallStore):
     """Whose disk fails when the test says so, without a commit."""
 
-    broken = False
-
-    @property
-    def failure(self) -> str:
-        return "the disk is broken" if self.broken else ""
-
     def append(self, record: Record, now_ms: int = 0) -> Place | None:
-        if self.broken:
-            raise StoreBroken("the disk is broken")
+        if self.failure:
+            raise StoreBroken(self.failure)
         return super().append(record, now_ms)
 
 
@@ -128,7 +122,7 @@ def test_a_store_that_fails_between_commits_ends_the_shard() -> None:
     store = BrokenStore()
     scene = Scene(store)
     peer = opened(scene, 1, 1)
-    store.broken = True
+    store.failure = "the disk is broken"
     peer.say(batch(1, 1, [b"one"]), batch(1, 2, [b"two"], durable=False))
     assert scene.engine.failed == "the disk is broken"
     assert peer.accepted(1) == []
@@ -141,7 +135,7 @@ def test_a_store_that_fails_with_what_only_counts_a_refusal_ends_the_shard() -> 
     peer.send(1, 1, [b"one"])
     scene.settle_down()
     peer.consume(9, "q", 10)
-    store.broken = True
+    store.failure = "the disk is broken"
     peer.settle(9, 0, 1)
     assert scene.engine.failed == "the disk is broken"
     assert not [record for record in store.records if isinstance(record, Settle)]

@@ -74,7 +74,7 @@ def stop_everything(seconds: float) -> Fault:
     def fault(loads: Loads) -> None:
         pids = loads.service.everyone()
         for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+            wait.freeze(pid)
         hold(seconds)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)

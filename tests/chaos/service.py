@@ -122,7 +122,7 @@ class Service:
 
     def kill_everything(self) -> None:
         """kill -9 of all at once, as if the machine had lost its power but not its disk cache."""
-        os.kill(self.supervisor, signal.SIGSTOP)
+        wait.freeze(self.supervisor)
         pids = self.everyone()
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -134,7 +134,7 @@ class Service:
     def frozen(self, role: str, id: int = 0) -> Iterator[int]:
         """SIGSTOP of one process for as long as the block runs."""
         pid = self.find(role, id)
-        os.kill(pid, signal.SIGSTOP)
+        wait.freeze(pid)
         try:
             yield pid
         finally:

@@ -293,7 +293,7 @@ def test_sends_past_its_credit_while_the_shard_stands_still(tmp_path: Path) -> N
         pid = children(broker.process.pid)["shard", 0]
         frontend = children(broker.process.pid)["frontend", 0]
         before = resident_bytes(frontend)
-        os.kill(pid, signal.SIGSTOP)
+        wait.freeze(pid)
         attacker.socket.settimeout(2.0)
         try:
             sent = 0

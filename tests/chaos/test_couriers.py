@@ -59,7 +59,7 @@ def test_a_shard_that_dies_during_a_transfer_costs_no_message(broker: Broker, mo
         assert shards["source"] != shards["target"], "names are placed in turn"
         target = broker.pid("shard", shards["target"])
         # What is on its way stays so: the transfer can't end before the other shard has died.
-        os.kill(target, signal.SIGSTOP)
+        wait.freeze(target)
         path = http("POST", "/!transfers", {"from": "source", "to": "target", "mode": mode}).headers[
             "location"
         ]

@@ -289,7 +289,7 @@ def test_a_shard_that_hangs_is_down_until_it_goes_on(scene: Scene) -> None:
     rules_of(prometheus)
     assert prometheus.alerts("firing") - OF_THE_MACHINE == set()
     pid = scene.broker.pid("shard", 1)
-    os.kill(pid, signal.SIGSTOP)
+    wait.freeze(pid)
     try:
         for state in ("pending", "firing"):
             wait.until(lambda s=state: DOWN in prometheus.alerts(s), f"{DOWN} is {state}", DEADLINE_S)
@@ -306,7 +306,7 @@ def test_a_shard_that_died_is_down_and_the_others_stay_in_service(scene: Scene) 
     prometheus = scene.prometheus
     others = {"LightRailFrontendNotReady", "LightRailGatewayNotReady"}
     supervisor = scene.broker.process.pid
-    os.kill(supervisor, signal.SIGSTOP)  # it would start the shard again at once
+    wait.freeze(supervisor)  # it would start the shard again at once
     try:
         os.kill(scene.broker.pid("shard", 1), signal.SIGKILL)
         wait.until(lambda: DOWN in prometheus.alerts("firing"), "it is missed", DEADLINE_S)

@@ -58,7 +58,7 @@ def test_a_silent_client_is_closed_and_its_message_comes_back(broker: Broker, qu
         assert client.stdout is not None
         try:
             assert wait.line(client.stdout) == b"held\n"
-            os.kill(client.pid, signal.SIGSTOP)
+            wait.freeze(client.pid)
             (again,) = received(connection.create_receiver(queue), 1)
             assert (again.body, again.delivery_count) == ("held", 1)
             os.kill(client.pid, signal.SIGCONT)

@@ -9,7 +9,7 @@ from proton import Delivery, Event, Message
 
 from tests.support.broker import Broker
 from tests.support.proton_reactor import Client
-from tests.support.wait import gone, until
+from tests.support.wait import freeze, gone, until
 
 
 class Sender(Client):
@@ -57,7 +57,7 @@ class Sender(Client):
 
 def stop_shard(broker: Broker) -> None:
     """Kills the shard; its supervisor starts it again only when it is let go on."""
-    broker.process.send_signal(signal.SIGSTOP)
+    freeze(broker.process.pid)
     pid = broker.pid("shard")
     os.kill(pid, signal.SIGKILL)
     until(lambda: gone(pid), "the shard ends")

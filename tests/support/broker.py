@@ -77,7 +77,7 @@ class Broker:
     def kill_everything(self) -> None:
         """kill -9 of all processes of the broker, as if the machine had stopped."""
         # Stopped first: it starts no child again, and no child sees the pipe to it close before its own end.
-        self.process.send_signal(signal.SIGSTOP)
+        wait.freeze(self.process.pid)
         for one in self.ready["processes"]:
             os.kill(one["pid"], signal.SIGKILL)
         self.kill()

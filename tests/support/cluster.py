@@ -158,7 +158,7 @@ class Node:
 
     def stop(self) -> None:
         """SIGSTOP: its connections stay and say nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        wait.freeze(self.pid)
 
     def proceed(self) -> None:
         """SIGCONT."""

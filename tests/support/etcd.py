@@ -73,7 +73,7 @@ class EtcdServer:
     def stop(self) -> None:
         """SIGSTOP: its connections stay and say nothing."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        wait.freeze(self._process.pid)
 
     def proceed(self) -> None:
         """SIGCONT."""

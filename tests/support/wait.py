@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import time
 from collections.abc import Callable
 from typing import IO, TypeVar
@@ -41,3 +42,21 @@ def gone(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def freeze(pid: int) -> None:
+    """SIGSTOP; when this returns every thread of the process stands still (a signal takes its time)."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: set(_states(pid)) <= {b"T", b"t", b"Z", b"X"}, f"process {pid} stands still")
+
+
+def _states(pid: int) -> list[bytes]:
+    """Of its threads; one that ends meanwhile has none."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/stat", "rb") as file:
+                found.append(file.read().rpartition(b")")[2].split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found

@@ -557,6 +557,8 @@ def test_what_was_lost_is_put_back_and_everybody_goes_on(one: EtcdCluster, tmp_p
         await first.write([Write("names/q", '{"policy":{"role":"queue"}}')])
         placed = await first.place("q")
         await first.register("shards/0", '{"boot":1}', displaced.append)
+        # Who has not seen what is lost has no reason to doubt an etcd without it.
+        await eventually(lambda: "shards/0" in keys(second), "the second one has seen everything")
         known = second.news(0)
         with pytest.raises(NotSetBack):
             await first.put_back()

@@ -274,7 +274,8 @@ async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
 
     async def ask(peer: ShardPeer) -> list[dict[str, Any]]:
         try:
-            return list((await peer.request("moves", {})).fields["moves"])
+            answer = await peer.request("moves", {}, wait_ms=limits.OVERVIEW_MS)
+            return list(answer.fields["moves"])
         except (ShardAway, ShardRefused):
             return []
 

@@ -7,12 +7,13 @@ from typing import Any
 
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.fleet import Fleet
+from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.wire.bulk import BulkPeers
 from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
-from lightrail.wire.shards import ShardAway, ShardPeer, State
+from lightrail.wire.shards import ShardAway, ShardPeer
 
 
 class _Turn:
@@ -122,14 +123,13 @@ class Shards:
         """Asks the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
         return await self.fleet.request(name, op, fields)
 
-    async def request_serving(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Asks every shard at once; answers by shard, in order, of those that answer. Raises ShardRefused."""
-        peers = sorted(self.peers.items())
-        asked = [peer.request(op, fields) for _, peer in peers if peer.state is State.SERVING]
-        serving = [shard for shard, peer in peers if peer.state is State.SERVING]
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Asks all shards at once; answers by shard, in order, of those that answer. Raises ShardRefused."""
+        peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
+        asked = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[int, Answer] = {}
-        for shard, answer in zip(serving, answers, strict=True):
+        for (shard, _), answer in zip(peers, answers, strict=True):
             if isinstance(answer, ShardAway):
                 continue
             if isinstance(answer, BaseException):

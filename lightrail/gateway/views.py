@@ -1,6 +1,5 @@
 """Views of a broker that runs: what requests and pages show, each checked for the rights of who asks."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from itertools import islice
@@ -15,7 +14,6 @@ from lightrail.model.policy import Role
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand, demand_look, may
 from lightrail.namespace.service import Missing, Refused
-from lightrail.wire.shards import ShardAway, ShardRefused, State
 
 if TYPE_CHECKING:
     from lightrail.gateway.app import Gateway
@@ -111,17 +109,8 @@ class BrokerViews:
         """Of each shard that answers: queues that it keeps and does not serve, and what the name is by
         now.
         """
-        peers = self._gateway.shards.peers
-        serving = [shard for shard, peer in sorted(peers.items()) if peer.state is State.SERVING]
-        answers = await asyncio.gather(
-            *(peers[shard].request("kept", {}) for shard in serving), return_exceptions=True
-        )
         found: dict[int, dict[str, Any]] = {}
-        for shard, answer in zip(serving, answers, strict=True):
-            if isinstance(answer, ShardAway | ShardRefused):
-                continue
-            if isinstance(answer, BaseException):
-                raise answer
+        for shard, answer in (await self._gateway.shards.request_all("kept", {})).items():
             rows = []
             for row in answer.fields["queues"]:
                 placed = self._gateway.map.placed(row["queue"])
@@ -246,7 +235,7 @@ class BrokerViews:
     async def _rows(self, names: list[str]) -> list[dict[str, Any]]:
         """Figures of those that are on a shard, in the order asked for."""
         shards = self._gateway.shards
-        answers = await shards.request_serving("queues", {"names": names})
+        answers = await shards.request_all("queues", {"names": names})
         found: dict[str, dict[str, Any]] = {}
         columns: list[str] = list(COLUMNS)
         for shard, answer in answers.items():

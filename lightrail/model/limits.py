@@ -130,6 +130,8 @@ DISK_ROOM_MS: Final = 10_000
 
 REQUEST_MS: Final = 30_000
 """How long a request waits for a shard's answer."""
+OVERVIEW_MS: Final = 2_000
+"""How long a request to all shards waits: what is shown of the others does not wait for one that hangs."""
 REQUESTS_MAX: Final = 20_000
 """Requests of one process that wait for one shard."""
 CONTROL_MS: Final = 2_000

@@ -279,6 +279,11 @@ class ShardPeer:
         """Of the shard's process that has answered our latest Hello; None while none has."""
         return self._shard_boot if self.state is State.SERVING else None
 
+    @property
+    def speaks(self) -> bool:
+        """Whether the shard serves and was heard lately: one that stands still, or its disk, is silent."""
+        return self.state is State.SERVING and not self._silent
+
     def reach(self, address: str) -> None:
         """The shard is at another address, or another process has taken its place: a new connection."""
         self._socket.close()

@@ -40,6 +40,9 @@ def test_while_the_disk_hangs_senders_get_their_messages_back(tmp_path: Path) ->
                     lambda: "shard-0: the disk has not answered for" in asked(service, "/readyz"), "a reason"
                 )
                 assert "lightrail_commit_under_way_seconds" in asked(service, "/metrics")
+                # What shows all shards does not wait for the one that hangs.
+                assert '"ready": false' in asked(service, "/!status")
+                assert '"name": "q", "ready": null' in asked(service, "/!queues")
                 wait.until(
                     lambda before=before: sender.page.state.count(RELEASED) > before,  # type: ignore[misc]
                     "senders get their messages back",

@@ -15,6 +15,7 @@ from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Mem
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
+from lightrail.model import limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name
@@ -42,7 +43,9 @@ class FigurePeer:
             self.queues[queue] = [0, 0, 0, bytes, bytes, 0, 0, 0, 0]
             self.rates[queue] = rate
 
-    async def request(self, op: str, fields: dict[str, Any]) -> Answer:
+    async def request(
+        self, op: str, fields: dict[str, Any], *, wait_ms: int = limits.REQUEST_MS
+    ) -> Answer:
         if self.state is not State.SERVING:
             raise ShardAway("it is not there now")
         if op == "moves":

@@ -288,6 +288,7 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
                 await fill()
             # It answers: what is known is followed, and registrations stay.
             assert coordinator.counts.answers
+            assert (coordinator.counts.full, "has no space left" in (coordinator.full or "")) == (1, True)
             await asyncio.sleep(TIMES.lease * 1.5)
             assert "shards/0" in keys(coordinator)
             second = await opened(*cluster.endpoints)
@@ -298,6 +299,9 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
             assert server.control("defrag").returncode == 0
             assert server.control("alarm", "disarm").returncode == 0
             await second.register("shards/1", "1", print)
+            # Who found out looks by itself whether there is space again.
+            await asyncio.to_thread(until, lambda: coordinator.full is None, "it takes writes again")
+            assert coordinator.counts.full == 0
             await coordinator.write([Write("names/a", "1")])
             await second.close()
             await coordinator.close()

@@ -124,7 +124,7 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
     except Refused as refusal:
         condition, description, info = refusal.condition, refusal.description, refusal.info
     except (service.Refused, InvalidPolicy) as refusal:
-        condition, description, info = conditions.PRECONDITION_FAILED, str(refusal), None
+        condition, description, info = _condition_of(refusal), str(refusal), None
     except CoordinatorError as error:
         refused = _undecided("this name", error)
         condition, description, info = refused.condition, refused.description, refused.info
@@ -136,6 +136,12 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
         connection.frontend.counts.links_refused += 1
         link.refuse(condition, description, info)
         connection.touch()
+
+
+def _condition_of(refusal: service.Refused | InvalidPolicy) -> str:
+    if isinstance(refusal, service.LimitExceeded):
+        return conditions.RESOURCE_LIMIT_EXCEEDED
+    return conditions.PRECONDITION_FAILED
 
 
 def _undecided(what: str, error: CoordinatorError) -> Refused:
@@ -356,7 +362,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
         record = await resolve(connection, name_of(address), Right.SEND, owner, asked)
         home = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
-        raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None
+        raise Refused(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:
         raise _undecided(address, error) from None
     finally:

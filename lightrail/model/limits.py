@@ -194,6 +194,8 @@ HTTP_DEFINITIONS_BYTES: Final = 64 * 1024 * 1024
 """Largest set of definitions that is imported by one request."""
 HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
+HTTP_HEADERS_MAX: Final = 128
+"""Headers of a request."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
 """Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
 HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024

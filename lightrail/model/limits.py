@@ -74,6 +74,9 @@ CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 holds in memory what is delivered."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
+WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that come to wait beyond those, of answers to what such a peer goes on sending; past it its socket is
+not read until it reads."""
 STANDSTILL_MS: Final = 500
 """A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
 of the clients up to then, and for as long again, is excused."""

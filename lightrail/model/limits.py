@@ -658,13 +658,6 @@ SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
 """Files without a commit are younger than this as long as a batch may still want to commit them."""
 
 # --- Spark's side ---------------------------------------------------------------------------------------
-SPARK_ANSWER_S: Final = 60
-"""How long a gateway may take for one answer to an executor."""
-SPARK_AWAY_S: Final = 60
-"""How long a gateway is tried again that breaks off or answers 503; then the task fails."""
-SPARK_AGAIN_S: Final = 0.1
-"""First pause of that; it doubles up to SPARK_AGAIN_S_MAX."""
-SPARK_AGAIN_S_MAX: Final = 5.0
 SPARK_CLOCK_MS: Final = 600_000
 """So much earlier than those before it may a record say that it is, for clocks that are set back."""
 SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024

@@ -659,3 +659,25 @@ def test_tls_with_certificates_and_a_user(tmp_path: Path) -> None:
         run(check())
     finally:
         secured.close()
+
+
+def test_at_most_so_many_writes_wait_for_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ETCD_CALLS_WAITING", 3)
+    with etcd(tmp_path, 1, PINGS) as cluster:
+
+        async def check() -> None:
+            (server,) = cluster.servers
+            coordinator = await opened(*cluster.endpoints)
+            server.stop()
+            writes = [[Write(f"names/{number}", "1")] for number in range(3)]
+            waiting = [asyncio.ensure_future(coordinator.write(each)) for each in writes]
+            await asyncio.sleep(0)
+            with pytest.raises(CoordinatorError, match="3 writes wait for etcd already: nothing was written"):
+                await coordinator.write([Write("names/3", "1")])
+            server.proceed()
+            await asyncio.gather(*waiting)
+            await coordinator.write([Write("names/3", "1")])
+            assert {f"names/{number}" for number in range(4)} <= set(keys(coordinator))
+            await coordinator.close()
+
+        run(check())

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.model import limits
 from lightrail.model.policy import BY_NAME, FIELDS, InvalidPolicy, Policy, Role, fields_of
 
 
@@ -79,3 +80,11 @@ def test_every_field_has_its_words() -> None:
         assert BY_NAME[field.name] is field
         if field.kind == "choice":
             assert field.default in field.choices
+
+
+def test_a_queue_tells_at_most_so_many_priorities_apart() -> None:
+    assert Policy.parse({"role": "queue", "priorities": limits.PRIORITIES_MAX})["priorities"] == 10
+    for beyond in (0, limits.PRIORITIES_MAX + 1):
+        with pytest.raises(InvalidPolicy) as refused:
+            Policy.parse({"role": "queue", "priorities": beyond})
+        assert refused.value.field == "priorities"

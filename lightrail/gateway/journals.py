@@ -148,7 +148,8 @@ class Journals:
                 return Segment(shard, answer.fields["end"], answer.fields["sealed"], bytes(answer.blob))
         if away and (not named or named & away.keys()):
             why = "; ".join(str(each) for each in away.values())
-            raise Problem(503, f"journal {disk} may be at a shard that can't be asked now: {why}", headers=AGAIN)
+            where = f"journal {disk} may be at a shard that can't be asked now"
+            raise Problem(503, f"{where}: {why}", headers=AGAIN)
         raise Problem(
             404,
             f"journal {disk} has no segment {number}: it was removed, or never was; see /!journals for those "

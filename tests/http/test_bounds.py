@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from lightrail.cluster import readers, users
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import SqliteCoordinator
+from lightrail.gateway import connections, journals, messages, outgoing
+from lightrail.gateway.pages import pages
 from lightrail.model import limits
+from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right
 from tests.http.test_callers import at_coordinator, user
 from tests.support.batches import body, message, post
@@ -189,7 +193,26 @@ def test_a_reader_holds_back_at_most_so_much_for_so_long(http: Http) -> None:
     assert http("PUT", "/!readers/most", most).status == 201
     for key, value in most.items():
         refused(http("PUT", "/!readers/most", {key: value + 1}), 422, key)
+    for more, status in ((0, 200), (1, 422)):
+        position = {"positions": {"0a" * 8: readers.LSN_MAX + more}}
+        assert http("PUT", "/!readers/most", position).status == status
     assert http("DELETE", "/!readers/most").status == 204
+
+
+def test_segments_and_offsets_of_journals_are_bounded(http: Http) -> None:
+    (journal,) = {each["journal"] for each in http("GET", "/!journals").json()["journals"]}
+    at = f"/!journals/{journal}"
+    segment, offset = journals.SEGMENT_MAX, journals.OFFSET_MAX
+    assert http("GET", f"{at}/{segment}").status == 404
+    refused(http("GET", f"{at}/{segment + 1}"), 400, f"from 0 to {segment}")
+    for edge in ("from", "to"):
+        refused(http("GET", f"{at}/1?{edge}={offset + 1}"), 400, f"from 0 to {offset}")
+
+
+def test_a_page_of_a_queue_looks_at_so_many_messages(http: Http) -> None:
+    http("POST", "/looked", {"role": "queue"})
+    for more, status in ((0, 200), (1, 400)):
+        assert http("GET", f"/!ui/name?name=looked&peek=1&count={pages.PEEK_MAX + more}").status == status
 
 
 def test_a_plan_is_bounded_in_its_moves_and_the_time_that_it_measures(http: Http) -> None:
@@ -211,3 +234,42 @@ def test_the_throttle_of_moves_is_bounded(http: Http) -> None:
 def test_a_page_has_at_most_so_many_queues(http: Http) -> None:
     assert http("GET", f"/!queues?limit={limits.PAGE_MAX}").status == 200
     refused(http("GET", f"/!queues?limit={limits.PAGE_MAX + 1}"), 400, f"from 1 to {limits.PAGE_MAX}")
+
+
+def test_a_json_batch_has_at_most_so_many_messages(http: Http) -> None:
+    http("POST", "/json", {"role": "queue"})
+    kind = {"Content-Type": "application/vnd.lightrail.batch+json"}
+    most = [{"Body": "x"}] * messages.BATCH_MAX
+    assert http("POST", "/json", most, kind).status == 201
+    refused(http("POST", "/json", [*most, most[0]], kind), 422, f"1 to {messages.BATCH_MAX} messages")
+
+
+def test_sequences_and_lives_of_messages_have_the_widths_of_their_fields(http: Http) -> None:
+    http("POST", "/widths", {"role": "queue"})
+    last = messages.SEQUENCE_MAX
+    assert http("GET", f"/widths/!messages?from={last}").json()["messages"] == []
+    refused(http("GET", f"/widths/!messages?from={last + 1}"), 400, f"from 0 to {last}")
+    for more, status in ((0, 201), (1, 422)):
+        seconds = outgoing.TTL_MS_MAX // 1000 + more
+        properties = {"BrokerProperties": json.dumps({"TimeToLive": seconds})}
+        assert http("POST", "/widths", b"x", properties).status == status
+
+
+def test_what_a_client_is_told_when_it_is_closed_has_at_most_so_many_letters(http: Http) -> None:
+    text = "x" * connections.TEXT_MAX
+    # There is no such connection: what is said to it is looked at first.
+    assert http("DELETE", f"/!connections/frontend-0.00000000.1?text={text}").status == 404
+    answer = http("DELETE", f"/!connections/frontend-0.00000000.1?text={text}x")
+    refused(answer, 400, f"at most {connections.TEXT_MAX}")
+
+
+def test_credentials_have_at_most_so_many_bytes(broker: Broker, http: Http) -> None:
+    with Http(broker.http) as nobody:
+        for size in (tokens.TOKEN_BYTES_MAX, tokens.TOKEN_BYTES_MAX + 1):
+            bearer = {"Authorization": "Bearer " + "x" * size}
+            assert nobody("GET", "/!queues", headers=bearer).status == 401
+    long = "x" * (users.PASSWORD_BYTES_MAX + 1)
+    for name, password in (("root", long), ("n" * (users.NAME_BYTES_MAX + 1), "pass")):
+        with Http(broker.http, name, password) as stranger:
+            assert stranger("GET", "/!queues").status == 401
+    assert http("GET", "/!queues").status == 200

@@ -191,6 +191,10 @@ class Coordinator(Protocol):
         """
 
     @property
+    def full(self) -> str | None:
+        """Why it takes no writes, from one that was refused for want of space until it takes them again."""
+
+    @property
     def set_back(self) -> SetBack | None:
         """Whether it was set back, as by a restored snapshot; then what is known goes on and nothing is
         written.

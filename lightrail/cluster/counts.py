@@ -23,7 +23,16 @@ PHASES: Final = ("waiting", "frozen")
 class CoordinatorCounts:
     """Every coordinator has them as `counts`; it tells them, on the loop, what came of its last contact."""
 
-    __slots__ = ("answers", "failures", "followed", "heard_s", "set_back", "watch_restarts", "write_seconds")
+    __slots__ = (
+        "answers",
+        "failures",
+        "followed",
+        "full",
+        "heard_s",
+        "set_back",
+        "watch_restarts",
+        "write_seconds",
+    )
 
     def __init__(self) -> None:
         self.answers = True
@@ -33,6 +42,8 @@ class CoordinatorCounts:
         self.failures = 0
         self.heard_s = time.monotonic()
         """When a contact last worked, by the monotonic clock."""
+        self.full = 0
+        """1 from a write that was refused for want of space until the coordinator takes writes again."""
         self.set_back = 0
         """1 while the coordinator lacks revisions that this process knows, and is not believed."""
         self.watch_restarts = 0
@@ -80,6 +91,11 @@ COORDINATOR_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_coordinator_contact_age_seconds",
         "Time since the coordinator was last heard.",
         "age_s",
+    ),
+    gauge(
+        "lightrail_coordinator_full",
+        "1 while the coordinator takes no writes of this process since it has no space left.",
+        "full",
     ),
     gauge(
         "lightrail_coordinator_set_back",

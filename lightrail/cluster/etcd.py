@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
 
@@ -46,6 +47,8 @@ __all__ = ["EtcdCoordinator", "EtcdSettings", "EtcdTimes"]
 log = logging.getLogger("lightrail.cluster.etcd")
 IDENTITY: Final = "identity"
 _ANOTHER: Final = "holds another cluster"
+_NO_REVISION: Final = 1
+"""Of an entry: etcd is at this revision before anything is written to it."""
 Answer = TypeVar("Answer")
 
 
@@ -68,6 +71,7 @@ class EtcdCoordinator(KeyedCoordinator):
         self._listed = asyncio.Event()
         self._problem = ""
         self._set_back: SetBack | None = None
+        self._full: str | None = None
         self._doubted_at = 0
         """Revision of the last list that was not believed; of the thread that follows."""
         self._behind: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -192,6 +196,7 @@ class EtcdCoordinator(KeyedCoordinator):
             await self._seen_another(conflict.key, guard or 0)
             raise
         self.counts.wrote(time.monotonic() - started)
+        self._has_space()
         if changed:
             await self._seen(revision)
         return revision
@@ -211,7 +216,11 @@ class EtcdCoordinator(KeyedCoordinator):
             answer = await self._loop.run_in_executor(threads, work)
         except NotAsked:
             raise
-        except (Conflict, CoordinatorFull, CoordinatorRefused, LeaseLost):
+        except CoordinatorFull as error:
+            self.counts.heard()
+            self._has_no_space(str(error))
+            raise
+        except (Conflict, CoordinatorRefused, LeaseLost):
             # These are answers.
             self.counts.heard()
             raise
@@ -229,6 +238,33 @@ class EtcdCoordinator(KeyedCoordinator):
 
     def _changes(self, since: int) -> News | None:
         return self._view.news(since)
+
+    # --- an etcd without space ----------------------------------------------------------------------------
+
+    @property
+    def full(self) -> str | None:
+        return self._full
+
+    def _has_no_space(self, reason: str) -> None:
+        if self._full is None:
+            log.error("%s; what is known goes on, and what this process has to write waits", reason)
+        self._full = reason
+        self.counts.full = 1
+
+    def _has_space(self) -> None:
+        if self._full is not None:
+            log.info("etcd takes writes again")
+        self._full = None
+        self.counts.full = 0
+
+    async def _look_for_space(self, within_s: float) -> None:
+        """Asks etcd for a write that changes nothing, which is refused until there is space again."""
+        until = time.monotonic() + within_s
+        # No entry has the revision 1, at which etcd begins: the answer is a conflict, or no space.
+        never = Write(IDENTITY, "", _NO_REVISION)
+        with suppress(Conflict):
+            await self._counted(self._lease_thread, lambda: self._client.transact([never], until, 0))
+        self._has_space()
 
     # --- an etcd that was set back ------------------------------------------------------------------------
 
@@ -496,7 +532,8 @@ class EtcdCoordinator(KeyedCoordinator):
         third = self._times.lease / 3
         reached = True
         while True:
-            await asyncio.sleep(third if reached else min(third, self._times.pause_max))
+            soon = not reached or self._full is not None
+            await asyncio.sleep(min(third, self._times.pause_max) if soon else third)
             try:
                 if not await self._refresh(third):
                     log.warning("the lease of this process was lost; it registers again")
@@ -506,6 +543,9 @@ class EtcdCoordinator(KeyedCoordinator):
                 if self._unregistered:
                     async with self._registering:
                         await self._register_again()
+                if self._full is not None:
+                    with suppress(CoordinatorFull):
+                        await self._look_for_space(third)
             except CoordinatorError as error:
                 if reached and self._lease:
                     log.warning("the registration of this process can't be kept: %s", error)

@@ -91,6 +91,10 @@ class KeyedCoordinator(ABC):
         """See the port."""
 
     @property
+    def full(self) -> str | None:
+        return None
+
+    @property
     def set_back(self) -> SetBack | None:
         return None
 

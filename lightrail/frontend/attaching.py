@@ -14,7 +14,7 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.link import ATTACHING, Link
 from lightrail.amqp.types import Symbol, UInt
 from lightrail.amqp.windows import MAPPED
-from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull
 from lightrail.frontend import dynamic, subscribing
 from lightrail.frontend.anonymous import AddressProducer, AddressRouter, AnonymousLink, ToAddress
 from lightrail.frontend.deliveries import ConsumerLink
@@ -124,7 +124,10 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
     except Refused as refusal:
         condition, description, info = refusal.condition, refusal.description, refusal.info
     except (service.Refused, InvalidPolicy) as refusal:
-        condition, description, info = conditions.PRECONDITION_FAILED, str(refusal), None
+        condition, description, info = _condition_of(refusal), str(refusal), None
+    except CoordinatorError as error:
+        refused = _undecided("this name", error)
+        condition, description, info = refused.condition, refused.description, refused.info
     except Exception:
         log.exception("an attach could not be decided on")
         condition, info = conditions.INTERNAL_ERROR, None
@@ -133,6 +136,27 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
         connection.frontend.counts.links_refused += 1
         link.refuse(condition, description, info)
         connection.touch()
+
+
+def _condition_of(refusal: service.Refused | InvalidPolicy) -> str:
+    if isinstance(refusal, service.LimitExceeded):
+        return conditions.RESOURCE_LIMIT_EXCEEDED
+    return conditions.PRECONDITION_FAILED
+
+
+def _undecided(what: str, error: CoordinatorError) -> Refused:
+    """Why nobody knows what is at a name; the log has it with addresses, which a client need not know."""
+    log.warning("what is at %s can't be decided on: %s", what, error)
+    if isinstance(error, CoordinatorFull):
+        return Refused(
+            conditions.RESOURCE_LIMIT_EXCEEDED,
+            f"{what} can't become anything now: etcd has no space left and takes no writes; an operator of "
+            "the broker has to make room there. Names that are in use go on",
+        )
+    return Refused(
+        conditions.INTERNAL_ERROR,
+        f"what is at {what} can't be known now: the coordinator can't be asked; try again",
+    )
 
 
 async def _attach(connection: "ClientConnection", link: Link) -> None:
@@ -338,10 +362,9 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
         record = await resolve(connection, name_of(address), Right.SEND, owner, asked)
         home = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
-        raise Refused(conditions.PRECONDITION_FAILED, str(refusal)) from None
-    except CoordinatorError:
-        log.exception("what a message is addressed to could not be looked up")
-        raise Refused(conditions.INTERNAL_ERROR, f"what is at {address} can't be known now") from None
+        raise Refused(_condition_of(refusal), str(refusal)) from None
+    except CoordinatorError as error:
+        raise _undecided(address, error) from None
     finally:
         if connection.amqp is None:
             # A name with the lifetime of the connection was perhaps made after its end.

@@ -47,6 +47,8 @@ class ClientConnection(asyncio.Protocol):
         "_peer",
         "_phase",
         "_sessions",
+        "_unread",
+        "_unread_max",
         "amqp",
         "caller",
         "claims",
@@ -108,6 +110,10 @@ class ClientConnection(asyncio.Protocol):
         self._peer = ""
         self._phase = -1
         self._sessions = 0
+        self._unread_max = 0
+        """Bytes that may wait for the socket while `paused`, before it is not read either."""
+        self._unread = False
+        """The socket is not read since its peer does not read."""
 
     @property
     def id(self) -> str:
@@ -211,7 +217,7 @@ class ClientConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def go_on_reading(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
+        if self.transport is not None and not self.transport.is_closing() and not self._unread:
             self.transport.resume_reading()
 
     def go_on_taking(self) -> None:
@@ -236,9 +242,15 @@ class ClientConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self.paused = True
         self.frontend.counts.write_stalls += 1
+        if self.transport is not None:
+            self._unread_max = self.transport.get_write_buffer_size() + limits.WRITE_ANSWERS_BYTES
 
     def resume_writing(self) -> None:
         self.paused = False
+        if self._unread:
+            self._unread = False
+            if not self.frontend.intake.holds(self):
+                self.go_on_reading()
         for link in self._links or ():
             if isinstance(link, ConsumerLink | ReplyLink):
                 link.writable()
@@ -268,6 +280,10 @@ class ClientConnection(asyncio.Protocol):
             output.clear()
             self.frontend.counts.frame_bytes_sent += len(data)
             transport.write(data)
+            if self.paused and transport.get_write_buffer_size() > self._unread_max:
+                # What it sends is answered, and it reads no answers. Its silence is its own: in time it ends.
+                self._unread = True
+                self.hold_reading()
         if amqp.closed and not self.closing:
             self.closing = True
             transport.close()

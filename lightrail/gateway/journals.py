@@ -135,22 +135,21 @@ class Journals:
         if disk in self._known:
             named.add(self._known[disk][0])
         shards = sorted({*self._shards.peers, *self._map.shard_sets}, key=lambda id: (id not in named, id))
-        away = []
+        away: dict[int, ShardAway] = {}
         for shard in shards:
             try:
                 answer = await self._ask(shard, "segment", {"disk": disk, "segment": number})
-            except ShardAway:
-                away.append(shard)
+            except ShardAway as error:
+                away[shard] = error
             except ShardRefused as error:
                 if error.condition not in (conditions.NOT_FOUND, conditions.NOT_IMPLEMENTED):
                     raise
             else:
                 return Segment(shard, answer.fields["end"], answer.fields["sealed"], bytes(answer.blob))
-        if away and (not named or named & set(away)):
-            which = ", ".join(str(each) for each in away)
-            raise Problem(
-                503, f"shard {which} is away now, and may have journal {disk}: try again", headers=AGAIN
-            )
+        if away and (not named or named & away.keys()):
+            why = "; ".join(str(each) for each in away.values())
+            where = f"journal {disk} may be at a shard that can't be asked now"
+            raise Problem(503, f"{where}: {why}", headers=AGAIN)
         raise Problem(
             404,
             f"journal {disk} has no segment {number}: it was removed, or never was; see /!journals for those "

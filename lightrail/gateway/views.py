@@ -28,6 +28,9 @@ SHARD: Final = (
     ("commit_seconds", "lightrail_commit_under_way_seconds"),
 )
 """(key, sample) of a shard's row."""
+COORDINATOR_FULL: Final = "lightrail_coordinator_full"
+FULL: Final = "etcd has no space left and takes no writes"
+"""What is said where only other processes have found out; their logs have etcd's own words."""
 COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
 """Figures of a queue, each None, where no shard answers at all."""
 TOTALS: Final = (
@@ -65,6 +68,8 @@ class BrokerViews:
         totals["receivers_waiting"] = gateway.receivers.waiting
         kept = await self._kept()
         set_back = gateway.coordinator.set_back
+        # Who has nothing to write does not find out.
+        full = sorted(member.name for member, each in found.items() if each.get(COORDINATOR_FULL))
         return {
             "version": version("lightrail"),
             "ready": not reasons,
@@ -77,7 +82,11 @@ class BrokerViews:
                 {member.id: samples for member, samples in found.items() if member.role == "shard"}, kept
             ),
             "totals": totals,
-            "coordinator": {"set_back": None if set_back is None else set_back._asdict()},
+            "coordinator": {
+                "set_back": None if set_back is None else set_back._asdict(),
+                "full": gateway.coordinator.full or (FULL if full else None),
+                "full_for": full,
+            },
         }
 
     def _shards(

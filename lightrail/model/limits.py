@@ -74,6 +74,9 @@ CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
 holds in memory what is delivered."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
+WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that come to wait beyond those, of answers to what such a peer goes on sending; past it its socket is
+not read until it reads."""
 STANDSTILL_MS: Final = 500
 """A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
 of the clients up to then, and for as long again, is excused."""
@@ -196,6 +199,8 @@ HTTP_DEFINITIONS_BYTES: Final = 64 * 1024 * 1024
 """Largest set of definitions that is imported by one request."""
 HTTP_HEADER_BYTES: Final = 64 * 1024
 """Longest header of a request: BrokerProperties and application properties are headers."""
+HTTP_HEADERS_MAX: Final = 128
+"""Headers of a request."""
 HTTP_BODIES_BYTES: Final = 256 * 1024 * 1024
 """Bytes of messages that one gateway is being sent and has not stored; what comes beyond is asked to wait."""
 HTTP_BATCH_BYTES: Final = 16 * 1024 * 1024
@@ -655,13 +660,6 @@ SPARK_LAKE_VACUUM_HOURS_MIN: Final = 24
 """Files without a commit are younger than this as long as a batch may still want to commit them."""
 
 # --- Spark's side ---------------------------------------------------------------------------------------
-SPARK_ANSWER_S: Final = 60
-"""How long a gateway may take for one answer to an executor."""
-SPARK_AWAY_S: Final = 60
-"""How long a gateway is tried again that breaks off or answers 503; then the task fails."""
-SPARK_AGAIN_S: Final = 0.1
-"""First pause of that; it doubles up to SPARK_AGAIN_S_MAX."""
-SPARK_AGAIN_S_MAX: Final = 5.0
 SPARK_CLOCK_MS: Final = 600_000
 """So much earlier than those before it may a record say that it is, for clocks that are set back."""
 SPARK_RANGE_BYTES: Final = 4 * 1024 * 1024

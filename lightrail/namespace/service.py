@@ -35,6 +35,10 @@ class Refused(Exception):
     """What was asked can't be done as it is; the message says what was expected and what was found."""
 
 
+class LimitExceeded(Refused):
+    """There are as many names, or subscriptions, as there may be."""
+
+
 class Taken(Refused):
     """The name has a role already, or the subscription is there already."""
 
@@ -199,7 +203,7 @@ class Service:
         if most is None:
             most = limits.SUBSCRIPTIONS_MAX
         if existing is None and len(directory.subscriptions(router)) >= most:
-            raise Refused(f"{router} has {most} subscriptions, which is its max_subscribers")
+            raise LimitExceeded(f"{router} has {most} subscriptions, which is its max_subscribers")
         try:
             compile_filter(filter)
             if action is not None:
@@ -295,7 +299,7 @@ class Service:
                 f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
             )
         if self.directory.count() >= limits.NAMES_MAX:
-            raise Refused(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
+            raise LimitExceeded(f"there are {limits.NAMES_MAX} names with a role already, which is the most")
         now_ms = self._now_ms()
         record = Name(name, policy, 0, 0, now_ms, now_ms, owner, automatic)
         write = Write(NAMES + name, record.to_value(), guard.revision if guard is not None else 0)

@@ -8,7 +8,7 @@ from lightrail.model import conditions
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy
 from lightrail.namespace.rights import Forbidden
-from lightrail.namespace.service import Changed, Missing, Refused, Taken
+from lightrail.namespace.service import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.wire.control import ControlAway, ControlRefused
 from lightrail.wire.shards import ShardAway, ShardRefused
 
@@ -39,7 +39,7 @@ def status_of(error: Exception) -> int | None:
             return 400
         case Forbidden():
             return 403
-        case Taken():
+        case Taken() | LimitExceeded():
             return 409
         case Changed():
             return 412

@@ -16,11 +16,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from lightrail.model import limits, protocols
 from lightrail.model.settings import Endpoint
-from lightrail.telemetry import handshakes
+from lightrail.telemetry import handshakes, http_unreadable
 from lightrail.telemetry.http_connections import Connections, source_of
 from lightrail.telemetry.strangers import Strangers
 
@@ -157,6 +158,29 @@ class HttpConnection(RequestHandler):
 
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)
+
+    # --- requests that can't be read -------------------------------------------------------------------
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to a request that failed. Anybody can send one that can't be read: of these the log has
+        one line a minute, not a traceback each.
+        """
+        if not isinstance(exc, HttpProcessingError):
+            return super().handle_error(request, status, exc, message)
+        found = http_unreadable.described(exc)
+        if found.spoken:
+            self._strangers.spoke(found.spoken, self.source, self._now_ms())
+        if request.writer is not None and request.writer.output_size > 0:
+            raise ConnectionError("a part of an answer was sent; no other one can follow")
+        response = web.Response(status=found.status, text=f"{found.text}\n")
+        response.force_close()
+        return response
 
     # --- times -----------------------------------------------------------------------------------------
 
@@ -312,6 +336,7 @@ class HttpRunner(web.AppRunner):
             "keepalive_timeout": limits.HTTP_IDLE_MS / 1000,
             "max_line_size": limits.HTTP_HEADER_BYTES,
             "max_field_size": limits.HTTP_HEADER_BYTES,
+            "max_headers": limits.HTTP_HEADERS_MAX,
         }
         # A request is cancelled when its client goes: what it waited for, or had been given, goes back.
         super().__init__(app, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S, **self._options)

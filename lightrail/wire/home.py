@@ -41,6 +41,7 @@ class Home:
         "_held",
         "_homes",
         "_loose",
+        "_overflowed",
         "_pause_ms",
         "_probing",
         "_ready",
@@ -93,6 +94,8 @@ class Home:
         self._came_by_move = False
         """What is held is for the shard that we go to, even if it is greeted first."""
         self._held: dict[bytes, None] = {}
+        self._overflowed = False
+        """More was to be held than may be, and the log says so."""
         self._pause_ms = limits.HOME_RETRY_MS
         self._probing = False
 
@@ -220,12 +223,16 @@ class Home:
     def _hold(self, part: bytes) -> None:
         if len(self._held) < limits.HOME_HELD_MAX:
             self._held[part] = None
+            self._overflowed = False
             return
-        log.error(
-            "%d settlements wait for the shard of %s; what is settled beyond them will be delivered again",
-            limits.HOME_HELD_MAX,
-            self.queue,
-        )
+        if not self._overflowed:
+            # Once: a client settles as often as it likes.
+            self._overflowed = True
+            log.error(
+                "%d settlements wait for the shard of %s; what is settled beyond them is delivered again",
+                limits.HOME_HELD_MAX,
+                self.queue,
+            )
 
     def bounced(self, part: bytes, by: ShardPeer) -> None:
         """A shard that does not own the queue any more was told this; it is for the one that does."""

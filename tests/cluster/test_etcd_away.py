@@ -1,16 +1,19 @@
 """etcd comes late, goes and comes back: processes wait for it at the start, and serve without it later."""
 
+import json
 import re
 import threading
 from pathlib import Path
 
+import pytest
 from proton import Message
-from proton.utils import BlockingConnection
+from proton.utils import BlockingConnection, LinkDetached
 
 from tests.cluster.letters import make, receive, send
+from tests.cluster.test_rebalance import admin
 from tests.support import wait
 from tests.support.broker import ROOT
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, Node
 from tests.support.prometheus import Job, Prometheus
 
 AWAY = "LightRailCoordinatorAway"
@@ -172,6 +175,60 @@ def test_processes_wait_for_an_etcd_without_space_and_say_so(tmp_path: Path) -> 
         for each in nodes:
             each.until_ready()
         assert receive(frontend.amqp, "queue", 1) == ["before"]
+
+
+def test_who_runs_says_that_etcd_has_no_space_serves_on_and_writes_later(tmp_path: Path) -> None:
+    with Cluster(tmp_path, etcd_options=("--quota-backend-bytes=1000000",)) as cluster:
+        (etcd,) = cluster.etcd.servers
+        nodes = shard, frontend, gateway = cluster.shard(), cluster.frontend(), cluster.gateway()
+        cluster.start(*nodes)
+        make(frontend.amqp, "queue")
+        for number in range(15):
+            etcd.control("put", f"/filler/{number}", "x" * 100_000)
+        pids = [each.pid for each in nodes]
+
+        def reported() -> int:
+            """Up to which record etcd knows the shard's journal."""
+            return int(json.loads(cluster.keys("generations/")["generations/0"])["next_lsn"])
+
+        def full(node: Node) -> bool:
+            (value,) = re.findall(r"^lightrail_coordinator_full\{.*\} (\d)", node.asked("/metrics")[1], re.M)
+            return value == "1"
+
+        before = reported()
+        send(frontend.amqp, "queue", *map(str, range(20)))
+        # The shard has to report by itself how far its journal has come.
+        wait.until(lambda: full(shard), "the shard finds out")
+        assert shard.said().count("etcd has no space left and takes no writes") == 1
+        assert shard.asked("/readyz")[0] == 200
+        assert not full(frontend)
+        found = admin(gateway, "doctor")
+        assert found.returncode == 1
+        assert "error: etcd has no space left and takes no writes; found by shard-0" in found.stdout
+        # Who asks for something new is told; a client, and a person.
+        with pytest.raises(LinkDetached, match=r"amqp:resource-limit-exceeded.*etcd has no space left"):
+            send(frontend.amqp, "new")
+        refused = admin(gateway, "names", "set", "new", "role=queue")
+        assert refused.returncode == 1
+        assert "etcd has no space left and takes no writes" in refused.stderr
+        assert full(frontend)
+        assert full(gateway)
+        send(frontend.amqp, "queue", *map(str, range(20, 40)))
+        assert receive(frontend.amqp, "queue", 40) == [str(each) for each in range(40)]
+        assert reported() == before
+
+        etcd.control("del", "--prefix", "/filler/")
+        etcd.compact()
+        assert etcd.control("defrag").returncode == 0
+        assert etcd.control("alarm", "disarm").returncode == 0
+        wait.until(lambda: reported() > before, "what the shard had to write is written")
+        for each in nodes:
+            wait.until(lambda each=each: not full(each), f"{each.name} finds out that there is space")
+            assert each.said().count("etcd takes writes again") == 1
+            assert "Traceback" not in each.said()
+        make(frontend.amqp, "new")
+        assert "no space" not in admin(gateway, "doctor").stdout
+        assert [each.pid for each in nodes if each.running] == pids
 
 
 def test_wrong_credentials_end_a_process(tmp_path: Path) -> None:

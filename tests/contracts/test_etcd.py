@@ -288,6 +288,7 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
                 await fill()
             # It answers: what is known is followed, and registrations stay.
             assert coordinator.counts.answers
+            assert (coordinator.counts.full, "has no space left" in (coordinator.full or "")) == (1, True)
             await asyncio.sleep(TIMES.lease * 1.5)
             assert "shards/0" in keys(coordinator)
             second = await opened(*cluster.endpoints)
@@ -298,6 +299,9 @@ def test_an_etcd_without_space_refuses_writes_with_a_word_to_its_operator_and_ta
             assert server.control("defrag").returncode == 0
             assert server.control("alarm", "disarm").returncode == 0
             await second.register("shards/1", "1", print)
+            # Who found out looks by itself whether there is space again.
+            await asyncio.to_thread(until, lambda: coordinator.full is None, "it takes writes again")
+            assert coordinator.counts.full == 0
             await coordinator.write([Write("names/a", "1")])
             await second.close()
             await coordinator.close()
@@ -657,3 +661,25 @@ def test_tls_with_certificates_and_a_user(tmp_path: Path) -> None:
         run(check())
     finally:
         secured.close()
+
+
+def test_at_most_so_many_writes_wait_for_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ETCD_CALLS_WAITING", 3)
+    with etcd(tmp_path, 1, PINGS) as cluster:
+
+        async def check() -> None:
+            (server,) = cluster.servers
+            coordinator = await opened(*cluster.endpoints)
+            server.stop()
+            writes = [[Write(f"names/{number}", "1")] for number in range(3)]
+            waiting = [asyncio.ensure_future(coordinator.write(each)) for each in writes]
+            await asyncio.sleep(0)
+            with pytest.raises(CoordinatorError, match="3 writes wait for etcd already: nothing was written"):
+                await coordinator.write([Write("names/3", "1")])
+            server.proceed()
+            await asyncio.gather(*waiting)
+            await coordinator.write([Write("names/3", "1")])
+            assert {f"names/{number}" for number in range(4)} <= set(keys(coordinator))
+            await coordinator.close()
+
+        run(check())

@@ -110,6 +110,16 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 "lightrail-admin coordinator put-back",
             )
         )
+    full = status.get("coordinator", {}).get("full")
+    if full:
+        whose = ", ".join(status["coordinator"].get("full_for", ())) or "the gateway"
+        found.append(
+            Finding(
+                "error",
+                f"{full}; found by {whose}. What is known goes on; names, policies, users and moves wait",
+                "see LightRailCoordinatorFull in docs/operate/alerts.md for the commands of etcdctl",
+            )
+        )
     for process in status["processes"]:
         if process["restarts"]:
             found.append(

@@ -218,9 +218,10 @@ def test_open_beyond_channel_0_is_a_framing_error() -> None:
 
 
 def test_max_frame_size_below_512_is_an_invalid_field() -> None:
+    Peer().open(max_frame_size=limits.MIN_MAX_FRAME_SIZE)
     peer = Peer()
     peer.feed(frames.AMQP_HEADER)
-    peer.say(Open(container_id="peer", max_frame_size=511))
+    peer.say(Open(container_id="peer", max_frame_size=limits.MIN_MAX_FRAME_SIZE - 1))
     assert conditions_of(peer.hear()) == [("close", "amqp:invalid-field")]
 
 

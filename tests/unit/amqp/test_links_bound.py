@@ -20,7 +20,7 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
 
-from .peer import Peer, sasl
+from .peer import Peer, amqp, sasl
 
 KEPT_BYTES_MAX = 2_500
 """Of a link in the engine that is attached, with a name and an address of ordinary length."""
@@ -245,3 +245,49 @@ def test_a_sasl_frame_beyond_the_bound_ends_the_connection() -> None:
         found = peer.feed(frames.SASL_HEADER + init(bytes(size - overhead)))
         assert isinstance(found[-1], events.SaslInit if is_taken else events.Closed)
         assert peer.engine.closed is not is_taken
+
+
+def test_by_default_two_of_the_largest_messages_may_have_begun_and_not_ended() -> None:
+    """Counted without their bytes: a test need not hold them."""
+    settings = Peer().engine.settings
+    assert settings.max_message_size == limits.MAX_MESSAGE_BYTES
+    assert settings.unfinished_bytes_max == limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES
+
+
+def test_frames_of_an_unfinished_message_count_with_what_an_object_takes() -> None:
+    """Else many small frames would take many times what is counted."""
+    frame, parts = b"x", 100
+    most = parts * (len(frame) + limits.FRAGMENT_OVERHEAD)
+    peer = opened(unfinished_bytes_max=most)
+    begin(peer, 0)
+    attached(peer, 0, role=False, source=Source(), target=Target(address="q"), initial_delivery_count=0)
+    peer.engine.sessions[0].inputs[0].grant(10)
+    peer.hear()
+    peer.say(Transfer(handle=0, delivery_id=0, delivery_tag=b"t", more=True), frame)
+    for _ in range(parts - 1):
+        assert peer.say(Transfer(handle=0, more=True), frame) == []
+    assert peer.engine.unfinished_bytes == most
+    (closed,) = peer.say(Transfer(handle=0, more=True), frame)
+    assert isinstance(closed, events.Closed)
+    assert closed.error is not None
+    assert closed.error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
+
+
+def test_a_session_takes_at_most_a_window_of_transfers_ahead() -> None:
+    """One read can hold them all; the window opens again when it has been read."""
+    most = limits.SESSION_INCOMING_WINDOW
+    for more in (0, 1):
+        peer = opened()
+        peer.begin()
+        peer.sender(credit=most + 1)
+        parts = [
+            amqp(Transfer(handle=0, delivery_id=each, delivery_tag=b"t", settled=True), b"\x00\x53\x77\x40")
+            for each in range(most + more)
+        ]
+        peer.feed(b"".join(parts))
+        found = peer.hear()
+        if more:
+            assert str(found[-1].error.condition) == "amqp:session:window-violation"
+        else:
+            assert [type(each).__name__ for each in found] == ["Flow"]
+            assert found[0].incoming_window == most

@@ -238,3 +238,36 @@ def test_the_log_has_one_line_at_once_and_one_at_the_end_of_the_minute(
 )
 def test_a_source_is_an_address_or_the_network_of_a_customer(address: str | None, expected: str) -> None:
     assert source_of(address) == expected
+
+
+def test_at_most_so_many_sources_and_users_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOGIN_SOURCES_MAX", 3)
+
+    async def check(scene: Scene) -> None:
+        for number in range(10):
+            scene.logins.wrong(f"6.6.6.{number}", f"user{number}")
+            scene.logins.good(f"10.0.0.{number}", "ann")
+        assert list(scene.logins._sources) == ["6.6.6.7", "6.6.6.8", "6.6.6.9"]
+        assert list(scene.logins._users) == ["user7", "user8", "user9"]
+        assert len(scene.logins._proven) == 3
+
+    run(check)
+
+
+def test_of_the_users_so_many_are_read_to_answer_for_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOGIN_USERS_SAMPLED", 2)
+
+    async def check(scene: Scene) -> None:
+        read: list[str] = []
+        real = scene.coordinator.user
+
+        async def user(name: str) -> UserRecord | None:
+            read.append(name)
+            return await real(name)
+
+        scene.coordinator.user = user  # type: ignore[method-assign]
+        scene.logins._sampled = []
+        assert await scene.logins.refresh()
+        assert read == ["ann", "ben"]
+
+    run(check, "ann", "ben", "cat", "dan")

@@ -175,3 +175,10 @@ def test_actions_are_shown_by_their_json() -> None:
     action = compile_action({"remove": ["subject"]})
     assert action.spec == {"remove": ["subject"]}
     assert repr(action) == "Action({'remove': ['subject']})"
+
+
+def test_whole_numbers_have_at_most_64_bits() -> None:
+    for path, most in (("application-properties.n", (1 << 63) - 1), ("correlation-id", (1 << 64) - 1)):
+        assert compile_action({"set": {path: most}}) is not None
+        with pytest.raises(FilterError):
+            compile_action({"set": {path: most + 1}})

@@ -129,6 +129,16 @@ def test_nesting_and_number_are_bounded() -> None:
         compile_filter({"properties": {f"application-properties.{n}": 1 for n in range(1_001)}})
 
 
+def test_the_weight_of_all_expressions_of_a_filter_is_bounded() -> None:
+    # Each comparison has an operator, a field and a literal.
+    heavy = " OR ".join(["a = 1"] * 250)
+    weight = compile_filter({"sql": heavy}).weight
+    fit = limits.FILTER_WEIGHT_MAX // weight
+    assert compile_filter({"any": [{"sql": heavy}] * fit}).matches(MESSAGE) is False
+    with pytest.raises(FilterError, match=f"at most {limits.FILTER_WEIGHT_MAX} operators"):
+        compile_filter({"any": [{"sql": heavy}] * (fit + 1)})
+
+
 @pytest.mark.parametrize(
     "spec",
     [

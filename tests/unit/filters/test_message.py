@@ -201,3 +201,18 @@ def test_names_are_bounded_and_encodable() -> None:
         parse_path("application-properties." + "a" * (limits.FILTER_PATH_BYTES + 1))
     with pytest.raises(FilterError, match="UTF-8"):
         parse_path("application-properties.\ud800")
+
+
+def test_at_most_so_many_sections_before_the_body_are_looked_at() -> None:
+    """Sections may come again, which no section does by the specification: the first one counts."""
+    own = section(0x74, {"k": "v"})
+    again = section(0x72, {Symbol("x"): 1})
+    field = parse_path("application-properties.k")
+    for before, value in ((limits.FILTER_SECTIONS_MAX - 1, "v"), (limits.FILTER_SECTIONS_MAX, None)):
+        assert extract(again * before + own, field) == value
+
+
+def test_at_most_so_many_parsed_paths_are_kept() -> None:
+    for number in range(limits.FILTER_PATHS_KEPT + 10):
+        parse_path(f"application-properties.kept{number}")
+    assert entry.cache_info().currsize == limits.FILTER_PATHS_KEPT

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lightrail.amqp.sections import Header, Properties
 from lightrail.amqp.values import Decimal32, Symbol, Timestamp, ULong
 from lightrail.filters.errors import FilterError
+from lightrail.filters.lexer import INTEGER_MAX
 from lightrail.filters.message import MessageView
 from lightrail.filters.sql import compile_expression
 from lightrail.model import limits
@@ -347,3 +348,10 @@ def test_any_text_compiles_or_is_refused(text: str) -> None:
     except FilterError:
         return
     assert expression.test(FULL) in (True, False, None)
+
+
+def test_whole_numbers_have_at_most_64_bits() -> None:
+    assert compile_expression(f"a = {INTEGER_MAX} AND b = -{INTEGER_MAX // 2 + 1}") is not None
+    for text in (f"a = {INTEGER_MAX + 1}", f"a = -{INTEGER_MAX // 2 + 2}", "a = " + "9" * 5_000):
+        with pytest.raises(FilterError, match="64 bits"):
+            compile_expression(text)

@@ -238,6 +238,18 @@ def test_large_messages_get_less_credit() -> None:
     assert rig.link.granted[-1] == limits.LINK_CREDIT_MIN
 
 
+def test_credit_is_for_so_many_bytes_without_an_answer() -> None:
+    rig = Rig()
+    size = limits.LINK_UNANSWERED_BYTES // 100
+    for number in range(1, 60):
+        rig.transfers(1, size=size)
+        rig.producer.answered(number, 1)
+    rig.link.credit = 0
+    rig.transfers(1, size=size)
+    rig.producer.answered(60, 1)
+    assert 99 <= rig.link.granted[-1] <= 100
+
+
 def test_credit_that_was_meant_for_small_messages_is_taken_back() -> None:
     rig = Rig()
     rig.transfers(10, size=1_000_000)

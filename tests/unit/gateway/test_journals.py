@@ -320,6 +320,22 @@ def test_a_shard_that_is_busy_with_readers_is_asked_again(
     with_journals(check, tmp_path)
 
 
+def test_a_shard_that_stays_busy_is_given_up_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JOURNAL_READS_MAX", 0)
+    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MS", 1)
+    monkeypatch.setattr(limits, "JOURNAL_AGAIN_MAX", 3)
+
+    async def check(scene: JournalScene) -> None:
+        scene.journals[0].add("d0", 1, b"abc")
+        came = await scene.get("/!journals/d0/1")
+        assert came.status == 503
+        assert "is busy with the journals of other readers: try again" in came.json()["detail"]
+
+    with_journals(check, tmp_path)
+
+
 def archive(scene: JournalScene, number: int, data: bytes, *, cluster: str, end: int | None = None) -> None:
     """A segment of d0 in the archive, which its shard knows nothing of."""
     incarnation = Incarnation(cluster, 0, "d0")

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.model.policy import BY_NAME, FIELDS, InvalidPolicy, Policy, Role, fields_of
+from lightrail.model import limits
+from lightrail.model.policy import BY_NAME, BYTES_MAX, FIELDS, InvalidPolicy, Policy, Role, fields_of
 
 
 def test_a_policy_is_kept_as_it_was_given() -> None:
@@ -79,3 +80,18 @@ def test_every_field_has_its_words() -> None:
         assert BY_NAME[field.name] is field
         if field.kind == "choice":
             assert field.default in field.choices
+
+
+def test_a_queue_tells_at_most_so_many_priorities_apart() -> None:
+    assert Policy.parse({"role": "queue", "priorities": limits.PRIORITIES_MAX})["priorities"] == 10
+    for beyond in (0, limits.PRIORITIES_MAX + 1):
+        with pytest.raises(InvalidPolicy) as refused:
+            Policy.parse({"role": "queue", "priorities": beyond})
+        assert refused.value.field == "priorities"
+
+
+def test_a_queue_has_a_bound_of_at_most_so_many_bytes() -> None:
+    assert Policy.parse({"role": "queue", "max_bytes": BYTES_MAX})["max_bytes"] == BYTES_MAX
+    with pytest.raises(InvalidPolicy) as refused:
+        Policy.parse({"role": "queue", "max_bytes": BYTES_MAX + 1})
+    assert refused.value.field == "max_bytes"

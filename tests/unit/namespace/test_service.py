@@ -8,13 +8,22 @@ import pytest
 
 from lightrail.cluster.coordinator import WRITES_MAX, Write
 from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.model import limits
 from lightrail.model.destinations import Destinations
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, Forbidden, demand
-from lightrail.namespace.service import Changed, Missing, Refused, Service, Taken, policy_from
+from lightrail.namespace.service import (
+    Changed,
+    LimitExceeded,
+    Missing,
+    Refused,
+    Service,
+    Taken,
+    policy_from,
+)
 
 
 class Scene:
@@ -474,5 +483,37 @@ def test_a_right_to_all_names_that_is_missing_is_said_so() -> None:
     async def check(scene: Scene) -> None:
         with pytest.raises(Forbidden, match=r"to manage all names; .* permission set alice / manage$"):
             demand(scene.one.directory, Caller("alice"), Right.MANAGE, scene.one.directory.get(""))
+
+    run(check)
+
+
+def test_there_are_at_most_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "NAMES_MAX", 2)
+
+    async def check(scene: Scene) -> None:
+        for name in ("a", "b"):
+            await scene.one.give(ANYBODY, name, policy())
+        with pytest.raises(LimitExceeded, match="there are 2 names with a role already"):
+            await scene.two.give(ANYBODY, "c", policy())
+        assert await scene.coordinator.placement("c") is None
+        # What is there may change, and a name that goes makes room.
+        await scene.one.change(ANYBODY, "a", policy(max_length=1))
+        await scene.one.drop(ANYBODY, "b")
+        await scene.one.give(ANYBODY, "c", policy())
+
+    run(check)
+
+
+def test_a_router_has_at_most_so_many_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUBSCRIPTIONS_MAX", 2)
+
+    async def check(scene: Scene) -> None:
+        await scene.one.give(ANYBODY, "r", policy("router"))
+        await scene.one.give(ANYBODY, "q", policy())
+        for id in ("a", "b"):
+            await scene.one.subscribe(ANYBODY, "r", "q", id=id)
+        with pytest.raises(LimitExceeded, match="r has 2 subscriptions"):
+            await scene.one.subscribe(ANYBODY, "r", "q", id="c")
+        await scene.one.subscribe(ANYBODY, "r", "q", id="b", replace_it=True)
 
     run(check)

@@ -287,3 +287,28 @@ def test_a_locked_message_is_settled_and_renewed_by_whoever_knows_its_lock() -> 
 def test_what_is_wrong_about_settling_is_said(fields: dict[str, Any], said: str) -> None:
     _, peer = filled(1)
     assert said in error(peer, "settle", queue="q", **fields)["description"]
+
+
+# --- bounds of answers -----------------------------------------------------------------------------------
+
+
+def test_figures_of_at_most_so_many_queues_are_in_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUES_SHOWN_MAX", 2)
+    scene = Scene()
+    peer = scene.peer()
+    for link, name in enumerate(("a", "b", "c"), 1):
+        peer.produce(link, name)
+    assert list(answer(peer, "queues")[0]["queues"]) == ["a", "b"]
+    assert list(answer(peer, "queues", names=["b", "c"])[0]["queues"]) == ["b", "c"]
+    for beyond in ({"names": ["a", "b", "c"]}, {"limit": 3}):
+        assert error(peer, "queues", **beyond)["condition"] == conditions.INVALID_FIELD
+
+
+def test_of_one_queue_at_most_so_many_consumers_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONSUMERS_SHOWN_MAX", 2)
+    scene = Scene()
+    peer = scene.peer()
+    for link in (1, 2, 3):
+        peer.consume(link, "q")
+    fields, _ = answer(peer, "queue", queue="q")
+    assert (len(fields["consumers"]), fields["consumer_count"]) == (2, 3)

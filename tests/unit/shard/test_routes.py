@@ -227,6 +227,27 @@ def test_sequences_that_are_forgotten_are_said_to_be_unknown(monkeypatch: pytest
     assert peer.stored == [(1, 1, UNKNOWN_SEQUENCE), (1, 2, 1)]
 
 
+def test_of_producers_that_left_the_sequences_of_so_many_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "SEQUENCE_PRODUCERS_KEPT", 2)
+    scene = Scene()
+    peer = scene.peer()
+    for link in (1, 2, 3):
+        peer.produce(link, "q", sequences=True)
+        peer.send(link, 1, [b"a"])
+        scene.settle_down()
+    peer.greet()
+    peer.stored.clear()
+    for link in (1, 2, 3):
+        peer.produce(link, "q", sequences=True)
+        peer.send(link, 1, [b"a"])
+        scene.settle_down()
+    # What the first one sent again is known by its number all the same, and not stored twice.
+    assert sorted(peer.stored) == [(1, 1, UNKNOWN_SEQUENCE), (2, 1, 1), (3, 1, 2)]
+    assert scene.queue("q")["ready"] == 3
+
+
 # --- memory and disk -----------------------------------------------------------------------------------
 
 

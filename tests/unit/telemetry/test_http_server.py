@@ -232,7 +232,8 @@ def test_who_sends_requests_gets_in_among_any_number_who_do_not() -> None:
                 reader, writer = await scene.connect()
                 writer.write(GET)
                 assert (await reader.readuntil(b"here\n")).startswith(b"HTTP/1.1 200 ")
-            assert len(scene.connections) == scene.connections.most_of_a_source == 10
+            assert len(scene.connections) == scene.connections.most_of_a_source
+            assert len(scene.connections) == 20 // limits.HTTP_SOURCE_PART
             assert scene.connections.closed["idle"] == 44
             scene.go_on.set()
             assert (await held.readuntil(b"late\n")).startswith(b"HTTP/1.1 200 ")
@@ -322,3 +323,35 @@ def test_other_protocols_are_named(
         "the client 127.0.0.1 speaks AMQP 1.0 without SASL",
         "the client 127.0.0.1 speaks TLS",
     ]
+
+
+class Busy:
+    """A connection that has a request under way, or none."""
+
+    def __init__(self, source: str, *, idle: bool = False) -> None:
+        self.source = source
+        self.looks = 0
+        self.closed = False
+        self._idle = idle
+
+    def idle(self) -> bool:
+        self.looks += 1
+        return self._idle
+
+    def close_for_another(self) -> None:
+        self.closed = True
+
+
+def test_for_a_new_client_so_many_connections_are_looked_at() -> None:
+    """However many are busy, an accept costs no more; the next one looks on behind those."""
+    connections = Connections(10 * limits.HTTP_IDLE_LOOKS)
+    busy = [Busy(f"10.0.{number >> 8}.{number & 255}") for number in range(connections.most - 1)]
+    last = Busy("10.1.0.0", idle=True)
+    for each in (*busy, last):
+        connections.add(each)
+    refusals = 0
+    while not connections.make_room("10.2.0.0"):
+        refusals += 1
+        assert sum(each.looks for each in busy) == refusals * limits.HTTP_IDLE_LOOKS
+    assert last.closed
+    assert refusals == connections.most // limits.HTTP_IDLE_LOOKS - 1

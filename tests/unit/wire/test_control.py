@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import zmq
 
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.wire.control import (
     ControlAway,
     ControlClient,
@@ -122,3 +122,19 @@ def test_closing_tells_who_waits(tmp_path: Path) -> None:
         silent.close(0)
 
     with_client(tmp_path, check)
+
+
+def test_at_most_so_many_requests_wait_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTROL_REQUESTS_MAX", 3)
+
+    async def check(client: ControlClient, *_: Any) -> None:
+        waiting = [asyncio.ensure_future(client.request("double", {"n": n})) for n in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(ControlAway, match="3 requests wait for an answer already; try again"):
+            await client.request("double", {"n": 3})
+        assert [each["n"] for each in await asyncio.gather(*waiting)] == [0, 2, 4]
+        assert await client.request("double", {"n": 3}) == {"n": 6}
+
+    with_client(tmp_path, check, double=lambda fields: {"n": 2 * fields["n"]})

@@ -517,3 +517,38 @@ def test_a_request_does_not_follow_for_ever(play: Play) -> None:
             await other
 
     play(check)
+
+
+# --- bounds --------------------------------------------------------------------------------------------
+
+
+def test_at_most_so_many_settlements_are_held_for_a_shard_and_the_log_says_so_once(
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "HOME_HELD_MAX", 3)
+
+    async def check(scene: HomeScene) -> None:
+        queue, _, receiver = await holding(scene, 10)
+        scene.shards[0].seal("q")
+        await scene.settle()
+        for number in range(10):
+            settle(receiver, number, number)
+        scene.shards[1].open(queue, 2)
+        scene.placed("q", 1, 2)
+        await scene.settle()
+        # Those beyond are not settled there: the shard still has them for the consumer, or anew.
+        assert sum(queue.accepted.values()) == 3
+
+    play(check)
+    assert len([each for each in caplog.messages if "3 settlements wait for the shard of q" in each]) == 1
+
+
+def test_at_most_so_many_last_words_are_remembered(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HOME_LAST_MAX", 2)
+
+    async def check(scene: HomeScene) -> None:
+        for number in range(5):
+            scene.homes.said_last(scene.peers[0], b"%d" % number)
+        assert [part for _, part in scene.homes._said_last] == [b"3", b"4"]
+
+    play(check)

@@ -1,5 +1,6 @@
 """ShardPeer: greetings, what is said again, what is dropped, and errors that stay with their link."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,8 @@ import zmq
 from lightrail.model import conditions, limits
 from lightrail.wire import shards
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
-from lightrail.wire.messages import Hello, Refusal, Welcome
-from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardPeer, State
+from lightrail.wire.messages import Hello, Refusal, Welcome, encode_request
+from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardAway, ShardPeer, State
 from tests.support.frontend_fakes import Said
 
 
@@ -377,3 +378,26 @@ def test_without_a_welcome_there_is_nobody_to_say_goodbye_to(rig: Rig) -> None:
     rig.peer.close()
     assert rig.kinds() == []
     assert rig.socket.closed
+
+
+def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "REQUESTS_MAX", 3)
+
+    async def check() -> None:
+        peer = rig.serving().peer
+        peer._loop = asyncio.get_running_loop()
+        waiting = [asyncio.ensure_future(peer.request("queue", {"queue": "q"})) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(ShardAway, match="3 requests wait for shard 0 already; try again"):
+            await peer.request("queue", {"queue": "q"})
+        assert rig.kinds() == [[Kind.REQUEST] * 3]
+        # An answer makes room.
+        rig.hear(frame(Kind.RESPONSE, number=1, body=encode_request({"ready": 1})))
+        assert (await waiting[0]).fields == {"ready": 1}
+        last = asyncio.ensure_future(peer.request("queue", {"queue": "q"}))
+        await asyncio.sleep(0)
+        assert rig.kinds() == [[Kind.REQUEST]]
+        for each in (*waiting[1:], last):
+            each.cancel()
+
+    asyncio.run(check())

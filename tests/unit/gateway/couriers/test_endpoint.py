@@ -2,13 +2,14 @@
 
 import asyncio
 import socket
+import threading
 
 import pytest
 
 from lightrail.gateway.couriers.endpoint import HttpEndpoints, Result
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
-from tests.support.hook import Answer, Hook
+from tests.support.hook import Answer, Got, Hook
 
 
 def post(url: str, *allow: str) -> Result:
@@ -33,7 +34,14 @@ def post(url: str, *allow: str) -> Result:
             Result(302, None, "redirects are not followed: status 302"),
         ),
         ((429, {"Retry-After": "7"}, b""), Result(429, 7.0, "the answer was: status 429")),
-        ((503, {"Retry-After": "999999999999"}, b""), Result(503, 3600.0, "the answer was: status 503")),
+        (
+            (503, {"Retry-After": str(limits.PUSH_RETRY_AFTER_MS_MAX // 1000)}, b""),
+            Result(503, limits.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+        ),
+        (
+            (503, {"Retry-After": "999999999999"}, b""),
+            Result(503, limits.PUSH_RETRY_AFTER_MS_MAX / 1000, "the answer was: status 503"),
+        ),
         (
             (503, {"Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, b""),
             Result(503, None, "the answer was: status 503"),
@@ -73,3 +81,35 @@ def test_a_public_name_that_leads_here_is_not_called() -> None:
     assert len(hook.got) == 1
     assert allowed.status == 200
     assert "where push_allow lets no such name lead" in found.error
+
+
+def test_at_most_so_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PUSHES_UNDER_WAY", 2)
+    gate, there = threading.Event(), threading.Semaphore(0)
+    most = under_way = 0
+    lock = threading.Lock()
+
+    def answer(_: Got) -> Answer:
+        nonlocal most, under_way
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        there.release()
+        assert gate.wait(30)
+        with lock:
+            under_way -= 1
+        return 200, {}, b""
+
+    async def check(url: str) -> list[Result]:
+        endpoints = HttpEndpoints(Destinations(("127.0.0.1",)))
+        posts = [asyncio.ensure_future(endpoints.post(url, {}, b"x")) for _ in range(5)]
+        for _ in range(2):
+            await asyncio.to_thread(there.acquire)
+        gate.set()
+        found = list(await asyncio.gather(*posts))
+        await endpoints.close()
+        return found
+
+    with Hook(answer) as hook:
+        assert asyncio.run(check(hook.url)) == [Result(200)] * 5
+    assert most == 2

@@ -130,6 +130,7 @@ def test_what_fails_is_tried_again_more_and_more_slowly_and_then_a_dead_letter()
         await scene.push(queue, message(b"x"))
         await until(lambda: bool(queue.outcomes))
         assert scene.pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 50.0, 50.0]
+        assert scene.pauses[-1] == 0.5 * limits.PUSH_BACKOFF_FACTOR_MAX
         assert [each[1]["LightRail-Delivery"] for each in scene.endpoints.requests] == [
             str(number) for number in range(1, 11)
         ]

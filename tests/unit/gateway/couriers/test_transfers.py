@@ -184,6 +184,28 @@ def test_a_target_that_takes_nothing_ends_the_transfer_before_all_was_tried() ->
     run(check)
 
 
+def test_large_messages_make_the_window_of_a_transfer_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(message(b"x" * 1_000))
+    monkeypatch.setattr(limits, "TRANSFER_WINDOW_BYTES", 3 * size)
+
+    async def check(scene: Scene) -> None:
+        scene.a.add(*(message(b"x" * 1_000) for _ in range(100)))
+        transfer = scene.start(**{"from": "a", "to": "b"})
+        # The size is known after the first ones.
+        await until(lambda: transfer.moved >= limits.TRANSFER_WINDOW_FIRST)
+        scene.sink.gate = asyncio.Event()
+        scene.sink.waiting = 0
+        await until(lambda: scene.sink.waiting == 3)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert scene.sink.waiting == 3
+        scene.sink.gate.set()
+        await transfer.ended
+        assert transfer.moved == 100
+
+    run(check)
+
+
 def test_a_restart_of_the_shard_loses_nothing_and_repeats_what_was_in_flight() -> None:
     async def check(scene: Scene) -> None:
         messages = [message(b"%d" % number) for number in range(100)]

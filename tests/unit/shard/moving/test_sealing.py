@@ -317,3 +317,28 @@ def test_consumers_that_nobody_has_taken_over_yet_go_on_with_their_queue() -> No
     story.peer.settle(2, 0, 1)
     assert story.peer.bounced[-1][0] == {"queue": "q", "epoch": 5}
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
+
+
+def test_of_consumers_that_were_sent_away_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOVED_LINKS_MAX", 2)
+    story = Story()
+    for link in (3, 4, 5):
+        story.peer.consume(link, "q", 0, epoch=3)
+    story.seal()
+    # The first two of four are forgotten: what they settle comes back no more, and ends nothing.
+    for link in (2, 3, 4, 5):
+        story.peer.settle(link, 0, 1)
+    assert len(story.peer.bounced) == 2
+    assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
+
+
+def test_of_a_consumer_whose_queue_is_about_to_come_so_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOVE_HELD_FRAMES_MAX", 2)
+    story = Story()
+    awaited = story.scene.engine._awaited
+    awaited.expect([(story.peer.boot, 9)])
+    for number in range(3):
+        story.peer.settle(9, number, 1)
+    assert [len(parts) for parts in awaited._expected.values()] == [2]
+    awaited.unexpect([(story.peer.boot, 9)])
+    assert not awaited._expected

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from lightrail.amqp.types import Symbol, Timestamp
-from lightrail.model import orders
+from lightrail.model import limits, orders
 from lightrail.shard.queue.commands import (
     ACCEPTED,
     FAILED,
@@ -362,3 +362,15 @@ def test_a_lock_that_is_renewed_for_a_shorter_time_ends_when_it_is_said_to() -> 
     assert bench.machine.next_deadline_ms == 1_020
     bench.now = 1_020
     assert bench.get(1) == ["a"]
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_long_keys_are_cut_and_told_apart(kind: type) -> None:
+    """Whatever a message has in the field of a key, what is kept of it is small."""
+    most = limits.KEY_BYTES_MAX
+    exact = "k" * most if kind is str else b"k" * most
+    one, two = (exact * 4_000 + end for end in (("a", "b") if kind is str else (b"a", b"b")))
+    assert key_of(exact)[1] == exact
+    assert key_of(one) != key_of(two)
+    assert key_of(one) == key_of(one[:])
+    assert len(key_of(one)[1]) <= most + 32

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from lightrail.cluster.fleet import Fleet
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal
-from lightrail.wire.shards import Consumer, Producer
+from lightrail.wire.shards import Consumer, DeliveriesMissing, Producer
 from tests.support.shard_life import Id, id_of, message
 from tests.support.shard_scene import batch, delivered
 from tests.support.sim_coordinator import SimCoordinator
@@ -55,7 +55,9 @@ class Sender(Producer):
 
     def say_all(self) -> None:
         body = ProducerOpen(self.queue).encode()
-        self.home.post(frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.home.epoch, body=body))
+        self.home.post(
+            frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.home.epoch, number=self.next, body=body)
+        )
         for part in self.unanswered.values():
             self.home.post(part)
 
@@ -114,7 +116,8 @@ class Receiver(Consumer):
 
     def deliver(self, part: bytes, number: int, count: int) -> None:
         assert not self.closed
-        assert number == self.sent, f"expected delivery {self.sent} of {self.queue}, found {number}"
+        if number != self.sent:
+            raise DeliveriesMissing(f"expected delivery {self.sent} of {self.queue}, found {number}")
         for each in delivered(part):
             id = id_of(each.message)
             self.held[each.number] = id

@@ -469,6 +469,9 @@ class Home:
             log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
             for number in self._links_here():
                 self._leaves(number)
+            if self.peer is not None:
+                # What was settled there meanwhile comes back from it, or it is lost with it (see `unsure`).
+                self._homes.departed(self, self.peer)
             self._abandon(self.peer)
             self._left()
             self.go(place)
@@ -481,6 +484,7 @@ class Home:
                 peer.producers.pop(number, None)
                 peer.consumers.pop(number, None)
                 self._leaves(number)
+                self._homes.departed(self, peer)
                 self._open(number)
 
     def give_up(self, now_ms: int, wait_ms: int) -> None:

@@ -115,7 +115,8 @@ class Homes(Watch):
         """A shard is no part of the installation any more; what is at it without a queue ends."""
         self._peers_away.pop(peer, None)
         self._peers_silent.pop(peer, None)
-        self._former.pop(peer, None)
+        for home in self._former.pop(peer, ()):
+            home.unsure(peer)
         for home in self._at(peer):
             home.leave_for_good()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")

@@ -473,6 +473,9 @@ class ShardPeer:
                     self._welcomed(Welcome.decode(memoryview(part)[HEADER.size :]))
                 elif self.state is State.SERVING:
                     self._apply(kind, link, count, number, part)
+            except DeliveriesMissing as missing:
+                # Lost with a connection; the PING that would say so has not been answered yet.
+                self._lost(str(missing))
             except Exception:
                 log.exception("a frame of kind %d from shard %d could not be applied", kind, self.shard)
                 try:

@@ -65,6 +65,13 @@ class Ledger:
         for id in ids:
             self.fates[id].accepted = True
 
+    def may_be_lost(self, queue: str) -> None:
+        """Its shard crashes: what it delivered and had not accepted yet may get another sequence."""
+        for fate in self.fates.values():
+            if fate.queue == queue and fate.sequence is not None and not fate.accepted:
+                self.sequences.pop((queue, fate.sequence), None)
+                fate.sequence = None
+
     def delivered(self, queue: str, id: Id, sequence: int, attempts: int) -> None:
         fate = self.fates[id]
         if fate.queue != queue:
@@ -293,6 +300,9 @@ class Cluster:
 
     def crash(self, shard: SimShard) -> None:
         self.ledger.forgiving = self.ledger.crashed = True
+        for queue in self.queues:
+            if shard.life is not None and shard.life.engine._queues.find(queue) is not None:
+                self.ledger.may_be_lost(queue)
         shard.crash()
 
     def hosts(self) -> list[Host]:

@@ -372,6 +372,35 @@ def test_a_shard_that_stands_still_is_left_after_a_while(play: Play) -> None:
     play(check)
 
 
+@pytest.mark.parametrize("ends", ["lost", "removed"])
+def test_what_was_settled_at_a_silent_shard_that_was_left_comes_back_when_that_shard_is_lost(
+    play: Play, ends: str
+) -> None:
+    """The settlement never reached anybody: the new shard would wait for it as long as the link lives."""
+
+    async def check(scene: HomeScene) -> None:
+        queue, _, receiver = await holding(scene, 2)
+        scene.shards[0].seal("q")
+        scene.shards[1].open(queue, 2)
+        scene.shards[0].up = False
+        settle(receiver, 0, 0)
+        scene.placed("q", 1, 2)
+        scene.tick(limits.HOME_LATE_MS)
+        await scene.settle()
+        assert receiver.consumer._unsettled == 1
+        assert list(queue.consumers) == [receiver.number]
+        assert len(queue.ready) == 0
+        if ends == "lost":
+            scene.lose(0)
+        else:
+            scene.homes.removed(scene.peers[0])
+        await scene.settle()
+        assert receiver.consumer._unsettled == 0
+        assert len(queue.ready) == 2
+
+    play(check)
+
+
 def test_links_wait_for_a_shard_that_nobody_knows_yet(play: Play) -> None:
     async def check(scene: HomeScene) -> None:
         scene.places.places["q"] = (2, 1)

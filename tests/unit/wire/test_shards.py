@@ -11,7 +11,7 @@ from lightrail.model import conditions, limits
 from lightrail.wire import shards
 from lightrail.wire.frames import VERSION, Kind, deliver, frame
 from lightrail.wire.messages import Hello, Refusal, Welcome, encode_request
-from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, ShardAway, ShardPeer, State
+from lightrail.wire.shards import GREETING_MS, GREETING_MS_MAX, DeliveriesMissing, ShardAway, ShardPeer, State
 from tests.support.frontend_fakes import Said
 
 
@@ -68,6 +68,7 @@ class FakeLinkEnd:
         self.peer = peer
         self.told: list[Any] = []
         self.fails = False
+        self.misses = False
 
     def say_all(self) -> None:
         self.told.append("say all")
@@ -79,6 +80,8 @@ class FakeLinkEnd:
     def deliver(self, part: bytes, number: int, count: int) -> None:
         if self.fails:
             raise ValueError("a mistake")
+        if self.misses:
+            raise DeliveriesMissing(f"found {number}")
         self.told.append(("deliver", number, count))
 
     def drained(self, number: int) -> None:
@@ -253,6 +256,21 @@ def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> No
     assert rig.peer.state is State.SERVING
     rig.hear(frame(Kind.PONG, number=42, count=9))
     assert rig.peer.state is State.GREETING
+
+
+def test_a_gap_in_deliveries_ends_no_link_and_the_shard_is_greeted_anew(rig: Rig) -> None:
+    """A connection that broke took some with it; nothing behind them may be applied."""
+    rig.serving()
+    consumer = rig.consumer(1)
+    consumer.misses = True
+    rig.hear(frame(Kind.DELIVER, link=1, count=1, number=5), frame(Kind.DRAINED, link=1, number=6))
+    assert rig.peer.state is State.GREETING
+    assert consumer.told == ["say all"]
+    assert list(rig.peer.consumers) == [1]
+    rig.attempts()
+    rig.loop.ring()
+    rig.welcome(*rig.attempts())
+    assert consumer.told == ["say all", "say all"]
 
 
 def test_silence_is_only_said(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

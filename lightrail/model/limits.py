@@ -31,6 +31,17 @@ FRAGMENT_OVERHEAD: Final = 64
 """Bytes that each frame of an unfinished message counts beyond its own: what an object takes."""
 NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
+FRAMES_OF_A_TURN: Final = 3_000
+"""Frames, but for transfers that are like those before them, that one connection reads in one turn: 30 ms.
+A frame that leads to more counts for as many as take about that long."""
+ATTACH_FRAMES: Final = 6
+"""What an attach counts for, with what a broker does for it in the next turn."""
+SETTLED_RANGES_AT_ONCE: Final = 4_000
+"""Ranges of deliveries that a disposition settles in one piece, and deliveries of them; what is left of it
+comes next. Four ranges count for a frame, and so do 32 deliveries beyond the first hundred."""
+SETTLED_AT_ONCE: Final = 32_000
+DROPPED_RANGES_A_FRAME: Final = 256
+"""Ranges that are looked through for those of a link that ends, in the time of one frame."""
 SYMBOL_CACHE_MAX: Final = 1_024
 """Interned symbols per process."""
 SHAPES_PER_LINK_MAX: Final = 16

@@ -86,8 +86,8 @@ class Unsettled:
     def take(self, first: int, last: int, link: "Link | None" = None) -> list[Range]:
         """Forget what is unsettled between first and last (of one link if given) and return it as ranges.
 
-        One call covers a piece at most: limits.SETTLED_RANGES_AT_ONCE ranges that may be parts of larger ones,
-        with limits.SETTLED_AT_ONCE deliveries. Whoever may mean more asks again from behind the last one.
+        One call covers a piece at most: limits.SETTLED_RANGES_AT_ONCE ranges, or parts of them, with
+        limits.SETTLED_AT_ONCE deliveries. Whoever may mean more asks again from behind the last one.
         """
         ranges = self.ranges
         if ranges and last - first < limits.SETTLED_AT_ONCE:

@@ -445,6 +445,17 @@ PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+QUEUE_WORK_OF_A_TURN: Final = 20_000
+"""Units of about a microsecond that the queues of a shard may spend in one step on what time, a lost frontend
+or a policy makes them do; the next step goes on."""
+GIVEN_BACK_ONE_BY_ONE: Final = 16
+"""Runs that come back to a line one by one; more of them go into it in one piece."""
+RETURNED_AT_ONCE: Final = 4_000
+"""Deliveries that a consumer that goes gives back at once; more come back in pieces."""
+EXPIRED_AT_ONCE: Final = 500
+"""Messages of one batch that become dead letters in one piece."""
+PURGED_AT_ONCE: Final = 4_000
+"""Runs of messages that a purge removes at once; more leave in pieces."""
 LOOKS_OF_A_TURN: Final = 200_000
 """What all looks into messages of one step of a shard cost, in units of about 0.1 microseconds: the filter's
 operators and what the message makes them do (filters/message.py). What is left goes on in the next step."""
@@ -452,6 +463,8 @@ SETTLE_SLICE: Final = 4_000
 """Pieces of deliveries in flight that a range settles, or a closing consumer gives back, in one turn."""
 SETTLE_SLICE_REWRITTEN: Final = 1_000
 """The same where each of them goes back to the queue, or is written anew."""
+SETTLE_SLICE_MESSAGES: Final = 2_000
+"""Delivery numbers of the same, however few pieces they are."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
 SHARD_INTAKE_MS: Final = 20

@@ -82,6 +82,12 @@ class Detach(NamedTuple):
     consumer: int
 
 
+class Lose(NamedTuple):
+    """Like Detach, of a consumer whose frontend was lost: what it holds comes back as it was."""
+
+    consumer: int
+
+
 class Credit(NamedTuple):
     """The consumer may be sent the delivery numbers below `limit`."""
 
@@ -217,6 +223,7 @@ Command = (
     Enqueue
     | Attach
     | Detach
+    | Lose
     | Credit
     | Settle
     | SettleLocked

@@ -218,6 +218,8 @@ class Engine:
         self._queues.work.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
+        if performer.leaving:
+            performer.leaving.go_on()
         if self._late:
             self._late_first()
         while performer.touched:
@@ -400,6 +402,8 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
+        if self._performer.leaving:
+            return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms
         return due_ms if over_ms is None else over_ms if due_ms is None else min(due_ms, over_ms)

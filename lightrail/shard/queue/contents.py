@@ -109,6 +109,13 @@ class Contents:
             if run.batch.place is not None and run.batch.place.segment == segment
         ]
 
+    def surrender(self) -> list[Run]:
+        """Everything, of a queue that ends here and now."""
+        runs = self.ready.clear() if self.special is None else self.special.clear()
+        for consumer in self.consumers:
+            runs += consumer.in_flight.everything()
+        return runs
+
     def _all_runs(self) -> Iterable[Run]:
         yield from rejoined(self.waiting()) if self.special is not None else self.waiting()
         for consumer in self.consumers:

@@ -46,6 +46,7 @@ from lightrail.shard.queue.effects import (
     Effect,
     Fetch,
     LockAnswer,
+    Purged,
     Reason,
     Stored,
 )
@@ -137,9 +138,12 @@ class Machine(Outcomes):
             case Fetched():
                 self._fetched(command, now_ms, effects)
             case Purge():
-                for run in self.ready.clear() if self.special is None else self.special.clear():
-                    self.counters.purged += run.count
-                    effects.append(removed(run, Reason.PURGED))
+                self.counters.purged += self.ready.count + self._delayed.count
+                purged = self.ready.clear() if self.special is None else self.special.clear()
+                if len(purged) > limits.PURGED_AT_ONCE:
+                    effects.append(Purged(purged))
+                else:
+                    effects.extend(removed(run, Reason.PURGED) for run in purged)
             case Peek():
                 effects.append(self._peek(command))
             case Restore():

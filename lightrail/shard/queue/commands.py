@@ -149,7 +149,6 @@ class Change(NamedTuple):
     """Gives the queue another policy, which has been checked; what is in flight stays where it is."""
 
     policy: Policy
-    past: Past = Past()
 
 
 @dataclass(slots=True)

@@ -154,7 +154,7 @@ class Machine(Outcomes):
                     self.counters.cancelled += called_off.count
                     effects.append(removed(called_off, Reason.CANCELLED))
             case Change():
-                self.change(command.policy, now_ms, command.past)
+                self.change(command.policy, now_ms)
                 if self.policy.guarded:
                     self._trim(effects)
             case Open():
@@ -410,8 +410,22 @@ class Machine(Outcomes):
         policy.check()
         if self.name.endswith(DEAD_LETTER_SUFFIX):
             policy = replace(policy, dead_letter=False)
+        before, self.policy = self.policy, policy
+        if past is None and policy.arrangement == before.arrangement:
+            if self.special is not None:
+                self.special.follow(policy)
+        else:
+            self._arrange(policy, now_ms, past)
+        for consumer in self.consumers.follow(policy):
+            self.locks.begin(consumer, now_ms)
+        if policy.duplicate_window_ms is None:
+            self.duplicates = None
+        elif self.duplicates is None:
+            self.duplicates = Duplicates(self._look)
+
+    def _arrange(self, policy: Policy, now_ms: int, past: Past | None) -> None:
+        """What is waiting is put where this policy wants it."""
         runs = self.waiting()
-        self.policy = policy
         if self.special is not None:
             self.special.tell(self._untold)
             if self._untold:
@@ -447,12 +461,6 @@ class Machine(Outcomes):
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
             for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
-        for consumer in self.consumers.follow(policy):
-            self.locks.begin(consumer, now_ms)
-        if policy.duplicate_window_ms is None:
-            self.duplicates = None
-        elif self.duplicates is None:
-            self.duplicates = Duplicates(self._look)
 
     def _attached(self, consumer: Consumer) -> None:
         """A consumer came that selects, or to a queue with an order of its own."""

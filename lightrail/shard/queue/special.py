@@ -110,7 +110,7 @@ class Special:
         if policy.groups:
             self.order = Groups(ready, eviction, deliveries, self._group_of)
         elif policy.order == orders.SORTED:
-            self.order = Ranked(ready, eviction, deliveries, self._key_of)
+            self.order = Ranked(ready, eviction, deliveries, self._key_of, joins=False)
         elif policy.priorities > 1:
             self.order = Ranked(ready, eviction, deliveries, self._level_of)
         else:
@@ -138,6 +138,10 @@ class Special:
     def _group_of(self, run: Run) -> Hashable:
         key = self._key_of(run)
         return None if key == MISSING else key
+
+    def follow(self, policy: Policy) -> None:
+        """Another policy with the same arrangement."""
+        self._policy = policy
 
     # --- memory -----------------------------------------------------------------------------------------
 

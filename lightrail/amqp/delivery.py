@@ -140,10 +140,19 @@ class Unsettled:
 
     def take_numbered(self, link: "Link", first: int, last: int) -> list[Range]:
         """Forget a link's own numbers first..last and return them as ranges of the session's ids."""
-        found: list[Range] = []
-        for here in [kept for kept in self.ranges if kept.link is link]:
+        meant: list[tuple[int, int]] = []
+        for here in self.ranges:
+            if here.link is not link:
+                continue
+            if here.first - here.shift > last:
+                # A link's own numbers rise with the session's.
+                break
             low = max(first + here.shift, here.first)
             high = min(last + here.shift, here.last)
+            if low <= high:
+                meant.append((low, high))
+        found: list[Range] = []
+        for low, high in meant:
             while low <= high and (taken := self.take(low, high, link)):
                 found += taken
                 low = taken[-1].last + 1

@@ -218,7 +218,7 @@ class Engine:
         self._queues.work.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
-        if performer.leaving:
+        if performer.leaving.departures:
             performer.leaving.go_on()
         if self._late:
             self._late_first()
@@ -402,7 +402,7 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
-        if self._performer.leaving:
+        if self._performer.leaving.departures:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms

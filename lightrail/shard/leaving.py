@@ -38,18 +38,16 @@ class Departure:
 class Leaving:
     """All departures of a shard, the first one first."""
 
-    __slots__ = ("_departures", "_performer", "_purged", "_store", "_work")
+    __slots__ = ("_performer", "_purged", "_store", "_work", "departures")
 
     def __init__(self, performer: "Performer", store: Store, work: Work) -> None:
-        self._departures: deque[Departure] = deque()
+        self.departures: deque[Departure] = deque()
+        """Under way; empty for nearly every step."""
         self._purged: dict[Queue, list[Departure]] = {}
         """Those of queues that are still here."""
         self._performer = performer
         self._store = store
         self._work = work
-
-    def __bool__(self) -> bool:
-        return bool(self._departures)
 
     def has(self, queue: "Queue") -> bool:
         """Whether messages leave that were purged from this queue."""
@@ -59,7 +57,7 @@ class Leaving:
         """These were purged, by rising sequences."""
         runs.reverse()
         departure = Departure(queue, runs, is_deleted=False)
-        self._departures.append(departure)
+        self.departures.append(departure)
         self._purged.setdefault(queue, []).append(departure)
 
     def deleted(self, queue: "Queue", runs: list[Run]) -> None:
@@ -67,7 +65,7 @@ class Leaving:
         for each in self._purged.pop(queue, ()):
             each.is_deleted = True
         if runs:
-            self._departures.append(Departure(queue, runs, is_deleted=True))
+            self.departures.append(Departure(queue, runs, is_deleted=True))
             self.go_on()
 
     def when_left(self, queue: "Queue", call: Callable[[], None]) -> None:
@@ -81,8 +79,8 @@ class Leaving:
     def go_on(self) -> None:
         """Another piece, as large as the work of this turn allows."""
         work = self._work
-        while self._departures and work.left > 0:
-            departure = self._departures[0]
+        while self.departures and work.left > 0:
+            departure = self.departures[0]
             runs = departure.runs
             count = min(len(runs), work.left)
             work.left -= count
@@ -94,7 +92,7 @@ class Leaving:
                 elif run.batch.place is not None:
                     self._store.release(run.batch.place.segment, run.size)
             if not runs:
-                self._departures.popleft()
+                self.departures.popleft()
                 if not departure.is_deleted:
                     self._purged[departure.queue].remove(departure)
                     if not self._purged[departure.queue]:

@@ -252,3 +252,16 @@ def test_queues_share_the_work_of_a_step() -> None:
     scene.tick(2_000)
     assert len([each for each in scene.go_on() if each]) > 10
     assert all(scene.queue(f"q{queue}")["ready"] == 0 for queue in range(20))
+
+
+def test_a_policy_that_does_not_rearrange_a_queue_leaves_its_line_as_it_is() -> None:
+    scene = Metered()
+    filled(scene, 100)
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    line = queue.machine.ready
+    scene.follow(lock_ms=5_000, max_length=1_000)
+    assert queue.machine.ready is line
+    scene.follow(priorities=10)
+    assert queue.machine.ready is not line
+    assert scene.queue("q")["ready"] == 100

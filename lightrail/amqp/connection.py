@@ -31,7 +31,7 @@ from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_p
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
 from lightrail.amqp.security import AUTH, OK, SaslServer
-from lightrail.amqp.session import Session
+from lightrail.amqp.session import Rest, Session
 from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
 from lightrail.amqp.shapes import Shape
 from lightrail.amqp.values import Symbol
@@ -62,6 +62,7 @@ class Connection:
         "peer_max_frame_size",
         "peer_open",
         "phase",
+        "rest",
         "sasl",
         "sasl_done",
         "sessions",
@@ -69,6 +70,7 @@ class Connection:
         "shape",
         "unfinished_bytes",
         "user",
+        "work",
     )
 
     def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
@@ -94,6 +96,10 @@ class Connection:
         self._refresh: list[Windows] | None = None
         self._pending: bytearray | None = None
         self.needed = 0
+        self.work = limits.FRAMES_OF_A_TURN
+        """Frames that this turn still reads."""
+        self.rest: Rest | None = None
+        """Of the disposition that was read last: it comes before any other frame."""
         self.unfinished_bytes = 0
         """What the messages take whose last frame has not come yet, of all links."""
         self._now_ms = now_ms
@@ -109,6 +115,13 @@ class Connection:
     def closed(self) -> bool:
         """Nothing more will be read or produced: write the output and close the socket."""
         return self.phase == CLOSED
+
+    @property
+    def has_more(self) -> bool:
+        """What was fed is more than one turn may cost: the next one should feed b"", before anything else."""
+        return self.phase != CLOSED and (
+            self.rest is not None or (self.work <= 0 and self._pending is not None)
+        )
 
     @property
     def opened(self) -> bool:
@@ -258,13 +271,25 @@ class Connection:
     # --- input -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
-        """What the bytes read from the socket mean, in order; first, what commands and ticks led to since."""
+        """What the bytes read from the socket mean, in order; first, what commands and ticks led to since.
+
+        One call reads limits.FRAMES_OF_A_TURN; where there is more than that, it `has_more`.
+        """
         self._now_ms = now_ms
+        self.work = limits.FRAMES_OF_A_TURN
+        self._go_on_settling()
         if self.phase != CLOSED:
             self._feed(data)
         events = self.events
         self.events = []
         return events
+
+    def _go_on_settling(self) -> None:
+        """The disposition that was read last goes on."""
+        rest, self.rest = self.rest, None
+        if rest is not None and rest.session.state == MAPPED:
+            self._heard_ms = self._now_ms
+            rest.session.settle_range(*rest[1:])
 
     def _feed(self, data: bytes | bytearray | memoryview) -> None:
         if type(data) is not bytes:
@@ -277,6 +302,9 @@ class Connection:
             data = b"".join((pending, data))
             self._pending = None
         self.needed = 0
+        if self.rest is not None:
+            self._pending = bytearray(data) if data else None
+            return
         try:
             position = self._read(data, len(data))
         except FramingFault as fault:
@@ -285,7 +313,7 @@ class Connection:
         if self._refresh is not None:
             self._refresh_windows()
         if position < len(data) and self.phase != CLOSED:
-            if len(data) - position > self._waiting_bytes_max:
+            if self.work > 0 and len(data) - position > self._waiting_bytes_max:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
                 self.gone(
                     conditions.RESOURCE_LIMIT_EXCEEDED,

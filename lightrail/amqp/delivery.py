@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from lightrail.model import limits
+
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
 
@@ -78,13 +80,17 @@ class Unsettled:
         ranges.append(Range(link, first, last, shift, second))
 
     def find(self, first: int, last: int) -> list[Range]:
-        """Copies of what is unsettled between first and last."""
+        """Copies of what is unsettled between first and last, up to the end of a piece."""
         return self._overlap(first, last, None, False)
 
     def take(self, first: int, last: int, link: "Link | None" = None) -> list[Range]:
-        """Forget what is unsettled between first and last (of one link if given) and return it as ranges."""
+        """Forget what is unsettled between first and last (of one link if given) and return it as ranges.
+
+        One call covers a piece at most: limits.SETTLED_RANGES_AT_ONCE ranges, or parts of them, with
+        limits.SETTLED_AT_ONCE deliveries. Whoever may mean more asks again from behind the last one.
+        """
         ranges = self.ranges
-        if ranges:
+        if ranges and last - first < limits.SETTLED_AT_ONCE:
             oldest = ranges[0]
             if oldest.first == first and last < oldest.last and (link is None or link is oldest.link):
                 oldest.first = last + 1
@@ -97,41 +103,59 @@ class Unsettled:
         if len(ranges) > 8:
             index = bisect_left(ranges, first, key=_last)
         found: list[Range] = []
-        while index < len(ranges):
+        kept: list[Range] = []
+        start = index
+        room = limits.SETTLED_AT_ONCE
+        most = limits.SETTLED_RANGES_AT_ONCE
+        while index < len(ranges) and room > 0 and len(found) < most:
             here = ranges[index]
             if here.first > last:
                 break
+            index += 1
             if here.last < first or (link is not None and here.link is not link):
-                index += 1
+                kept.append(here)
                 continue
             low = here.first if here.first > first else first
             high = here.last if here.last < last else last
+            if high - low >= room:
+                high = low + room - 1
+            room -= high - low + 1
             found.append(Range(here.link, low, high, here.shift, here.second))
             if not forget:
-                index += 1
-            elif low == here.first:
-                if high == here.last:
-                    del ranges[index]
-                else:
+                continue
+            if low > here.first:
+                if high < here.last:
+                    kept.append(Range(here.link, here.first, low - 1, here.shift, here.second))
                     here.first = high + 1
-                    index += 1
-            elif high == here.last:
-                here.last = low - 1
-                index += 1
-            else:
-                ranges.insert(index + 1, Range(here.link, high + 1, here.last, here.shift, here.second))
-                here.last = low - 1
-                index += 2
+                else:
+                    here.last = low - 1
+                kept.append(here)
+            elif high < here.last:
+                here.first = high + 1
+                kept.append(here)
+        if forget and found:
+            # In one go: taking out one by one would move all others for each.
+            ranges[start:index] = kept
         return found
 
     def take_numbered(self, link: "Link", first: int, last: int) -> list[Range]:
         """Forget a link's own numbers first..last and return them as ranges of the session's ids."""
-        found: list[Range] = []
-        for here in [kept for kept in self.ranges if kept.link is link]:
+        meant: list[tuple[int, int]] = []
+        for here in self.ranges:
+            if here.link is not link:
+                continue
+            if here.first - here.shift > last:
+                # A link's own numbers rise with the session's.
+                break
             low = max(first + here.shift, here.first)
             high = min(last + here.shift, here.last)
             if low <= high:
-                found += self.take(low, high, link)
+                meant.append((low, high))
+        found: list[Range] = []
+        for low, high in meant:
+            while low <= high and (taken := self.take(low, high, link)):
+                found += taken
+                low = taken[-1].last + 1
         return found
 
     def drop(self, link: "Link") -> None:

@@ -48,7 +48,7 @@ from lightrail.amqp.performatives import (
     encode_performative,
 )
 from lightrail.amqp.values import Described, Symbol
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
@@ -318,6 +318,8 @@ class Link:
     def _forget(self) -> None:
         """Let go of everything that is under way."""
         session = self.session
+        ranges = len(session.incoming.ranges) + len(session.outgoing.ranges)
+        session.connection.work -= ranges // limits.DROPPED_RANGES_A_FRAME
         session.incoming.drop(self)
         session.outgoing.drop(self)
         self.release()

@@ -40,7 +40,7 @@ _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
 def read_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
-    """Frames while the phase stays; the hot path of the broker."""
+    """Frames while the phase stays and the turn has room for them; the hot path of the broker."""
     most = connection.settings.max_frame_size
     phase = connection.phase
     while end - position >= 8:
@@ -79,7 +79,8 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
             # The next frame begins where this one ends: the peer's close is looked for from there.
             connection.fail(fault)
         position = stop
-        if connection.phase != phase:
+        connection.work -= 1
+        if connection.work <= 0 or connection.phase != phase:
             break
     return position
 

@@ -8,10 +8,10 @@ and forgotten.
 The windows of transfers are in windows.py.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, Unsettled, unwrap
+from lightrail.amqp.delivery import WIRE, Range, Unsettled, unwrap
 from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
 from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
 from lightrail.amqp.link import ATTACHED, CLOSING, REQUESTED, Link, errant, make_error
@@ -31,10 +31,21 @@ from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.sender import SendingLink
 from lightrail.amqp.values import Symbol
 from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW, Windows
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.connection import Connection
+
+
+class Rest(NamedTuple):
+    """What is left of a disposition that means more than one turn may settle, by unwrapped ids."""
+
+    session: "Session"
+    receiver: bool
+    low: int
+    high: int
+    settled: bool
+    state: Any
 
 
 class Session(Windows):
@@ -255,6 +266,7 @@ class Session(Windows):
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)
+            self.connection.work -= limits.ATTACH_FRAMES
             # Links whose closing detach waits for its answer have no handle of the peer's, but one of ours.
             most = min(self.peer_handle_max, settings.handle_max) + 1
             if len(self.outputs) >= most:
@@ -421,15 +433,46 @@ class Session(Windows):
                 conditions.INVALID_FIELD,
                 f"expected a disposition whose last is not before its first, found {first}..{last}",
             )
-        if receiver:
+        if high - low >= 100:
+            self.settle_range(receiver, low, high, settled, state)
+        elif receiver:
             self._outcome(low, high, settled, state)
         elif settled:
             for taken in unsettled.take(low, high):
                 self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
 
-    def _refuse_transaction(self, low: int, high: int, state: TransactionalState) -> None:
+    def settle_range(self, receiver: bool, low: int, high: int, settled: bool, state: Any) -> None:
+        """What a disposition of many deliveries means, in pieces; the connection keeps the rest of it.
+
+        Unwrapped ids.
+        """
+        connection = self.connection
+        while True:
+            if receiver:
+                found = self._outcome(low, high, settled, state)
+            elif settled:
+                found = self.incoming.take(low, high)
+                for taken in found:
+                    connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+            else:
+                return
+            if not found:
+                return
+            count = found[-1].last - found[0].first + 1
+            connection.work -= (len(found) >> 2) + (min(count, limits.SETTLED_AT_ONCE) >> 5)
+            low = found[-1].last + 1
+            if low > high or (
+                len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE
+            ):
+                return
+            if connection.work <= 0:
+                connection.rest = Rest(self, receiver, low, high, settled, state)
+                return
+
+    def _refuse_transaction(self, low: int, high: int, state: TransactionalState) -> list[Range]:
         """An outcome in a transaction that nobody has declared must not happen (transactions 4.4.3)."""
-        for part in self.outgoing.find(low, high):
+        found = self.outgoing.find(low, high)
+        for part in found:
             if part.link.state == ATTACHED:
                 part.link.fail(
                     LinkFault(
@@ -437,15 +480,15 @@ class Session(Windows):
                         f"expected a transaction that was declared, found transaction {state.txn_id!r}",
                     )
                 )
+        return found
 
-    def _outcome(self, low: int, high: int, settled: bool, state: Any) -> None:
+    def _outcome(self, low: int, high: int, settled: bool, state: Any) -> list[Range]:
         if type(state) is Accepted:
             state = ACCEPTED
         elif type(state) is Released:
             state = RELEASED
         elif type(state) is TransactionalState:
-            self._refuse_transaction(low, high, state)
-            return
+            return self._refuse_transaction(low, high, state)
         found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
         events = self.connection.events
         for part in found:
@@ -463,3 +506,4 @@ class Session(Windows):
                     newest.last = last
                     continue
             events.append(Outcome(part.link, first, last, state, settled))
+        return found

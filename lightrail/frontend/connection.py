@@ -56,6 +56,7 @@ class ClientConnection(asyncio.Protocol):
         "consumers",
         "deadline_ms",
         "frontend",
+        "has_more",
         "inside",
         "number",
         "opened",
@@ -77,6 +78,8 @@ class ClientConnection(asyncio.Protocol):
         self.opened = False
         self.refusing = False
         """What it sends is refused; kept by the intake."""
+        self.has_more = False
+        """Its socket is not read, since what came is more than one turn may cost: the next ones go on."""
         self.closing = False
         self.consumers = 0
         """Receiving links that are bound to a queue."""
@@ -207,6 +210,18 @@ class ClientConnection(asyncio.Protocol):
             if not self.frontend.intake.unfinished(self, self.unfinished_bytes):
                 self.close(conditions.RESOURCE_LIMIT_EXCEEDED, "too many messages have begun and not ended")
                 self._drop_links()
+        if amqp.has_more and not self.has_more and self.transport is not None:
+            self.has_more = True
+            if not self.transport.is_closing():
+                self.transport.pause_reading()
+            self.frontend.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Another turn for what came before."""
+        self.has_more = False
+        self.data_received(b"")
+        if not self.has_more and not self.frontend.intake.holds(self):
+            self.go_on_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -217,7 +232,9 @@ class ClientConnection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def go_on_reading(self) -> None:
-        if self.transport is not None and not self.transport.is_closing() and not self._unread:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if not (self.has_more or self._unread):
             self.transport.resume_reading()
 
     def go_on_taking(self) -> None:
@@ -308,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
         if self.closing:
             self.abort()
             return
-        if self.frontend.intake.holds(self):
+        if self.has_more or self.frontend.intake.holds(self):
             # It is us who do not listen.
             amqp.heard(now_ms)
         self.deadline_ms = amqp.tick(now_ms)

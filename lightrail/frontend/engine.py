@@ -262,6 +262,10 @@ class Frontend:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        """Calls back in the next turn of the loop, after what other sockets have."""
+        self._loop.call_soon(call)
+
     def later(self, wait_ms: int, call: Callable[[], None]) -> None:
         """Calls back after a while, if there still is a loop."""
         self.timer(wait_ms, call)

@@ -31,6 +31,17 @@ FRAGMENT_OVERHEAD: Final = 64
 """Bytes that each frame of an unfinished message counts beyond its own: what an object takes."""
 NESTING_DEPTH_MAX: Final = 32
 """Compound values inside compound values; JSON parsers stop at 20 to 1000."""
+FRAMES_OF_A_TURN: Final = 3_000
+"""Frames, but for transfers that are like those before them, that one connection reads in one turn: 30 ms.
+A frame that leads to more counts for as many as take about that long."""
+ATTACH_FRAMES: Final = 6
+"""What an attach counts for, with what a broker does for it in the next turn."""
+SETTLED_RANGES_AT_ONCE: Final = 4_000
+"""Ranges of deliveries that a disposition settles in one piece, and deliveries of them; what is left of it
+comes next. Four ranges count for a frame, and so do 32 deliveries beyond the first hundred."""
+SETTLED_AT_ONCE: Final = 32_000
+DROPPED_RANGES_A_FRAME: Final = 256
+"""Ranges that are looked through for those of a link that ends, in the time of one frame."""
 SYMBOL_CACHE_MAX: Final = 1_024
 """Interned symbols per process."""
 SHAPES_PER_LINK_MAX: Final = 16
@@ -441,6 +452,17 @@ PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
 SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
+QUEUE_WORK_OF_A_TURN: Final = 20_000
+"""Units of about a microsecond that the queues of a shard may spend in one step on what time, a lost frontend
+or a policy makes them do; the next step goes on."""
+GIVEN_BACK_ONE_BY_ONE: Final = 16
+"""Runs that come back to a line one by one; more of them go into it in one piece."""
+RETURNED_AT_ONCE: Final = 4_000
+"""Deliveries that a consumer that goes gives back at once; more come back in pieces."""
+EXPIRED_AT_ONCE: Final = 500
+"""Messages of one batch that become dead letters in one piece."""
+PURGED_AT_ONCE: Final = 4_000
+"""Runs of messages that a purge removes at once; more leave in pieces."""
 LOOKS_OF_A_TURN: Final = 200_000
 """What all looks into messages of one step of a shard cost, in units of about 0.1 microseconds: the filter's
 operators and what the message makes them do (filters/message.py). What is left goes on in the next step."""
@@ -448,6 +470,8 @@ SETTLE_SLICE: Final = 4_000
 """Pieces of deliveries in flight that a range settles, or a closing consumer gives back, in one turn."""
 SETTLE_SLICE_REWRITTEN: Final = 1_000
 """The same where each of them goes back to the queue, or is written anew."""
+SETTLE_SLICE_MESSAGES: Final = 2_000
+"""Delivery numbers of the same, however few pieces they are."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
 SHARD_INTAKE_MS: Final = 20

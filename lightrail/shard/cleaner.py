@@ -138,6 +138,9 @@ class Cleaner:
 
     def _in_use(self, segment: int) -> bool:
         """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
+        if self._performer.leaving.departures:
+            # It may be the segment of some of them; in a moment they are all gone.
+            return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True
         places = [effect.run.batch.place for _, effect in self._performer.unwritten]

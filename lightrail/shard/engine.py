@@ -30,6 +30,7 @@ from lightrail.shard.peers import Numbered, NumberMissing, Peer, Settlement, Wai
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
+from lightrail.shard.queue.machine import is_much
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
@@ -215,8 +216,13 @@ class Engine:
         looks = self._queues.looks
         if looks.left != limits.LOOKS_OF_A_TURN:
             looks.begin()
+        work = self._queues.work
+        if work.left != limits.QUEUE_WORK_OF_A_TURN:
+            work.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
+        if performer.leaving.departures:
+            performer.leaving.go_on()
         if self._late:
             self._late_first()
         while performer.touched:
@@ -400,6 +406,8 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
+        if self._performer.leaving.departures:
+            return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms
         return due_ms if over_ms is None else over_ms if due_ms is None else min(due_ms, over_ms)
@@ -684,10 +692,13 @@ class Engine:
             return False
         machine = consumer.queue.machine
         found = machine.consumers.by_id.get(consumer.id)
-        if found is None or len(found.in_flight) <= limits.SETTLE_SLICE or found.options.lock_key:
+        if found is None or found.options.lock_key or not is_much(found):
             return False
         line = found.in_flight
-        first, last = line.keys[line.head], line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN]
+        first = line.keys[line.head]
+        last = first + limits.SETTLE_SLICE_MESSAGES
+        if len(line) > limits.SETTLE_SLICE_REWRITTEN:
+            last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
         for command in (
             commands.Credit(consumer.id, found.next, False),
             commands.Settle(consumer.id, first, last, found.options.default_outcome),
@@ -735,12 +746,19 @@ class Engine:
         found = queue.machine.consumers.by_id.get(consumer)
         if found is None:
             return None, count
-        line, end = found.in_flight, number + count
-        most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
-        index = line.index(number) + most
-        if index >= len(line.keys) or line.keys[index] >= end:
+        line = found.in_flight
+        if not len(line):
             return None, count
-        left = line.keys[index]
+        end = min(number + count, line.keys[-1] + line.runs[-1].count)
+        most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
+        first = line.index(number)
+        index = first + most
+        left = line.keys[index] if index < len(line.keys) else end
+        if code and first < len(line.keys):
+            # Each of them may have to be written anew, as a dead letter or with annotations.
+            left = min(left, max(number, line.keys[first]) + limits.SETTLE_SLICE_MESSAGES)
+        if left >= end:
+            return None, count
         _, flags, reserved, epoch, link, _, _ = HEADER.unpack_from(part)
         header = HEADER.pack(SETTLE, flags, reserved, epoch, link, end - left, left)
         return header + part[HEADER_SIZE:], left - number

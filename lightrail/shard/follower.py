@@ -366,9 +366,7 @@ class Follower:
         self._house.memory.remove(queue)
         self._lonely.pop(queue, None)
         self._performer.forget(queue)
-        for run in queue.machine.runs():
-            if run.batch.place is not None:
-                self._store.release(run.batch.place.segment, run.size)
+        self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)
 
     def _write_deleted(self, queue: Queue) -> None:

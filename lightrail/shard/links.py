@@ -1,7 +1,7 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
@@ -16,9 +16,6 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
-
-EVERYTHING: Final = 1 << 62
-"""Beyond every delivery number."""
 
 
 class Origin(NamedTuple):
@@ -195,7 +192,8 @@ class Links:
         consumer.peer.consumers.pop(consumer.link, None)
         if self._performer.consumers.pop(consumer.id, None) is not None:
             queue = consumer.queue
-            self._performer.perform(queue, queue.machine.apply(commands.Detach(consumer.id), now_ms), now_ms)
+            command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
+            self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
             self.consumer_left(queue, lost)
 
@@ -274,12 +272,9 @@ class Links:
         for consumer in list(peer.consumers.values()):
             queue = consumer.queue
             attached = queue.machine.consumers.by_id[consumer.id]
-            if not attached.options.lock_key:
+            if not attached.options.lock_key and len(attached.in_flight):
                 # It was us, not the client, who failed: the delivery-count of what it held stays as it is.
-                if len(attached.in_flight):
-                    queue.holder_lost()
-                everything = commands.Settle(consumer.id, 0, EVERYTHING, commands.RELEASED)
-                self._performer.perform(queue, queue.machine.apply(everything, now_ms), now_ms)
+                queue.holder_lost()
             self.close_consumer(consumer, now_ms, lost=True)
         for producer in peer.producers.values():
             self._leave(producer)

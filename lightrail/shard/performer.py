@@ -11,6 +11,7 @@ from lightrail.model.names import dead_letter_name
 from lightrail.shard.dead_letters import dead_letter_batch
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.leaving import Leaving
 from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects
 from lightrail.shard.queue.effects import Effect, Reason
@@ -51,6 +52,7 @@ class Performer:
         "captured_bytes",
         "consumers",
         "damaged",
+        "leaving",
         "messages_unsynced",
         "reading",
         "reads",
@@ -75,6 +77,8 @@ class Performer:
         """Messages in records that wait for the next commit."""
         self.captured_bytes = 0
         """Bytes of transient messages of captured queues in records that wait for the next commit."""
+        self.leaving = Leaving(self, store, queues.work)
+        """Messages that left their queues all at once."""
         self.reads: list[Read] = []
         """To be handed to the reader thread."""
         self.reading: dict[int, int] = {}
@@ -88,10 +92,12 @@ class Performer:
             if isinstance(effect, effects.Deliver):
                 self._deliver(queue, effect, now_ms)
             elif isinstance(effect, effects.Removed):
-                self._removed(queue, effect)
+                self.removed(queue, effect)
             elif isinstance(effect, effects.Stored):
                 # Of each batch that came: its record is written already.
                 continue
+            elif isinstance(effect, effects.Purged):
+                self.leaving.purged(queue, effect.runs)
             elif isinstance(effect, effects.Drained):
                 consumer = self.consumers.get(effect.consumer)
                 if consumer is not None:
@@ -160,7 +166,8 @@ class Performer:
         behind = effects.Deliver(effect.consumer, effect.first_number + count, tail)
         self._deliver(queue, behind, now_ms)
 
-    def _removed(self, queue: Queue, effect: effects.Removed) -> None:
+    def removed(self, queue: Queue, effect: effects.Removed) -> None:
+        """Messages left a queue for good."""
         batch, first, last, size, reason = effect
         place = batch.place
         if reason is Reason.LOST:

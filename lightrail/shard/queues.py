@@ -24,6 +24,7 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queue.work import Work
 from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.frames import EPOCHS
 from lightrail.wire.messages import Refusal
@@ -228,6 +229,7 @@ class Queues:
         "names",
         "retired",
         "tenancy",
+        "work",
     )
 
     def __init__(
@@ -248,6 +250,8 @@ class Queues:
         self.copies: dict[str, Queue] = {}
         """Queues that are being copied from other shards: none of the others, and served to nobody."""
         self.deadlines = Deadlines()
+        self.work = Work()
+        """Of all queues, in one step, beside deliveries and what frontends say."""
         self.looks = Looks()
         """Of the consumers of all queues, in one step."""
         self._captures = store.captures
@@ -393,7 +397,7 @@ class Queues:
 
     def _copy(self, number: int, found: Name, epoch: int) -> Queue:
         plain = Policy(max_delivery_count=0, dead_letter=False)
-        machine = Machine(found.name, plain, merge_annotations, look)
+        machine = Machine(found.name, plain, merge_annotations, look, self.work)
         queue = Queue(number, found, machine, epoch, captured=self._captured(found))
         queue.served = False
         self.copies[found.name] = queue
@@ -461,7 +465,7 @@ class Queues:
         self._store.append(record.Queue(QueueEvent.POLICY, queue.id, queue.name, queue.declared), now_ms)
 
     def _new(self, number: int, found: Name, epoch: int) -> Queue:
-        machine = Machine(found.name, self.policy_of(found), merge_annotations, look)
+        machine = Machine(found.name, self.policy_of(found), merge_annotations, look, self.work)
         return Queue(number, found, machine, epoch, captured=self._captured(found))
 
     def _captured(self, found: Name) -> bool:

@@ -211,7 +211,8 @@ class Requests:
         queue = self._named(fields)
         before = queue.machine.counters.purged
         self._apply(queue, commands.Purge(), now_ms)
-        self._wait(Reply(peer, number, {"purged": queue.machine.counters.purged - before}), 0)
+        reply = Reply(peer, number, {"purged": queue.machine.counters.purged - before})
+        self._performer.leaving.when_left(queue, lambda: self._wait(reply, 0))
 
     def _cancel(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
         """Delayed messages go before their time; those that are not delayed (any more) are passed over."""

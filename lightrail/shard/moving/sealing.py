@@ -100,6 +100,16 @@ class Sealing:
                     f"dead letters of {name} wait for room on the disk; it is sealed when they have it",
                 )
             queues = self._family(name)
+        if any(queue.machine.returning for queue in queues):
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"what a lost frontend held of {name} comes back to it; it is sealed when all of it is there",
+            )
+        if any(self._performer.leaving.has(queue) for queue in queues):
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"a purge of {name} is under way; it is sealed when that is written",
+            )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
     def _family(self, name: str) -> list[Queue]:

@@ -82,6 +82,12 @@ class Detach(NamedTuple):
     consumer: int
 
 
+class Lose(NamedTuple):
+    """Like Detach, of a consumer whose frontend was lost: what it holds comes back as it was."""
+
+    consumer: int
+
+
 class Credit(NamedTuple):
     """The consumer may be sent the delivery numbers below `limit`."""
 
@@ -143,7 +149,6 @@ class Change(NamedTuple):
     """Gives the queue another policy, which has been checked; what is in flight stays where it is."""
 
     policy: Policy
-    past: Past = Past()
 
 
 @dataclass(slots=True)
@@ -217,6 +222,7 @@ Command = (
     Enqueue
     | Attach
     | Detach
+    | Lose
     | Credit
     | Settle
     | SettleLocked

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import Peek
-from lightrail.shard.queue.consumers import Consumers
+from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.duplicates import Duplicates
@@ -24,6 +24,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Place, Run
 from lightrail.shard.queue.special import Look, Special
+from lightrail.shard.queue.work import Work, unlimited
 
 _NOTHING: Final = Ready()
 """What is delayed in a queue without delays."""
@@ -45,16 +46,26 @@ class Contents:
         "deliveries",
         "duplicates",
         "eviction",
+        "is_over",
         "locks",
         "name",
         "next_sequence",
         "policy",
         "ready",
+        "returning",
         "special",
+        "work",
     )
 
-    def __init__(self, name: str, look: Look | None) -> None:
+    def __init__(self, name: str, look: Look | None, work: Work | None) -> None:
         self.name = name
+        self.work = unlimited() if work is None else work
+        """What is left of this turn's."""
+        self.is_over = False
+        """Whether there is more in it than its policy allows, for the work of a turn was used up."""
+        self.returning: list[Consumer] = []
+        """Consumers that have gone with very much in flight, which comes back piece by piece; nobody gets
+        anything meanwhile, so that it keeps its order."""
         self.policy = Policy()
         self.next_sequence = 0
         """Of the next message that is enqueued."""
@@ -97,6 +108,13 @@ class Contents:
             for run in self._all_runs()
             if run.batch.place is not None and run.batch.place.segment == segment
         ]
+
+    def surrender(self) -> list[Run]:
+        """Everything, of a queue that ends here and now."""
+        runs = self.ready.clear() if self.special is None else self.special.clear()
+        for consumer in self.consumers:
+            runs += consumer.in_flight.everything()
+        return runs
 
     def _all_runs(self) -> Iterable[Run]:
         yield from rejoined(self.waiting()) if self.special is not None else self.waiting()

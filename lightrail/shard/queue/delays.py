@@ -12,6 +12,7 @@ from typing import Any, Final
 from lightrail.model import limits
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.work import RUN, Work
 
 TIME_PATH: Final = "message-annotations.x-opt-delivery-time"
 DELAY_PATH: Final = "message-annotations.x-opt-delivery-delay"
@@ -61,10 +62,11 @@ class Delays:
             heapify(self._due)
         return run
 
-    def take_due(self, now_ms: int) -> list[Run]:
-        """Takes out those whose time has come, the earliest first."""
+    def take_due(self, now_ms: int, work: Work) -> list[Run]:
+        """Takes out those whose time has come, the earliest first, while there is work left in this turn."""
         due: list[Run] = []
-        while self._due and self._due[0][0] <= now_ms:
+        while self._due and self._due[0][0] <= now_ms and work.left > 0:
+            work.left -= 2 * RUN
             run = self.take(heappop(self._due)[1])
             if run is not None:
                 due.append(run)

@@ -71,6 +71,12 @@ class Removed(NamedTuple):
     reason: Reason
 
 
+class Purged(NamedTuple):
+    """More messages were purged than one turn can tell of one by one: each run is as good as Removed."""
+
+    runs: list[Run]
+
+
 class Returned(NamedTuple):
     """Runs that went back to the queue with one more attempt; recovery has to know the new number.
 
@@ -141,6 +147,7 @@ Effect = (
     | Deliver
     | Drained
     | Removed
+    | Purged
     | Returned
     | Released
     | Replaced

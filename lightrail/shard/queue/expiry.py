@@ -9,6 +9,7 @@ from heapq import heapify, heappop, heappush
 
 from lightrail.model import limits
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.work import RUN, Work
 
 
 class Deadlines:
@@ -26,10 +27,12 @@ class Deadlines:
         if expires_at_ms is not None:
             heappush(self.heap, (expires_at_ms, run.sequence, run.end))
 
-    def due(self, now_ms: int) -> Iterable[tuple[int, int]]:
-        """Takes out the ranges of sequences whose time has come, earliest first."""
+    def due(self, now_ms: int, work: Work) -> Iterable[tuple[int, int]]:
+        """Takes out the ranges of sequences whose time has come, earliest first, while there is work left in
+        this turn."""
         heap = self.heap
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and work.left > 0:
+            work.left -= RUN
             _, first, last = heappop(heap)
             yield first, last
 

@@ -14,6 +14,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.queue.commands import ConsumerOptions
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.effects import Refused
+from lightrail.shard.queue.work import Work
 
 
 class Locks:
@@ -49,10 +50,11 @@ class Locks:
             self._drop(heappop(heap))
         return heap[0][0] if heap else None
 
-    def due(self, now_ms: int) -> Iterable[tuple[Consumer, int, int]]:
-        """Takes out the ranges of delivery numbers whose lock has run out, earliest first."""
+    def due(self, now_ms: int, work: Work) -> Iterable[tuple[Consumer, int, int]]:
+        """Takes out the ranges of delivery numbers whose lock has run out, earliest first, while there is
+        work left in this turn."""
         heap = self.heap
-        while heap and heap[0][0] <= now_ms:
+        while heap and heap[0][0] <= now_ms and work.left > 0:
             _, identity, first, last = heappop(heap)
             consumer = self._find(identity)
             if consumer is None:
@@ -140,7 +142,7 @@ class Locks:
     def settled(self, consumer: Consumer) -> None:
         """Something that a departed consumer held has its outcome; with the last of it the key goes."""
         if not len(consumer.in_flight) and self._consumers.departed.pop(consumer.id, None) is not None:
-            del self.by_key[consumer.options.lock_key]
+            self.by_key.pop(consumer.options.lock_key, None)
 
     # --- stale entries ---------------------------------------------------------------------------------
 

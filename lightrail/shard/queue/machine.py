@@ -18,6 +18,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import (
+    RELEASED,
     Attach,
     Cancel,
     Change,
@@ -26,6 +27,7 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    Lose,
     Open,
     Past,
     Peek,
@@ -44,6 +46,7 @@ from lightrail.shard.queue.effects import (
     Effect,
     Fetch,
     LockAnswer,
+    Purged,
     Reason,
     Stored,
 )
@@ -59,6 +62,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.special import Look, Special
+from lightrail.shard.queue.work import RUN, Work
 
 __all__ = ["DEAD_LETTER_SUFFIX", "Annotate", "Machine", "Policy"]
 
@@ -74,6 +78,7 @@ class Machine(Outcomes):
             are ignored.
         look: makes of a path what reads that field from an encoded message; without it no message has a
             key, a group or a delay, and none is a duplicate.
+        work: what it may do in a turn, which its caller begins; without it everything is done at once.
 
     Raises:
         ValueError: the policy asks for what does not go together.
@@ -87,8 +92,9 @@ class Machine(Outcomes):
         policy: Policy | None = None,
         annotate: Annotate | None = None,
         look: Look | None = None,
+        work: Work | None = None,
     ) -> None:
-        super().__init__(name, annotate, look)
+        super().__init__(name, annotate, look, work)
         self.change(policy or self.policy, 0)
 
     # --- commands -------------------------------------------------------------------------------------
@@ -110,11 +116,17 @@ class Machine(Outcomes):
             case Detach():
                 consumer = self.consumers.detach(command.consumer)
                 if consumer is not None:
-                    if not self.locks.detached(consumer):
+                    if self.locks.detached(consumer):
+                        pass
+                    elif is_much(consumer):
+                        self._return_later(consumer)
+                    else:
                         runs = consumer.in_flight.everything()
                         self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
                     if self.deliveries.order is not None:
                         self._detached(consumer, self.deliveries.order)
+            case Lose():
+                self._lose(command, effects)
             case SettleLocked():
                 self._settle_locked(command, now_ms, effects)
             case RenewLock():
@@ -126,9 +138,12 @@ class Machine(Outcomes):
             case Fetched():
                 self._fetched(command, now_ms, effects)
             case Purge():
-                for run in self.ready.clear() if self.special is None else self.special.clear():
-                    self.counters.purged += run.count
-                    effects.append(removed(run, Reason.PURGED))
+                self.counters.purged += self.ready.count + self._delayed.count
+                purged = self.ready.clear() if self.special is None else self.special.clear()
+                if len(purged) > limits.PURGED_AT_ONCE:
+                    effects.append(Purged(purged))
+                else:
+                    effects.extend(removed(run, Reason.PURGED) for run in purged)
             case Peek():
                 effects.append(self._peek(command))
             case Restore():
@@ -139,7 +154,7 @@ class Machine(Outcomes):
                     self.counters.cancelled += called_off.count
                     effects.append(removed(called_off, Reason.CANCELLED))
             case Change():
-                self.change(command.policy, now_ms, command.past)
+                self.change(command.policy, now_ms)
                 if self.policy.guarded:
                     self._trim(effects)
             case Open():
@@ -189,6 +204,36 @@ class Machine(Outcomes):
             self._settle_runs(consumer, runs, command.outcome, effects)
         return effects
 
+    def _lose(self, command: Lose, effects: list[Effect]) -> None:
+        """Nobody failed but the broker: what the consumer holds comes back as it was."""
+        consumer = self.consumers.by_id.get(command.consumer)
+        if consumer is None:
+            return
+        if not consumer.options.lock_key:
+            consumer.options = replace(consumer.options, default_outcome=RELEASED)
+        effects.extend(self.apply(Detach(command.consumer), 0))
+
+    def _return_later(self, consumer: Consumer) -> None:
+        consumer.departed = True
+        self.consumers.departed[consumer.id] = consumer
+        self.returning.append(consumer)
+
+    def _bring_back(self, effects: list[Effect]) -> None:
+        """Some of what consumers held that have gone, in the order of their deliveries."""
+        while self.returning and self.work.left > 0:
+            consumer = self.returning[0]
+            line = consumer.in_flight
+            if len(line):
+                stop = line.head + min(max(1, self.work.left // (2 * RUN)), limits.RETURNED_AT_ONCE)
+                last = line.keys[stop] if stop < len(line.keys) else line.keys[-1] + line.runs[-1].count
+                last = min(last, line.keys[line.head] + limits.RETURNED_AT_ONCE)
+                runs = line.take(line.keys[line.head], last)
+                self.work.left -= 2 * RUN * len(runs)
+                self._settle_runs(consumer, runs, consumer.options.default_outcome, effects)
+            if not len(consumer.in_flight):
+                self.returning.pop(0)
+                self.consumers.departed.pop(consumer.id, None)
+
     def _settle_locked(self, command: SettleLocked, now_ms: int, effects: list[Effect]) -> None:
         self._pass_time(now_ms, effects)
         consumer = self.locks.holder(command.key, command.number, command.sequence)
@@ -203,6 +248,8 @@ class Machine(Outcomes):
     @property
     def next_deadline_ms(self) -> int | None:
         """When the machine wants a Tick (or a dispatch, which does the same), or None."""
+        if self.returning or self.is_over:
+            return 0
         heap = self.deadlines.heap
         due_ms = heap[0][0] if heap else None
         if self.eviction.retries:
@@ -222,7 +269,7 @@ class Machine(Outcomes):
         return order is not None and order.unfinished
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
-        for consumer, first, last in self.locks.due(now_ms):
+        for consumer, first, last in self.locks.due(now_ms, self.work):
             self._unlock(consumer, first, last, effects)
         for run in self.eviction.retry(now_ms):
             self.deadlines.add(run)
@@ -234,14 +281,17 @@ class Machine(Outcomes):
             special.wake(now_ms)
             if self.policy.guarded:
                 self._trim(effects)
-        for first, last in self.deadlines.due(now_ms):
+        for first, last in self.deadlines.due(now_ms, self.work):
             self._expire(self.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
                 self._expire(special.delays.line, first, last, now_ms, effects)
         if self.deadlines.crowded(len(self.ready) + len(self._delayed)):
             self.deadlines.thin(self.waiting())
 
-    # --- bounds ---------------------------------------------------------------------------------------
+    def _is_late(self, now_ms: int) -> bool:
+        """Whether the work of this turn did not suffice for what has expired, or was locked until now."""
+        expiring, locked = self.deadlines.heap, self.locks.heap
+        return bool((expiring and expiring[0][0] <= now_ms) or (locked and locked[0][0] <= now_ms))
 
     # --- deliveries -----------------------------------------------------------------------------------
 
@@ -262,7 +312,14 @@ class Machine(Outcomes):
             if self.policy.guarded:
                 # What was delayed and is ready now may give way.
                 self._trim(effects)
+        if self.returning:
+            self._bring_back(effects)
+        elif self.is_over:
+            self._trim(effects)
         deliveries = self.deliveries
+        if self.work.left <= 0 and (self.returning or self._is_late(now_ms)):
+            # What should have left the queue by now, or should be in it again, comes first.
+            return effects
         blocked = deliveries.hand_out(effects, now_ms)
         if self.ready.evicted_runs and (
             blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
@@ -353,8 +410,22 @@ class Machine(Outcomes):
         policy.check()
         if self.name.endswith(DEAD_LETTER_SUFFIX):
             policy = replace(policy, dead_letter=False)
+        before, self.policy = self.policy, policy
+        if past is None and policy.arrangement == before.arrangement:
+            if self.special is not None:
+                self.special.follow(policy)
+        else:
+            self._arrange(policy, now_ms, past)
+        for consumer in self.consumers.follow(policy):
+            self.locks.begin(consumer, now_ms)
+        if policy.duplicate_window_ms is None:
+            self.duplicates = None
+        elif self.duplicates is None:
+            self.duplicates = Duplicates(self._look)
+
+    def _arrange(self, policy: Policy, now_ms: int, past: Past | None) -> None:
+        """What is waiting is put where this policy wants it."""
         runs = self.waiting()
-        self.policy = policy
         if self.special is not None:
             self.special.tell(self._untold)
             if self._untold:
@@ -373,7 +444,14 @@ class Machine(Outcomes):
         self.special = self.deliveries.order = None
         if sparse is not None:
             self.special = Special(
-                policy, self._look, sparse, self.consumers, self.eviction, self.deliveries, self.counters
+                policy,
+                self._look,
+                sparse,
+                self.consumers,
+                self.eviction,
+                self.deliveries,
+                self.counters,
+                self.work,
             )
             self.special.past = past or Past()
             self.special.build(now_ms)
@@ -383,12 +461,6 @@ class Machine(Outcomes):
             order = self.deliveries.order = Order(ready, self.eviction, self.deliveries, self.next_sequence)
             for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
-        for consumer in self.consumers.follow(policy):
-            self.locks.begin(consumer, now_ms)
-        if policy.duplicate_window_ms is None:
-            self.duplicates = None
-        elif self.duplicates is None:
-            self.duplicates = Duplicates(self._look)
 
     def _attached(self, consumer: Consumer) -> None:
         """A consumer came that selects, or to a queue with an order of its own."""
@@ -410,3 +482,11 @@ class Machine(Outcomes):
 
 def _earlier(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else min(one, other)
+
+
+def is_much(consumer: Consumer) -> bool:
+    """Whether a consumer has more in flight than comes back at once."""
+    line = consumer.in_flight
+    return bool(len(line)) and (
+        line.keys[-1] - line.keys[line.head] + line.runs[-1].count > limits.RETURNED_AT_ONCE
+    )

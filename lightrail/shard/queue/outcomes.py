@@ -5,6 +5,7 @@ expire, or give way to newer ones where the policy bounds the queue.
 """
 
 from collections.abc import Callable
+from heapq import heappush
 from typing import Any
 
 from lightrail.model import limits
@@ -27,6 +28,7 @@ from lightrail.shard.queue.merging import parts_of
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Batch, Run, batch_of
 from lightrail.shard.queue.special import Look
+from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN, Work
 
 Annotate = Callable[[bytes, Any], bytes]
 """Merges the annotations of a modified outcome into an encoded message."""
@@ -37,8 +39,8 @@ class Outcomes(Contents):
 
     __slots__ = ("_annotate",)
 
-    def __init__(self, name: str, annotate: Annotate | None, look: Look | None) -> None:
-        super().__init__(name, look)
+    def __init__(self, name: str, annotate: Annotate | None, look: Look | None, work: Work | None) -> None:
+        super().__init__(name, look, work)
         self._annotate = annotate
 
     # --- delivered messages -----------------------------------------------------------------------------
@@ -70,9 +72,8 @@ class Outcomes(Contents):
                     self.counters.rejected += run.count
                     self._discard(run, Reason.REJECTED, effects, outcome.condition, outcome.description)
             case OutcomeKind.RELEASED:
-                for run in runs:
-                    self.counters.released += run.count
-                    self._give_back(run)
+                self.counters.released += sum(run.count for run in runs)
+                self._give_back_all(runs)
                 if runs and self.policy.captured:
                     effects.append(Released(runs))
             case _:
@@ -86,6 +87,7 @@ class Outcomes(Contents):
             # Whoever comes here without an outcome of the consumer's tells it too; twice does no harm.
             self.deliveries.order.settling(consumer, runs)
         returned: list[Run] = []
+        back: list[Run] = []
         count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
         captured = self.policy.captured
         room = self._room_to_grow(runs) if outcome.annotations else 0
@@ -112,7 +114,8 @@ class Outcomes(Contents):
                     returned.append(changed)
             elif captured or attempts != run.attempts:
                 returned.append(changed)
-            self._give_back(changed)
+            back.append(changed)
+        self._give_back_all(back)
         if returned:
             effects.append(Returned(returned))
 
@@ -168,9 +171,30 @@ class Outcomes(Contents):
         if self.consumers.passed_over:
             self.consumers.look_again(run.sequence)
 
+    def _give_back_all(self, runs: list[Run]) -> None:
+        """The same of many runs."""
+        if len(runs) < limits.GIVEN_BACK_ONE_BY_ONE:
+            for run in runs:
+                self._give_back(run)
+            return
+        runs = sorted(runs, key=lambda run: run.sequence)
+        if self.special is not None:
+            self.special.give_back_all(runs)
+        else:
+            self.ready.give_back_all(runs)
+            if self.deliveries.order is not None:
+                for run in runs:
+                    self.deliveries.order.returned(run)
+        for run in runs:
+            if run.batch.expires_at_ms is not None:
+                self.deadlines.add(run)
+        if self.consumers.passed_over:
+            self.consumers.look_again(runs[0].sequence)
+
     def _unlock(self, consumer: Consumer, first: int, last: int, effects: list[Effect]) -> None:
         """The locks of these deliveries ran out: each counts as a failed one."""
         runs = consumer.in_flight.take(first, last)
+        self.work.left -= 4 * RUN * (len(runs) + 1)
         if self.deliveries.order is not None:
             self.deliveries.order.settling(consumer, runs)
         for run in runs:
@@ -185,11 +209,19 @@ class Outcomes(Contents):
     # --- messages that leave unasked --------------------------------------------------------------------
 
     def _expire(self, ready: Ready, first: int, last: int, now_ms: int, effects: list[Effect]) -> None:
-        """Takes out what is there and due of these sequences; what is only on disk is fetched first."""
+        """Takes out what is there and due of these sequences; what is only on disk is fetched first.
+
+        What the work of this turn does not suffice for stays among the deadlines.
+        """
         index = ready.index(first)
+        work = self.work
         while index < len(ready.runs) and ready.runs[index].sequence < last:
             run = ready.runs[index]
             expires_at_ms = run.batch.expires_at_ms
+            if work.left <= 0:
+                heappush(self.deadlines.heap, (now_ms, max(first, run.sequence), last))
+                return
+            work.left -= RUN
             if expires_at_ms is None or expires_at_ms > now_ms:
                 index += 1
             elif run.batch.data is None:
@@ -197,7 +229,11 @@ class Outcomes(Contents):
                     effects.append(Fetch(run))
                 index += 1
             else:
-                ready.swap(index, index + 1, [])
+                if self.policy.dead_letter:
+                    run, rest = parts_of(run, min(run.count, limits.EXPIRED_AT_ONCE))
+                    ready.swap(index, index + 1, [rest] if rest.count else [])
+                else:
+                    ready.swap(index, index + 1, [])
                 index = ready.index(run.end)
                 self.counters.expired += run.count
                 if self.deliveries.order is not None:
@@ -215,12 +251,16 @@ class Outcomes(Contents):
 
         What is to be dead-lettered and only on disk is fetched first; then it goes on.
         """
+        self.is_over = False
         if self.policy.overflow != bounds.DISCARD_EXISTING:
             return
         ready = self.ready
         buries = self.policy.discard_to_dead_letter and self.policy.dead_letter
         index = ready.head
         while ready.count:
+            if self.work.left <= 0:
+                self.is_over = True
+                return
             messages, size = bounds.excess(self.policy, self.held, self.held_bytes)
             if messages <= 0 and size <= 0:
                 return
@@ -235,7 +275,10 @@ class Outcomes(Contents):
             count = max(messages, 1)
             while count < run.count and run.cut(0, count).size < size:
                 count += 1
+            if buries:
+                count = min(count, limits.EXPIRED_AT_ONCE)
             gone, rest = parts_of(run, min(count, run.count))
+            self.work.left -= RUN
             ready.swap(index, index + 1, [rest] if rest.count else [])
             index = ready.index(gone.end)
             if self.deliveries.order is not None:
@@ -246,6 +289,7 @@ class Outcomes(Contents):
             else:
                 discarded = self.counters.discarded
                 discarded[Reason.DISCARDED] = discarded.get(Reason.DISCARDED, 0) + gone.count
+                self.work.left -= LEAVING
                 effects.append(removed(gone, Reason.DISCARDED))
 
     def _discard(
@@ -254,7 +298,9 @@ class Outcomes(Contents):
         """Out of this queue: to the dead-letter queue where there is one, else for good."""
         counts = self.counters.dead_lettered if self.policy.dead_letter else self.counters.discarded
         counts[reason] = counts.get(reason, 0) + run.count
+        self.work.left -= LEAVING
         if self.policy.dead_letter:
+            self.work.left -= LETTER + LETTER_MESSAGE * run.count
             effects.append(DeadLetter(run, reason, condition, description))
         else:
             effects.append(removed(run, reason))

@@ -73,6 +73,11 @@ class Policy:
         return self.order != orders.FIFO or self.groups or self.delay
 
     @property
+    def arrangement(self) -> tuple[int, str, str, bool, bool]:
+        """What says where in the queue a message stands: with the same one, nothing is arranged anew."""
+        return self.priorities, self.order, self.order_key, self.groups, self.delay
+
+    @property
     def is_special(self) -> bool:
         """Whether the queue does anything but hand out its messages by sequence."""
         return self.reads_messages or self.priorities > 1

@@ -24,17 +24,24 @@ class Ranked(Order):
 
     Args:
         rank: of a run: the same for all its messages, and every time it is asked.
+        joins: whether neighbours often have the same rank.
     """
 
     __slots__ = ("_line", "_rank", "_shared")
 
     def __init__(
-        self, ready: Sparse, eviction: Eviction, deliveries: Deliveries, rank: Callable[[Run], Any]
+        self,
+        ready: Sparse,
+        eviction: Eviction,
+        deliveries: Deliveries,
+        rank: Callable[[Run], Any],
+        *,
+        joins: bool = True,
     ) -> None:
         super().__init__(ready, eviction, deliveries)
         self._line = ready
         self._rank = rank
-        self._shared = View()
+        self._shared = View(joins=joins)
 
     @property
     def keys(self) -> int:

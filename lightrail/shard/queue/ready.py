@@ -125,6 +125,38 @@ class Ready(Line):
                 self.keys.insert(index, run.sequence)
                 self.runs.insert(index, run)
 
+    def give_back_all(self, runs: Sequence[Run]) -> None:
+        """Puts many runs back, by sequence: what lies around them is moved once and not for each."""
+        start, stop, around = self._around(runs)
+        for run in around:
+            self.barred_runs -= bool(run.barred)
+        for run in runs:
+            self._count(run, 1)
+            self.barred_runs -= bool(run.barred)
+        placed: list[Run] = []
+        for run in sorted([*around, *runs], key=_sequence):
+            if placed and one_run(placed[-1], run):
+                before = placed[-1]
+                run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+                placed[-1] = run
+            else:
+                placed.append(run)
+        for run in placed:
+            self.barred_runs += bool(run.barred)
+        # What was evicted and is one run again is one evicted run less.
+        self.evicted_runs += sum(run.batch.data is None for run in placed) - sum(
+            run.batch.data is None for run in (*around, *runs)
+        )
+        self.keys[start:stop] = [run.sequence for run in placed]
+        self.runs[start:stop] = placed
+
+    def _around(self, runs: Sequence[Run]) -> tuple[int, int, list[Run]]:
+        """Indexes of what lies around runs, by sequence, with one neighbour on each side."""
+        start = bisect_right(self.keys, runs[0].sequence, self.head)
+        stop = bisect_right(self.keys, runs[-1].sequence, start)
+        start, stop = max(start - 1, self.head), min(stop + 1, len(self.runs))
+        return start, stop, self.runs[start:stop]
+
     def swap(self, start: int, stop: int, runs: Sequence[Run]) -> list[Run]:
         """Puts other runs where those from index `start` to before `stop` are; returns the old ones."""
         old = self.runs[start:stop]
@@ -179,3 +211,7 @@ def one_run(before: Run, after: Run) -> bool:
         and before.attempts == after.attempts
         and before.barred == after.barred
     )
+
+
+def _sequence(run: Run) -> int:
+    return run.sequence

@@ -10,7 +10,7 @@ from typing import Final
 
 from lightrail.model import limits
 from lightrail.shard.queue.line import GONE
-from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.ready import Ready, _sequence
 from lightrail.shard.queue.runs import Run
 
 _BATCH_BYTES: Final = limits.RUN_BYTES
@@ -72,6 +72,17 @@ class Sparse(Ready):
         else:
             self.keys.insert(index, run.sequence)
             self.runs.insert(index, run)
+
+    def give_back_all(self, runs: Sequence[Run]) -> None:
+        """Puts many runs back, by sequence, each as a run of its own; what lies around them is moved once."""
+        start, stop, around = self._around(runs)
+        there = [run for run in around if run is not GONE]
+        self.holes -= len(around) - len(there)
+        for run in runs:
+            self._count(run, 1)
+        placed = sorted([*there, *runs], key=_sequence)
+        self.keys[start:stop] = [run.sequence for run in placed]
+        self.runs[start:stop] = placed
 
     def take_single(self, index: int) -> tuple[Run, int]:
         """Takes the run at an index, which is one message: the hot way out."""

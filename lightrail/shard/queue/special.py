@@ -30,6 +30,7 @@ from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
 from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queue.sparse import Sparse
+from lightrail.shard.queue.work import Work
 
 Look = Callable[[str], Callable[[bytes], Any]]
 """Makes of a path what reads that field from an encoded message; None where there is none."""
@@ -55,6 +56,7 @@ class Special:
         "_superseded",
         "_swept_to",
         "_values",
+        "_work",
         "delays",
         "loading",
         "order",
@@ -72,7 +74,9 @@ class Special:
         eviction: Eviction,
         deliveries: Deliveries,
         counters: Counters,
+        work: Work,
     ) -> None:
+        self._work = work
         self._policy = policy
         self.ready = ready
         self._consumers = consumers
@@ -106,7 +110,7 @@ class Special:
         if policy.groups:
             self.order = Groups(ready, eviction, deliveries, self._group_of)
         elif policy.order == orders.SORTED:
-            self.order = Ranked(ready, eviction, deliveries, self._key_of)
+            self.order = Ranked(ready, eviction, deliveries, self._key_of, joins=False)
         elif policy.priorities > 1:
             self.order = Ranked(ready, eviction, deliveries, self._level_of)
         else:
@@ -134,6 +138,10 @@ class Special:
     def _group_of(self, run: Run) -> Hashable:
         key = self._key_of(run)
         return None if key == MISSING else key
+
+    def follow(self, policy: Policy) -> None:
+        """Another policy with the same arrangement."""
+        self._policy = policy
 
     # --- memory -----------------------------------------------------------------------------------------
 
@@ -195,6 +203,26 @@ class Special:
             if not self._is_replaced(piece):
                 self.ready.give_back(piece)
                 self.order.returned(piece)
+
+    def give_back_all(self, runs: list[Run]) -> None:
+        """The same of many runs, by sequence."""
+        if self._values is not None or len(runs) < limits.GIVEN_BACK_ONE_BY_ONE:
+            # Among last values one of them may replace the one before it.
+            for run in runs:
+                self.give_back(run)
+            return
+        pieces: list[Run] = []
+        looked: list[Run] = []
+        for run in runs:
+            if self.loading and run.sequence >= self._looked_to:
+                pieces.append(run)
+            else:
+                cut = self._pieces(run)
+                pieces += cut
+                looked += cut
+        self.ready.give_back_all(pieces)
+        for piece in looked:
+            self.order.returned(piece)
 
     def _take_in(self, run: Run, now_ms: int) -> None:
         delays = self.delays
@@ -319,12 +347,13 @@ class Special:
 
     def wake(self, now_ms: int) -> None:
         """What is due becomes ready, at its place by sequence."""
-        if self.delays is not None:
-            for run in self.delays.take_due(now_ms):
-                self.give_back(run)
+        if self.delays is not None and (due := self.delays.take_due(now_ms, self._work)):
+            due.sort(key=_sequence)
+            self.give_back_all(due)
+            for run in due:
                 self._keys.pop(run.sequence, None)
-                if self._consumers.passed_over:
-                    self._consumers.look_again(run.sequence)
+            if self._consumers.passed_over:
+                self._consumers.look_again(due[0].sequence)
 
     @property
     def next_ms(self) -> int | None:
@@ -489,3 +518,7 @@ class Special:
             if self._eviction.ask(run):
                 effects.append(Fetch(run))
                 under_way += run.size
+
+
+def _sequence(run: Run) -> int:
+    return run.sequence

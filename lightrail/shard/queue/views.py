@@ -55,6 +55,10 @@ class View:
         """Forgets stale ranges and joins neighbours, when there are many."""
         if len(self.heap) < self._thin_at:
             return
+        if not self._joins and len(self.heap) <= limits.STALE_RANGES_MIN + 2 * len(ready):
+            # Most of them are needed, and no two become one: looking through all of them changes nothing.
+            self._thin_at = limits.STALE_RANGES_MIN + 2 * len(ready) + 1
+            return
         kept: list[Range] = []
         for each in sorted(self.heap):
             rank, first, last = each

@@ -1,0 +1,35 @@
+"""Work: what queues may do in one turn beside deliveries and settlements, counted and not timed."""
+
+from typing import Final
+
+from lightrail.model import limits
+
+RUN: Final = 2
+"""Units of taking one run out of a line, or of putting it back: 2 microseconds, with what follows from it."""
+LEAVING: Final = 8
+"""Units of a run that leaves for good, beyond that."""
+LETTER: Final = 30
+"""Units of a run that becomes a dead letter, beyond that."""
+LETTER_MESSAGE: Final = 10
+"""Units of each of its messages, which are written anew."""
+
+
+class Work:
+    """A budget in units of about a microsecond, shared by all queues of a shard.
+
+    A piece of work that has begun is finished, so a turn costs one piece more.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int = limits.QUEUE_WORK_OF_A_TURN) -> None:
+        self.left = left
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self.left = limits.QUEUE_WORK_OF_A_TURN
+
+
+def unlimited() -> Work:
+    """For a machine that has no turns."""
+    return Work(1 << 62)

@@ -12,6 +12,7 @@ from lightrail.model import limits
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.deferred import Deferred
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Effect, Peeked, State
@@ -42,6 +43,7 @@ class Contents:
         "consumers",
         "counters",
         "deadlines",
+        "deferred",
         "deliveries",
         "duplicates",
         "eviction",
@@ -64,6 +66,7 @@ class Contents:
         self.eviction = Eviction(self.ready)
         self.counters = Counters()
         self.locks = Locks(self.consumers)
+        self.deferred = Deferred(self.eviction)
         self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
         self._look = look or _blind
         self.duplicates: Duplicates | None = None
@@ -139,12 +142,29 @@ class Contents:
     # --- memory and disk --------------------------------------------------------------------------------
 
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
-        """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
-        return self.eviction.evict(bytes_wanted, batch_bytes)
+        """Drops messages that are on disk from memory; returns the bytes that were freed.
+
+        What waits goes first, from the tail, then what is in flight.
+        """
+        freed = self.eviction.evict(bytes_wanted, batch_bytes)
+        deliveries = self.deliveries
+        if freed < bytes_wanted and deliveries.bytes > deliveries.evicted_bytes:
+            special = self.special
+            memory = special if special is not None and special.is_keyed else None
+            freed += deliveries.evict(bytes_wanted - freed, memory)
+        return freed
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
-        return self.eviction.spill_candidates(bytes_wanted, batch_bytes)
+        found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
+        deliveries = self.deliveries
+        if deliveries.bytes > deliveries.evicted_bytes:
+            # What waits goes first, and the window at the head stays.
+            waiting = self.ready.bytes - self.ready.evicted_bytes
+            waiting += self._delayed.bytes - self._delayed.evicted_bytes
+            bytes_wanted -= max(0, waiting - self.eviction.head_bytes)
+            found += deliveries.spill_candidates(bytes_wanted)
+        return found
 
     def relocate(self, run: Run, place: Place) -> None:
         """The messages of `run` were written again at `place`: whatever is left of them is there now.
@@ -157,7 +177,9 @@ class Contents:
         if moved == run.count or old is None:
             return
         for consumer in self.consumers:
-            consumer.in_flight.relocate(run, old.segment, place)
+            moved += consumer.in_flight.relocate(run, old.segment, place)
+            if moved >= run.count:
+                return
 
     def _join(self) -> None:
         """Joins small batches at the tail when a backlog has built up."""
@@ -219,7 +241,8 @@ class Contents:
     def resident_beside(self, index_bytes: int) -> int:
         """`resident_bytes` for who has asked for `index_bytes` already, as each step does for each queue."""
         special, ready, delayed = self.special, self.ready, self._delayed
-        size = index_bytes + ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        deliveries = self.deliveries
+        size = index_bytes + ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         if delayed is not _NOTHING:
             size += delayed.bytes - delayed.evicted_bytes
         if special is None or not special.singles:
@@ -231,7 +254,7 @@ class Contents:
     def resident_message_bytes(self) -> int:
         """Of the messages alone."""
         ready, delayed = self.ready, self._delayed
-        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes - self.deliveries.evicted_bytes
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
 
     @property

@@ -7,9 +7,9 @@ its head, so that consumers do not wait for the disk; with many queues less, hal
 Messages that several queues share count once for each of them: what is in memory may be less than the sum,
 never more. What queues keep beside their messages counts as well, by what it was measured to take.
 
-What is delivered and not settled flows to disk as well, after what waits (ADR 29). Some of it can't: indexes of
-queues that look into their messages, and what is parked. Where the indexes reach their share of the mark, who
-sends to such a queue waits; where they and what is parked are more than the mark, everybody does (ADR 20).
+What is delivered and not settled flows to disk as well, after what waits (ADR 29). Some of it can't: indexes
+of queues that look into their messages, and what is parked. Where the indexes reach their share of the mark,
+who sends to such a queue waits; where they and what is parked are more than the mark, everybody does (ADR 20).
 """
 
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ class Memory:
     def is_stuck(self) -> bool:
         """Whether indexes, and what is parked, are more than the mark: then nobody may send more.
 
-        What consumers hold is not in this: one that settles nothing would stop every sender. It flows to disk.
+        What consumers hold is not in this: it flows to disk.
         """
         return self.index + self.parked > self.mark + limits.UNFLOWABLE_SLACK_BYTES
 

@@ -100,6 +100,11 @@ class Sealing:
                     f"dead letters of {name} wait for room on the disk; it is sealed when they have it",
                 )
             queues = self._family(name)
+        if any(len(each.machine.deferred) for each in queues):
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"messages of {name} are read from disk for their outcomes; it is sealed when they have those",
+            )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
     def _family(self, name: str) -> list[Queue]:

@@ -9,7 +9,7 @@ never more. What queues keep beside their messages counts as well, by what it wa
 
 What is delivered and not settled flows to disk as well, after what waits (ADR 29). Some of it can't: indexes
 of queues that look into their messages, and what is parked. Where the indexes reach their share of the mark,
-who sends to such a queue waits; where they and what is parked are more than the mark, everybody does (ADR 20).
+who sends to such a queue waits; where they and what is parked are more than that, everybody does (ADR 20).
 """
 
 from typing import TYPE_CHECKING

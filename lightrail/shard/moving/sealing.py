@@ -103,7 +103,7 @@ class Sealing:
         if any(len(each.machine.deferred) for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"messages of {name} are read from disk for their outcomes; it is sealed when they have those",
+                f"messages of {name} are read from disk for their outcomes; it is sealed after that",
             )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 

@@ -714,17 +714,17 @@ class Engine:
         rest = None
         if count > limits.SETTLE_SLICE_REWRITTEN and (code or count > limits.SETTLE_SLICE):
             rest, count = self._sliced(queue, consumer.id, part, code, number, count)
-        deferred = queue.machine.deferred.number if asked else 0
+        # It counts what the store fails to take from here on.
+        answer = self._settlement(peer, link, count) if asked else None
+        deferred = queue.machine.deferred.number
         self._performer.perform(
             queue,
             queue.machine.apply(commands.Settle(consumer.id, number, number + count, outcome), now_ms),
             now_ms,
         )
         self._performer.touched[queue] = None
-        if asked:
-            answer = self._settlement(peer, link, count)
-            if not queue.answer_when_applied(answer, number, deferred):
-                self.when_synced(answer, number)
+        if answer is not None and not queue.answer_when_applied(answer, number, deferred):
+            self.when_synced(answer, number)
         return rest
 
     def _answer_when_synced(self, peer: Peer, link: int, number: int, count: int) -> None:

@@ -31,7 +31,8 @@ TAIL = """
 ## Memory
 
 Whatever the policy, messages flow to disk when a shard has more than its memory mark (`--memory-mark`) of them, and are
-read back before they are delivered. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
+read back before they are delivered. So do messages that receivers have not settled, after all others; accepting them
+reads nothing. A queue with `groups`, an `order` other than `fifo`, or `delay` keeps an index of its
 messages in memory: about 250 bytes for each, 150 more and the length of the key where it has one, 400 for each group. So a
 shard with the default mark of 1 GiB holds about two million delayed messages, of whatever size. All such indexes of a shard may take
 half of its mark. Then senders to these queues wait; where too many wait, they are refused with

@@ -81,8 +81,7 @@ DELIVERY_WINDOW_FIRST: Final = 64
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that a connection may have received and not settled; past it deliveries wait for settlements. A shard
-holds in memory what is delivered."""
+"""Bytes that a connection may have received and not settled; past it deliveries wait for settlements."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
 """Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
 WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024

@@ -376,6 +376,9 @@ class Engine:
         fetched = commands.Fetched(read.run.sequence, read.runs, damaged)
         self._performer.perform(queue, queue.machine.apply(fetched, now_ms), now_ms)
         self._performer.touched[queue] = None
+        if queue.unanswered:
+            for waiter, number in queue.take_applied():
+                self.when_synced(waiter, number)
 
     def tick(self, now_ms: int) -> None:
         """Time has passed: expiry, and frontends that have said nothing for too long."""
@@ -724,19 +727,25 @@ class Engine:
         rest = None
         if count > limits.SETTLE_SLICE_REWRITTEN and (code or count > limits.SETTLE_SLICE):
             rest, count = self._sliced(queue, consumer.id, part, code, number, count)
-        if asked:
-            self._answer_when_synced(peer, link, number, count)
+        # It counts what the store fails to take from here on.
+        answer = self._settlement(peer, link, count) if asked else None
+        deferred = queue.machine.deferred.number
         self._performer.perform(
             queue,
             queue.machine.apply(commands.Settle(consumer.id, number, number + count, outcome), now_ms),
             now_ms,
         )
         self._performer.touched[queue] = None
+        if answer is not None and not queue.answer_when_applied(answer, number, deferred):
+            self.when_synced(answer, number)
         return rest
 
     def _answer_when_synced(self, peer: Peer, link: int, number: int, count: int) -> None:
         """The frontend confirms these settlements to its client once they are on disk."""
-        self.when_synced(Settlement(peer, link, count, lambda: self._counts.store_failures), number)
+        self.when_synced(self._settlement(peer, link, count), number)
+
+    def _settlement(self, peer: Peer, link: int, count: int) -> Settlement:
+        return Settlement(peer, link, count, lambda: self._counts.store_failures)
 
     @staticmethod
     def _sliced(

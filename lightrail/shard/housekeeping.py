@@ -32,7 +32,7 @@ class Housekeeping:
 
     @property
     def stuck(self) -> bool:
-        """Above the mark, and memory can't flow to disk: that is full, or receivers or indexes hold it."""
+        """Above the mark, and memory can't flow to disk: that is full, or indexes take it."""
         memory = self.memory
         if memory.far_above_mark and (self._spill_failed or memory.held_bytes > 2 * memory.mark):
             return True

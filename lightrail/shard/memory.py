@@ -7,10 +7,9 @@ its head, so that consumers do not wait for the disk; with many queues less, hal
 Messages that several queues share count once for each of them: what is in memory may be less than the sum,
 never more. What queues keep beside their messages counts as well, by what it was measured to take.
 
-Some of it can't flow to disk: indexes of queues that look into their messages, what is parked, and what is
-delivered and not settled. Where the indexes reach their share of the mark, who sends to such a queue waits;
-where they and what is parked are more than the mark, everybody does (ADR 20). What is delivered has its bound
-at the connection it went to.
+What is delivered and not settled flows to disk as well, after what waits (ADR 29). Some of it can't: indexes
+of queues that look into their messages, and what is parked. Where the indexes reach their share of the mark,
+who sends to such a queue waits; where they and what is parked are more than that, everybody does (ADR 20).
 """
 
 from typing import TYPE_CHECKING
@@ -55,15 +54,15 @@ class Memory:
     def is_stuck(self) -> bool:
         """Whether indexes, and what is parked, are more than the mark: then nobody may send more.
 
-        What consumers hold is not in this: one that settles nothing would stop every sender. Each connection
-        has a bound of its own (limits.CONNECTION_UNSETTLED_BYTES).
+        What consumers hold is not in this: it flows to disk.
         """
         return self.index + self.parked > self.mark + limits.UNFLOWABLE_SLACK_BYTES
 
     @property
     def held_bytes(self) -> int:
-        """Delivered and not settled: it can't flow to disk. Asked for only when memory is short."""
-        return sum(queue.machine.in_flight_bytes for queue in self._queues)
+        """Delivered and not settled, and in memory. Asked for only when memory is short."""
+        deliveries = [queue.machine.deliveries for queue in self._queues]
+        return sum(each.bytes - each.evicted_bytes for each in deliveries)
 
     @property
     def head_bytes(self) -> int:

@@ -31,7 +31,7 @@ from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
     from lightrail.shard.moving.exporting import Exporting
-    from lightrail.shard.peers import Consumer, Producer
+    from lightrail.shard.peers import Consumer, Producer, Waiter
 
 log = logging.getLogger("lightrail.shard.queues")
 
@@ -80,6 +80,7 @@ class Queue:
         "resident",
         "sealed",
         "served",
+        "unanswered",
     )
 
     def __init__(
@@ -118,6 +119,9 @@ class Queue:
         """Messages by which the mark was ahead of what was delivered when it was noted last."""
         self.marked_ms = 0
         """When that was."""
+        self.unanswered: list[tuple[int, Waiter, int]] = []
+        """Who waits for outcomes that are deferred (queue/deferred.py): the number of the last, and of the
+        answer."""
         self.served = True
         """False: its name is not a queue's (any more, or as far as the directory knows), or it is sealed,
         or not known to be this shard's."""
@@ -126,6 +130,28 @@ class Queue:
     def declared(self) -> str:
         """What a Queue record in the journal says of it."""
         return encode_declared(self.record, self.epoch, sealed=self.sealed)
+
+    def answer_when_applied(self, waiter: "Waiter", number: int, before: int) -> bool:
+        """Keeps an answer to a settlement until the outcomes that it deferred are applied.
+
+        Args:
+            before: `machine.deferred.number` before the settlement.
+
+        Returns:
+            Whether it is kept; where not, nothing of it was deferred.
+        """
+        last = self.machine.deferred.number
+        if last == before:
+            return False
+        self.unanswered.append((last, waiter, number))
+        return True
+
+    def take_applied(self) -> list[tuple["Waiter", int]]:
+        """The answers for which all outcomes are applied now."""
+        oldest = self.machine.deferred.oldest
+        found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
+        self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
+        return found
 
     def holder_lost(self) -> None:
         """A frontend died with messages of the queue: any that was delivered may have been one of them."""

@@ -242,8 +242,11 @@ class Requests:
         command = commands.SettleLocked(
             *_lock(fields), outcome, whole(fields, "sequence", 0, (1 << 63) - 1, None)
         )
+        deferred = queue.machine.deferred.number
         answer = self._ask(queue, command, now_ms)
-        self._wait(Reply(peer, number, {"found": answer.found}), 0)
+        reply = Reply(peer, number, {"found": answer.found})
+        if not queue.answer_when_applied(reply, 0, deferred):
+            self._wait(reply, 0)
 
     def _renew(self, _peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
         """A locked message is locked for as long again, from now on."""

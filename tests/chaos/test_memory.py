@@ -10,7 +10,8 @@ import zmq
 from lightrail.amqp.types import Symbol, encode
 from lightrail.bench.usage import resident_bytes
 from lightrail.telemetry.directories import socket_directory
-from lightrail.wire.frames import Kind
+from lightrail.wire.frames import Kind, OutcomeCode
+from lightrail.wire.messages import SettleDetail
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -58,7 +59,7 @@ class Sender:
         self.pid = pid
         self.peer = Peer(way, name, boot=9)  # type: ignore[arg-type]
         self.start = self.most = self.unanswered_max = 0
-        self.accepted = 0
+        self.accepted = self.number = 0
         self.peer.greet()
         wait.until(self.is_welcome, "the shard greets")
 
@@ -96,6 +97,21 @@ class Sender:
                 assert not all_fit, f"{self.accepted} of {number} batches were answered"
                 return False
         return True
+
+    def send_more(self, messages: int, size: int, *, first: int, durable: bool) -> None:
+        """Sends so many messages, five in a batch, and waits until all were answered."""
+        for at in range(first, first + messages, 5):
+            self.number += 1
+            batch = [message(at + index, size, delay=False) for index in range(5)]
+            self.peer.send(1, self.number, batch, durable=durable)
+        wait.until(self.all_accepted, "the shard answers")
+        self.look()
+
+    def all_accepted(self) -> bool:
+        self.way.turn()
+        self.accepted += sum(answer.count for answer in self.peer.take(Kind.ACCEPTED))
+        assert not self.peer.refusals
+        return self.accepted == self.number
 
     def look(self) -> None:
         self.most = max(self.most, resident_bytes((self.pid,)))
@@ -200,6 +216,93 @@ def test_after_a_restart_they_are_on_disk_and_come_in_order(tmp_path: Path) -> N
         )
         way.close()
     context.term()
+
+
+class Holder:
+    """A frontend with links to one queue that settle only what the test says."""
+
+    def __init__(self, way: Way, queue: str, links: int) -> None:
+        self.way = way
+        self.peer = Peer(way, "frontend-8", boot=8)  # type: ignore[arg-type]
+        self.peer.greet()
+        wait.until(self.is_welcome, "the shard greets")
+        self.links = range(1, links + 1)
+        self.held: dict[int, tuple[int, int]] = {}
+        """Link and delivery number of each message that it holds."""
+        for link in self.links:
+            self.peer.consume(link, queue, 1_000_000)
+
+    def is_welcome(self) -> bool:
+        self.way.turn()
+        return self.peer.welcome is not None
+
+    def hear(self) -> None:
+        self.way.turn()
+        for link in self.links:
+            for each in self.peer.delivered.pop(link, []):
+                number = int(each.message.split(b"\xa1\x08", 1)[1][:8])
+                assert number not in self.held, f"message {number} came twice"
+                self.held[number] = link, each.number
+
+    def wait_for(self, count: int) -> None:
+        """Until it holds so many."""
+
+        def are_there() -> bool:
+            self.peer.ping()
+            self.hear()
+            return len(self.held) >= count
+
+        wait.until(are_there, f"{count} messages come")
+
+    def settle(self, number: int, code: OutcomeCode) -> None:
+        link, delivery = self.held.pop(number)
+        self.peer.settle(link, delivery, 1, code, SettleDetail())
+
+
+def hold_twenty_marks(tmp_path: Path, policy: str, *, durable: bool) -> None:
+    """Twenty marks are delivered and not settled; then each third of them gets another outcome."""
+    data = tmp_path / "data"
+    count = 20 * MARK // 40_000
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with Broker(data, "--memory-mark", str(MARK)) as broker:
+        give(data, "q", role="queue", **POLICIES[policy])
+        way = Way(context, f"ipc://{socket_directory(str(data))}/shard-0.sock")
+        try:
+            sender = Sender(way, broker.pid("shard"))
+            holder = Holder(way, "q", links=8)
+            sender.begin("q", MARK)
+            # A sender has credit for less than half a mark, as above.
+            for first in range(0, count, 100):
+                sender.send_more(100, 40_000, first=first, durable=durable)
+                holder.wait_for(first + 100)
+            sender.check(MARK, f"{policy}, {count} messages held")
+            # A third leaves, a third comes again, a third is dead-lettered: each once.
+            codes = (OutcomeCode.ACCEPTED, OutcomeCode.RELEASED, OutcomeCode.REJECTED)
+            for first in range(0, count, 100):
+                for number in range(first, first + 100):
+                    holder.settle(number, codes[number % 3])
+                holder.wait_for(count - first - 100 + len(range(1, first + 100, 3)))
+                # Who says nothing for long is taken as gone.
+                sender.peer.ping()
+                sender.look()
+            assert sorted(holder.held) == list(range(1, count, 3))
+            sender.check(MARK, f"{policy}, settled")
+            found = receive(sender, "q/$dlq", len(range(2, count, 3)))
+            assert sorted(found) == list(range(2, count, 3))
+            sender.check(MARK, f"{policy}, dead letters received")
+        finally:
+            way.close()
+            context.term()
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["durable", "transient"])
+def test_what_receivers_hold_does_not_stay_in_memory(tmp_path: Path, durable: bool) -> None:
+    hold_twenty_marks(tmp_path, "plain", durable=durable)
+
+
+@pytest.mark.parametrize("policy", ["groups", "sorted", "last_value", "priorities"])
+def test_nor_where_queues_look_into_messages(tmp_path: Path, policy: str) -> None:
+    hold_twenty_marks(tmp_path, policy, durable=True)
 
 
 @pytest.mark.soak

@@ -12,9 +12,7 @@ from unittest.mock import patch
 from hypothesis.stateful import RuleBasedStateMachine
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue.commands import (
-    ConsumerOptions,
-)
+from lightrail.shard.queue.commands import ConsumerOptions, Outcome
 from lightrail.shard.queue.effects import (
     DeadLetter,
     Deliver,
@@ -36,6 +34,7 @@ SMALL_LIMITS = [
     (limits, "DELIVERY_SLICE_MESSAGES", 4),
     (limits, "DELIVERY_SLICE_BYTES", 40),
     (limits, "SELECTOR_LOOKS", 7),
+    (limits, "KEYED_BYTES", 0),
     (limits, "LOADING_BYTES", 30),
     (limits, "STALE_RANGES_MIN", 2),
     (limits, "STALE_ENTRIES_MIN", 2),
@@ -55,6 +54,8 @@ class Message:
     attempts: int = 0
     barred: set[int] = field(default_factory=set)
     holder: int | None = None
+    deferred: Outcome | None = None
+    """Settled with this by its former holder, and not read back yet."""
     number: int | None = None
     priority: int = 4
     enqueued_at_ms: int = 0
@@ -243,7 +244,8 @@ class ModelledQueue(RuleBasedStateMachine):
         if self.policy.groups:
             for identity in self.links:
                 for message in held:
-                    if message.holder == identity and message.group is not None:
+                    mine = message.holder == identity and message.deferred is None
+                    if mine and message.group is not None:
                         self.owners.setdefault(message.group, identity)
         for message in held:
             if self.policy.order == "last_value" and message.key is not None:

@@ -31,7 +31,7 @@ from lightrail.shard.moving.columns import BadColumns, Columns, rows, unpack
 from lightrail.shard.moving.exporting import RUN_COLUMNS
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import copying
-from lightrail.shard.queue.commands import ConsumerOptions, Fetched, Holder, Open, Past
+from lightrail.shard.queue.commands import ConsumerOptions, Holder, Open, Past
 from lightrail.shard.queue.copying import Incomplete, Stretch
 from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.merging import join_neighbours
@@ -313,7 +313,6 @@ class Importing:
         if self._seen_to:
             # What its consumers hold would come again, should this shard be killed before they are back.
             self._queues.marks.note(self.queue.id, self._seen_to)
-        self._load_held(now_ms)
         self._memory.update(self.queue)
 
     def _write_attempts(self, runs: list[Run], now_ms: int) -> None:
@@ -366,21 +365,6 @@ class Importing:
             )
         return holders
 
-    def _load_held(self, now_ms: int) -> None:
-        """What consumers hold has to be in memory; a little of it may have flowed to disk meanwhile."""
-        machine = self.queue.machine
-        machine.eviction.joins = False
-        for run in copying.evicted_among(machine, self._holders):
-            place = run.batch.place
-            assert place is not None
-            try:
-                runs = self._store.read(place, self.queue.id, run.sequence, run.end)
-            except StoreError as error:
-                # It is not held any more then, and delivered once more: as if its consumer had gone.
-                log.error("held messages of queue %s can't be read back: %s", self.name, error)
-                continue
-            machine.apply(Fetched(run.sequence, runs), now_ms)
-
     # --- the end ---------------------------------------------------------------------------------------
 
     def open(self, found: Name, epoch: int, now_ms: int) -> dict[tuple[int, int], int]:
@@ -394,7 +378,6 @@ class Importing:
             Their numbers in the machine by (boot of the frontend, link).
         """
         queue = self.queue
-        self._load_held(now_ms)
         policy = self._queues.open_copy(queue, found, epoch)
         queue.redelivered_before = max(queue.redelivered_before, self._redelivered_before)
         shift = now_ms - self._source_ms

@@ -110,6 +110,11 @@ class Sealing:
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"a purge of {name} is under way; it is sealed when that is written",
             )
+        if any(len(each.machine.deferred) for each in queues):
+            return Refusal(
+                conditions.RESOURCE_LIMIT_EXCEEDED,
+                f"messages of {name} are read from disk for their outcomes; it is sealed after that",
+            )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
     def _family(self, name: str) -> list[Queue]:

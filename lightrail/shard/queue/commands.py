@@ -173,7 +173,7 @@ class Holder:
 
 
 class Open(NamedTuple):
-    """A copy of a queue becomes the queue; whatever is held is in memory. A dispatch should follow."""
+    """A copy of a queue becomes the queue, with what consumers hold. A dispatch should follow."""
 
     policy: Policy
     holders: Sequence[Holder] = ()

@@ -85,6 +85,7 @@ class Consumers:
         "browsers",
         "by_id",
         "competing",
+        "deferred",
         "departed",
         "draining",
         "exclusive",
@@ -97,6 +98,8 @@ class Consumers:
         self.by_id: dict[int, Consumer] = {}
         self.departed: dict[int, Consumer] = {}
         """They are gone, and what they had in flight is still locked."""
+        self.deferred: Consumer | None = None
+        """Has what waits for its outcome (deferred.py)."""
         self.single_active = False
         self.browsers: list[Consumer] = []
         self.competing = 0
@@ -111,6 +114,8 @@ class Consumers:
         """All that may have something in flight."""
         yield from self.by_id.values()
         yield from self.departed.values()
+        if self.deferred is not None:
+            yield self.deferred
 
     def attach(self, identity: int, options: ConsumerOptions, policy: Policy) -> Refused | None:
         """Takes a consumer in, or says why not."""

@@ -12,6 +12,7 @@ from lightrail.model import limits
 from lightrail.shard.queue.commands import Peek
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters, Gauges
+from lightrail.shard.queue.deferred import Deferred
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Effect, Peeked, State
@@ -43,6 +44,7 @@ class Contents:
         "consumers",
         "counters",
         "deadlines",
+        "deferred",
         "deliveries",
         "duplicates",
         "eviction",
@@ -75,6 +77,7 @@ class Contents:
         self.eviction = Eviction(self.ready)
         self.counters = Counters()
         self.locks = Locks(self.consumers)
+        self.deferred = Deferred(self.eviction)
         self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
         self._look = look or _blind
         self.duplicates: Duplicates | None = None
@@ -157,12 +160,29 @@ class Contents:
     # --- memory and disk --------------------------------------------------------------------------------
 
     def evict(self, bytes_wanted: int, batch_bytes: int = 0) -> int:
-        """Drops messages that are on disk from memory, tail first; returns the bytes that were freed."""
-        return self.eviction.evict(bytes_wanted, batch_bytes)
+        """Drops messages that are on disk from memory; returns the bytes that were freed.
+
+        What waits goes first, from the tail, then what is in flight.
+        """
+        freed = self.eviction.evict(bytes_wanted, batch_bytes)
+        deliveries = self.deliveries
+        if freed < bytes_wanted and deliveries.bytes > deliveries.evicted_bytes:
+            special = self.special
+            memory = special if special is not None and special.is_keyed else None
+            freed += deliveries.evict(bytes_wanted - freed, memory)
+        return freed
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
         """Runs that could be evicted if they had a place; the engine writes them and sets it."""
-        return self.eviction.spill_candidates(bytes_wanted, batch_bytes)
+        found = self.eviction.spill_candidates(bytes_wanted, batch_bytes)
+        deliveries = self.deliveries
+        if deliveries.bytes > deliveries.evicted_bytes:
+            # What waits goes first, and the window at the head stays.
+            waiting = self.ready.bytes - self.ready.evicted_bytes
+            waiting += self._delayed.bytes - self._delayed.evicted_bytes
+            bytes_wanted -= max(0, waiting - self.eviction.head_bytes)
+            found += deliveries.spill_candidates(bytes_wanted)
+        return found
 
     def relocate(self, run: Run, place: Place) -> None:
         """The messages of `run` were written again at `place`: whatever is left of them is there now.
@@ -175,7 +195,9 @@ class Contents:
         if moved == run.count or old is None:
             return
         for consumer in self.consumers:
-            consumer.in_flight.relocate(run, old.segment, place)
+            moved += consumer.in_flight.relocate(run, old.segment, place)
+            if moved >= run.count:
+                return
 
     def _join(self) -> None:
         """Joins small batches at the tail when a backlog has built up."""
@@ -232,7 +254,7 @@ class Contents:
     def sizes(self) -> tuple[int, int]:
         """(`index_bytes`, `resident_bytes`), in one look: each step asks every queue that it touched."""
         special, ready, deliveries = self.special, self.ready, self.deliveries
-        size = ready.bytes - ready.evicted_bytes + deliveries.bytes
+        size = ready.bytes - ready.evicted_bytes + deliveries.bytes - deliveries.evicted_bytes
         if special is None:
             evicted = ready.evicted_runs
             index = limits.RUN_ON_DISK_BYTES * evicted
@@ -269,7 +291,7 @@ class Contents:
     def resident_message_bytes(self) -> int:
         """Of the messages alone."""
         ready, delayed = self.ready, self._delayed
-        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes
+        size = ready.bytes - ready.evicted_bytes + self.deliveries.bytes - self.deliveries.evicted_bytes
         return size if delayed is _NOTHING else size + delayed.bytes - delayed.evicted_bytes
 
     @property

@@ -139,25 +139,8 @@ def reconcile(copy: Contents, stretches: Iterable[Stretch], next_sequence: int) 
     return Reconciled(removed, changed)
 
 
-def evicted_among(copy: Contents, holders: Sequence[Holder]) -> list[Run]:
-    """What of the held messages is only on disk: it has to be fetched before the copy can be opened."""
-    ready = copy.ready
-    if not ready.evicted_runs:
-        return []
-    found: dict[int, Run] = {}
-    for holder in holders:
-        for _, sequence, count in holder.deliveries:
-            index = ready.index(sequence)
-            while index < len(ready.runs) and ready.runs[index].sequence < sequence + count:
-                run = ready.runs[index]
-                if run.batch.data is None:
-                    found[run.sequence] = run
-                index += 1
-    return list(found.values())
-
-
 def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder, Consumer]]:
-    """The consumers with what they hold, taken out of the ready line, as far as it is there in memory."""
+    """The consumers with what they hold, taken out of the ready line, in memory or on disk."""
     wanted = sorted(
         (sequence, count, number, index)
         for index, holder in enumerate(holders)
@@ -171,15 +154,15 @@ def holders_of(holders: Sequence[Holder], ready: Ready) -> Iterator[tuple[Holder
         shift = number - sequence
         end = sequence + count
         while run is not None and run.sequence < end:
-            if run.end <= sequence or run.batch.data is None:
+            if run.end <= sequence:
                 kept.append(run)
                 run = next(runs, None)
                 continue
             if run.sequence < sequence:
-                before, run = run.split(sequence - run.sequence)
+                before, run = parts_of(run, sequence - run.sequence)
                 kept.append(before)
             if run.end > end:
-                part, run = run.split(end - run.sequence)
+                part, run = parts_of(run, end - run.sequence)
             else:
                 part, run = run, next(runs, None)
             taken[index].append((part.sequence + shift, part))

@@ -7,6 +7,7 @@ from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Reason, Removed
 from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.in_flight import Remembering
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run
@@ -26,6 +27,8 @@ class Deliveries:
         "_now_ms",
         "bytes",
         "count",
+        "evicted_bytes",
+        "evicted_count",
         "order",
         "ready",
         "seen_to",
@@ -48,6 +51,72 @@ class Deliveries:
         """Messages in flight."""
         self.bytes = 0
         """Of the messages in flight."""
+        self.evicted_count = 0
+        """Of these messages, those that are only on disk."""
+        self.evicted_bytes = 0
+
+    # --- memory and disk --------------------------------------------------------------------------------
+
+    def evict(self, bytes_wanted: int, memory: Remembering | None) -> int:
+        """Drops messages in flight that are on disk from memory; returns the bytes that were freed.
+
+        An accepted one is never read again. One that comes back is ready again as one on disk; what has to be
+        looked into for its outcome is read before it has that (`outcomes.py`).
+        """
+        freed = 0
+        left = limits.LOADING_LOOKS
+        for consumer in self._consumers:
+            line = consumer.in_flight
+            if line.is_evicted:
+                continue
+            for run in line.evict(bytes_wanted - freed, left, memory):
+                freed += run.size
+                left -= 1 if memory is None else run.count
+                self.evicted_count += run.count
+            if freed >= bytes_wanted or left <= 0:
+                break
+        self.evicted_bytes += freed
+        return freed
+
+    def spill_candidates(self, bytes_wanted: int) -> list[Run]:
+        """What is in flight and could be evicted if it had a place; the caller writes it and sets that."""
+        found: list[Run] = []
+        left = limits.LOADING_LOOKS
+        for consumer in self._consumers:
+            if bytes_wanted <= 0 or left <= 0:
+                break
+            if not consumer.in_flight.is_evicted:
+                mine = consumer.in_flight.spill_candidates(bytes_wanted, left)
+                found += mine
+                left -= len(mine)
+                bytes_wanted -= sum(run.size for run in mine)
+        return found
+
+    def take_over(self, run: Run) -> None:
+        """A run is in flight that was delivered elsewhere."""
+        self.count += run.count
+        self.bytes += run.size
+        if run.batch.data is None:
+            self.evicted_count += run.count
+            self.evicted_bytes += run.size
+
+    def lost(self, run: Run) -> None:
+        """A run that was only on disk can't be read back."""
+        self.returns(run)
+        self.count -= run.count
+        self.bytes -= run.size
+
+    def returns(self, run: Run) -> None:
+        """A run that is only on disk is in flight no more, as far as the sums of those go."""
+        self.evicted_count -= run.count
+        self.evicted_bytes -= run.size
+
+    def resized(self, before: Run, after: Run) -> None:
+        """A run that is only on disk was read, and its true size is known."""
+        self.bytes += after.size - before.size
+        self.evicted_bytes += after.size - before.size
+
+    # --- handing out ------------------------------------------------------------------------------------
 
     def hand_out(self, effects: list[Effect], now_ms: int) -> bool:
         """Gives everybody with credit a share, in turns, until there is no credit or nothing ready.

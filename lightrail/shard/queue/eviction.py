@@ -17,7 +17,14 @@ from heapq import heappop, heappush
 from lightrail.model import limits
 from lightrail.shard.queue.commands import Fetched
 from lightrail.shard.queue.line import GONE
-from lightrail.shard.queue.merging import evicted_singles, join_neighbours, merge_evicted, on_disk, parted
+from lightrail.shard.queue.merging import (
+    evicted_singles,
+    join_neighbours,
+    merge_evicted,
+    on_disk,
+    parted,
+    whole,
+)
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Place, Run
 from lightrail.shard.queue.sharing import join_before, regrouped
@@ -298,6 +305,14 @@ class Eviction:
         self.fetching[run.sequence] = run.end
         return True
 
+    def give_back(self, run: Run) -> None:
+        """Puts a run that is only on disk back to its place in a plain line, beside its neighbours there."""
+        line = self.ready
+        index = bisect_right(line.keys, run.sequence, line.head)
+        start, stop = max(index - 1, line.head), min(index + 1, len(line.runs))
+        window = [*line.runs[start:index], whole(run), *line.runs[index:stop]]
+        line.swap(start, stop, merge_evicted(window, self.fetching))
+
     def retry(self, now_ms: int) -> list[Run]:
         """Lets failed fetches be asked for again whose time has come; returns the runs that they missed."""
         missed: list[Run] = []
@@ -318,8 +333,13 @@ class Eviction:
         if self._inside:
             self._inside.difference_update(range(first, last))
 
-    def fill(self, answer: Fetched, now_ms: int) -> tuple[list[Run], list[Run]]:
+    def fill(
+        self, answer: Fetched, now_ms: int, *, missing: bool = False
+    ) -> tuple[list[Run], list[Run]]:
         """Puts what was fetched in the place of the evicted runs that it covers.
+
+        Args:
+            missing: something that is not waiting has to be asked for again.
 
         Returns:
             The runs that are in memory now, and those that are lost and were taken out.
@@ -328,7 +348,6 @@ class Eviction:
         end = max([run.end for run in answer.runs] + [asked or 0])
         came: list[Run] = []
         lost: list[Run] = []
-        missing = False
         for line in self.lines:
             missing |= self._fill(line, answer, end, asked or 0, came, lost)
         self.fetched += sum(run.count for run in came)
@@ -355,14 +374,14 @@ class Eviction:
             if run.batch.data is not None:
                 index += 1
                 continue
-            pieces = list(_pieces(answer.runs, run))
+            pieces = pieces_of(answer.runs, run)
             missing = run.count - sum(piece.count for piece in pieces)
             if missing and not (answer.damaged and self._is_what_was_asked(run, answer.sequence, asked)):
                 still |= run.sequence == answer.sequence or (not self.joins and run.end <= asked)
                 index += 1
                 continue
             if missing:
-                lost.extend(_gaps(pieces, run))
+                lost.extend(gaps_of(pieces, run))
             if self.joins:
                 pieces = join_neighbours(pieces)
             line.swap(index, index + 1, pieces)
@@ -410,7 +429,7 @@ class Eviction:
         return moved
 
 
-def _pieces(runs: Sequence[Run], wanted: Run) -> list[Run]:
+def pieces_of(runs: Sequence[Run], wanted: Run) -> list[Run]:
     """What of `runs` belongs to the evicted run `wanted`, with the past that `wanted` has."""
     pieces: list[Run] = []
     first = max(0, bisect_right(runs, wanted.sequence, key=_sequence) - 1)
@@ -428,7 +447,7 @@ def _pieces(runs: Sequence[Run], wanted: Run) -> list[Run]:
     return pieces
 
 
-def _gaps(pieces: list[Run], wanted: Run) -> list[Run]:
+def gaps_of(pieces: list[Run], wanted: Run) -> list[Run]:
     """What of the evicted run `wanted` is in none of the pieces."""
     gaps: list[Run] = []
     sequence = wanted.sequence

@@ -1,8 +1,23 @@
 """In flight: the deliveries of one consumer that are not settled, by delivery number."""
 
+from bisect import bisect_right
+from dataclasses import replace
+from typing import Protocol
+
 from lightrail.shard.queue.line import Line
-from lightrail.shard.queue.merging import parted
+from lightrail.shard.queue.merging import evicted_deliveries, parted
 from lightrail.shard.queue.runs import Place, Run
+
+
+class Remembering(Protocol):
+    """Keeps what an order has to know of messages that are in flight and only on disk."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that it keeps for each."""
+
+    def remember(self, run: Run) -> None:
+        """The messages of this run are about to leave memory."""
 
 
 class InFlight(Line):
@@ -12,7 +27,12 @@ class InFlight(Line):
     deadline beside the key.
     """
 
-    __slots__ = ()
+    __slots__ = ("evicted_to",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evicted_to = 0
+        """Deliveries with lower numbers are only on disk, or not worth that."""
 
     def everything(self) -> list[Run]:
         """Takes out all of them, in order of delivery."""
@@ -22,16 +42,114 @@ class InFlight(Line):
         self.head = 0
         return runs
 
-    def relocate(self, run: Run, segment: int, place: Place) -> None:
-        """Gives those messages of `run` that are here, with a place in `segment`, their new place."""
-        keys: list[int] = []
-        runs: list[Run] = []
-        for key, each in zip(self.keys[self.head :], self.runs[self.head :], strict=True):
-            here = each.batch.place
-            apart = each.sequence >= run.end or run.sequence >= each.end
-            parts = [each] if apart or here is None or here.segment != segment else parted(each, run, place)
-            for part in parts:
-                keys.append(key + part.sequence - each.sequence)
-                runs.append(part)
-        if runs:
-            self.replace(self.head, len(self.runs), keys, runs)
+    # --- memory and disk --------------------------------------------------------------------------------
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether nothing here is in memory, as far as that is known without looking."""
+        return not self.keys or self.keys[-1] < self.evicted_to
+
+    def evict(self, bytes_wanted: int, runs_max: int, memory: "Remembering | None") -> list[Run]:
+        """Drops the messages of deliveries that have a place, the oldest first.
+
+        Args:
+            bytes_wanted: of messages to drop; none where it is not above 0.
+            runs_max: how many runs may be looked at; messages, where each has to be remembered.
+            memory: of a queue that has to know something of each message when that comes back.
+
+        Returns:
+            The runs as they were in memory.
+        """
+        start = stop = self.index(self.evicted_to)
+        limit = min(len(self.runs), start + runs_max)
+        gone: list[Run] = []
+        small: set[int] = set()
+        while stop < limit and bytes_wanted > 0:
+            run = self.runs[stop]
+            if run.batch.data is not None:
+                if run.batch.place is None:
+                    break
+                if memory is not None and run.size <= run.count * memory.kept_bytes:
+                    small.add(self.keys[stop])
+                else:
+                    if memory is not None:
+                        memory.remember(run)
+                        limit -= run.count - 1
+                    bytes_wanted -= run.size
+                    gone.append(run)
+            stop += 1
+        if stop > start:
+            self.evicted_to = self.keys[stop - 1] + self.runs[stop - 1].count
+        if gone:
+            # What is before it may lie beside it on the disk, too.
+            start = start - 1 if start > self.head and self.runs[start - 1].batch.data is None else start
+            keys, runs = evicted_deliveries(self.keys[start:stop], self.runs[start:stop], small)
+            self.replace(start, stop, keys, runs)
+        return gone
+
+    def spill_candidates(self, bytes_wanted: int, runs_max: int) -> list[Run]:
+        """Deliveries that could be evicted if they had a place, as `Eviction.spill_candidates` has it.
+
+        Each has a batch of its own from now on: others of its messages may be elsewhere.
+        """
+        found: list[Run] = []
+        start = self.index(self.evicted_to)
+        for index in range(start, min(len(self.runs), start + runs_max)):
+            if bytes_wanted <= 0:
+                break
+            run = self.runs[index]
+            batch = run.batch
+            if batch.data is None:
+                continue
+            bytes_wanted -= run.size
+            if batch.place is None:
+                run = self.runs[index] = Run(
+                    replace(batch), run.first, run.last, run.sequence, run.attempts, run.barred
+                )
+                found.append(run)
+        return found
+
+    def relocate(self, run: Run, segment: int, place: Place) -> int:
+        """Gives those messages of `run` that are here, with a place in `segment`, their new place.
+
+        Returns:
+            How many there were.
+        """
+        # Deliveries lie in the order of their sequences but for those that had come back.
+        index = bisect_right(self.runs, run.sequence, self.head, key=_sequence) - 1
+        if index >= self.head and run.end <= self.runs[index].end:
+            moved = self._relocate(index, run, segment, place)[0]
+            if moved:
+                return moved
+        moved = 0
+        index = self.head
+        while index < len(self.runs) and moved < run.count:
+            each = self.runs[index]
+            if each.sequence >= run.end or run.sequence >= each.end:
+                index += 1
+                continue
+            count, index = self._relocate(index, run, segment, place)
+            moved += count
+        return moved
+
+    def _relocate(self, index: int, run: Run, segment: int, place: Place) -> tuple[int, int]:
+        """The same of the run at an index; returns how many messages, and the index behind them."""
+        each = self.runs[index]
+        here = each.batch.place
+        if here is None or here.segment != segment:
+            return 0, index + 1
+        key, low = self.keys[index], index
+        parts = parted(each, run, place)
+        count = sum(part.count for part in parts if part.batch.place is place)
+        keys = [key + part.sequence - each.sequence for part in parts]
+        if each.batch.data is None:
+            # Records that are moved one by one lie beside each other again.
+            if low > self.head and self.runs[low - 1].batch.data is None:
+                low -= 1
+            keys, parts = evicted_deliveries(self.keys[low:index] + keys, self.runs[low:index] + parts)
+        self.replace(low, index + 1, keys, parts)
+        return count, low + len(parts)
+
+
+def _sequence(run: Run) -> int:
+    return run.sequence

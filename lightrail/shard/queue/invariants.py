@@ -66,7 +66,7 @@ def _check_sums(machine: Machine, ready: Ready) -> None:
 
 
 def _check_consumers(machine: Machine) -> None:
-    count = size = 0
+    count = size = evicted = evicted_size = 0
     consumers = machine.consumers
     for consumer in consumers.by_id.values():
         assert consumer.limit >= consumer.next, f"consumer {consumer.id} has negative credit"
@@ -90,13 +90,41 @@ def _check_consumers(machine: Machine) -> None:
         size += sum(run.size for run in consumer.in_flight.runs)
         assert len(consumer.in_flight), "a consumer is remembered that left nothing locked"
         assert machine.locks.by_key[consumer.options.lock_key] is consumer
+    count += sum(run.count for run in machine.deferred)
+    size += sum(run.size for run in machine.deferred)
     assert machine.in_flight_count == count
     assert machine.in_flight_bytes == size
+    for consumer in consumers:
+        for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+            if run.batch.data is None:
+                assert run.batch.place is not None, "an evicted delivery without a place"
+                evicted += run.count
+                evicted_size += run.size
+            else:
+                key = consumer.in_flight.keys[consumer.in_flight.runs.index(run)]
+                keyed = machine.special is not None and machine.special.is_keyed
+                assert key >= consumer.in_flight.evicted_to or keyed, "a delivery that nobody would evict"
+    assert machine.deliveries.evicted_count == evicted
+    assert machine.deliveries.evicted_bytes == evicted_size
+    _check_deferred(machine)
     competing = [each for each in consumers.by_id.values() if each.ring is not None]
     assert consumers.competing == len(competing) == sum(ring.members for ring in consumers.rings)
     assert not consumers.exclusive or len(competing) == 1
     active = [each for each in competing if not each.standby]
     assert len(active) == (1 if consumers.single_active and competing else len(competing))
+
+
+def _check_deferred(machine: Machine) -> None:
+    """What waits for its outcome is on disk, and somebody has asked for the first of it."""
+    deferred = machine.deferred
+    assert (machine.consumers.deferred is deferred.consumer) == bool(len(deferred))
+    assert all(run.batch.data is None for run in deferred)
+    line = deferred.consumer.in_flight
+    assert line.keys[line.head :] == [run.sequence for run in deferred]
+    assert sum(run.count for run in deferred) == sum(each.left for each in deferred._by_first.values())
+    assert deferred._firsts == sorted(deferred._by_first)
+    if len(deferred):
+        assert any(run.sequence in machine.eviction.fetching for run in deferred), "nobody asked for it"
 
 
 def _check_locked_once(machine: Machine) -> None:

@@ -273,6 +273,8 @@ class Machine(Outcomes):
             self._unlock(consumer, first, last, effects)
         for run in self.eviction.retry(now_ms):
             self.deadlines.add(run)
+        if len(self.deferred):
+            effects.extend(Fetch(run) for run in self.deferred.wanted())
         if self._untold:
             effects.extend(self._untold)
             self._untold = []
@@ -337,7 +339,20 @@ class Machine(Outcomes):
     # --- memory and disk ------------------------------------------------------------------------------
 
     def _fetched(self, command: Fetched, now_ms: int, effects: list[Effect]) -> None:
-        came, lost = self.eviction.fill(command, now_ms)
+        missing = False
+        if len(self.deferred):
+            missing = self._resume(command, effects)
+        special = self.special
+        if special is not None and special.loading and self.deliveries.evicted_count:
+            unread, again = special.learn(command)
+            missing |= again
+            for run in unread:
+                self.deliveries.lost(run)
+                self.counters.lost += run.count
+                effects.append(removed(run, Reason.LOST))
+        came, lost = self.eviction.fill(command, now_ms, missing=missing)
+        if len(self.deferred):
+            effects.extend(Fetch(run) for run in self.deferred.wanted())
         for run in came:
             if self.eviction.joins or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
                 # Of a single message there is an entry, until it was due.
@@ -387,8 +402,8 @@ class Machine(Outcomes):
                 self.locks.by_key[consumer.options.lock_key] = consumer
             if holder.active:
                 active = consumer
-            deliveries.count += sum(run.count for run in consumer.in_flight.runs)
-            deliveries.bytes += sum(run.size for run in consumer.in_flight.runs)
+            for run in consumer.in_flight.runs:
+                deliveries.take_over(run)
         self.locks.heap = list(command.locks)
         heapify(self.locks.heap)
         deliveries.seen_to = command.seen_to
@@ -438,10 +453,13 @@ class Machine(Outcomes):
         self.ready = self.deliveries.ready = ready
         self.eviction.follow(ready, None, joins=True)
         for consumer in self.consumers:
+            consumer.in_flight.evicted_to = 0
             if consumer.ring is not None:
                 consumer.cursor = 0
         self.consumers.passed_over = False
         self.special = self.deliveries.order = None
+        if policy.groups:
+            self.deferred.disown()
         if sparse is not None:
             self.special = Special(
                 policy,

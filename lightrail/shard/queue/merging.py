@@ -6,12 +6,12 @@ built up, away from both ends, so that a queue that keeps up never pays for it.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 from lightrail.model import limits
-from lightrail.shard.queue.runs import Batch, Place, Run, joined
+from lightrail.shard.queue.runs import Batch, Place, Run, ends_of, joined, shifted
 
 
 def join_neighbours(runs: list[Run]) -> list[Run]:
@@ -156,6 +156,89 @@ def _side_by_side(group: list[Run], place: Place | None) -> list[Run]:
         Run(batch, index, index + 1, run.sequence, run.attempts, run.barred)
         for index, run in enumerate(group)
     ]
+
+
+def evicted_deliveries(
+    keys: Sequence[int], runs: Sequence[Run], kept: Container[int] = ()
+) -> tuple[list[int], list[Run]]:
+    """Deliveries, by number, that have a place, without their bytes; the size of each message stays known.
+
+    So a part of them can be settled, or come back, and every sum stays right. Neighbours whose records lie
+    near each other become one run, as small as `_is_short` wants it: a message costs four bytes then.
+
+    Args:
+        kept: numbers of runs that stay as they are.
+    """
+    new_keys: list[int] = []
+    result: list[Run] = []
+    group: list[Run] = []
+    place: Place | None = None
+    count = 0
+    for key, run in zip(keys, runs, strict=True):
+        if group and key not in kept and key == new_keys[-1] + count and _may_follow(group[-1], run):
+            both = spanning(place, run.batch.place)
+            if both is not None and _shares(group[0], run, count + run.count) and _is_short(both, place):
+                group.append(run)
+                place = both
+                count += run.count
+                continue
+        if group:
+            result.append(_sized(group, place))
+        new_keys.append(key)
+        if key in kept:
+            result.append(run)
+            group = []
+            continue
+        group = [run]
+        place = run.batch.place
+        count = run.count
+    if group:
+        result.append(_sized(group, place))
+    return new_keys, result
+
+
+def sized(run: Run, pieces: Sequence[Run]) -> Run:
+    """A run on disk, whose messages are also in `pieces`, with the size of each."""
+    ends = array("I", accumulate(size for piece in pieces for size in _sizes(piece)))
+    found = on_disk(run, run.count, ends[-1], run.batch.place, run.batch.expires_at_ms)
+    found.batch.ends = ends
+    return found
+
+
+def _sizes(run: Run) -> Iterator[int]:
+    before = 0
+    for end in ends_of(run):
+        yield end - before
+        before = end
+
+
+def _may_follow(before: Run, run: Run) -> bool:
+    """Whether the sizes of both are known, and they are neighbours in the queue with the same past."""
+    return (
+        before.batch.ends is not None
+        and run.batch.ends is not None
+        and before.end == run.sequence
+        and before.attempts == run.attempts
+        and before.barred == run.barred
+    )
+
+
+def _sized(group: list[Run], place: Place | None) -> Run:
+    """One run on disk of the messages of `group`, with the size of each where that is known."""
+    first = group[0]
+    if len(group) == 1 and first.batch.data is None:
+        return first
+    ends = array("I")
+    for run in group:
+        column = run.batch.ends
+        assert column is not None
+        start = column[run.first - 1] if run.first else 0
+        size = ends[-1] if ends else 0
+        mine = column[run.first : run.last]
+        ends.frombytes(shifted(mine, size - start) if size != start else bytes(mine))
+    found = on_disk(first, len(ends), ends[-1], place, first.batch.expires_at_ms)
+    found.batch.ends = ends
+    return found
 
 
 def slim(run: Run) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightrail.model import limits
 from lightrail.shard.queue import bounds
-from lightrail.shard.queue.commands import FAILED, Outcome, OutcomeKind
+from lightrail.shard.queue.commands import FAILED, Fetched, Outcome, OutcomeKind
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.contents import Contents
 from lightrail.shard.queue.effects import (
@@ -23,6 +23,7 @@ from lightrail.shard.queue.effects import (
     Replaced,
     Returned,
 )
+from lightrail.shard.queue.eviction import gaps_of
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import parts_of
 from lightrail.shard.queue.ready import Ready
@@ -50,6 +51,8 @@ class Outcomes(Contents):
     ) -> None:
         """Gives runs that were taken out of flight their outcome."""
         deliveries = self.deliveries
+        if deliveries.evicted_count:
+            runs = self._settle_evicted(consumer, runs, outcome, effects)
         if deliveries.order is not None:
             deliveries.order.settling(consumer, runs)
         if outcome.kind == OutcomeKind.ACCEPTED:
@@ -81,6 +84,72 @@ class Outcomes(Contents):
                 self._modify(consumer, runs, outcome, effects)
         if self.policy.guarded:
             self._trim(effects)
+
+    # --- messages that are only on disk -------------------------------------------------------------------
+
+    def _settle_evicted(
+        self,
+        consumer: Consumer,
+        runs: list[Run],
+        outcome: Outcome,
+        effects: list[Effect],
+        *,
+        unlocked: bool = False,
+    ) -> list[Run]:
+        """Of runs that were taken out of flight those that may have their outcome now; the rest is read."""
+        now: list[Run] = []
+        special = self.special
+        for run in runs:
+            if run.batch.data is not None:
+                now.append(run)
+            elif self._needs_bytes(run, outcome):
+                self.deferred.add(consumer, run, outcome, unlocked=unlocked)
+                self.consumers.deferred = self.deferred.consumer
+            else:
+                self.deliveries.returns(run)
+                now.append(run)
+                if special is not None and outcome.kind <= OutcomeKind.REJECTED:
+                    special.forget(run)
+        if len(self.deferred):
+            effects.extend(Fetch(run) for run in self.deferred.wanted())
+        return now
+
+    def _needs_bytes(self, run: Run, outcome: Outcome) -> bool:
+        """Whether an outcome is written into the messages, or copies them."""
+        if outcome.kind == OutcomeKind.REJECTED:
+            return self.policy.dead_letter
+        if outcome.kind != OutcomeKind.MODIFIED:
+            return False
+        if outcome.annotations and self._annotate is not None:
+            return True
+        count_max = self.policy.max_delivery_count if self.policy.dead_letter else 0
+        return outcome.delivery_failed and 0 < count_max <= run.attempts + 1
+
+    def _resume(self, answer: Fetched, effects: list[Effect]) -> bool:
+        """Gives what was read back its outcome; returns whether something has to be asked for again."""
+        found, missing = self.deferred.fill(answer)
+        for consumer, outcome, unlocked, run, pieces in found:
+            self.deliveries.returns(run)
+            # Of a part whose size had not been known.
+            self.deliveries.bytes += sum(piece.size for piece in pieces) - run.size
+            if self.special is not None:
+                self.special.forget(run)
+            for gone in gaps_of(pieces, run):
+                # Its bytes are not among those of the pieces.
+                self.deliveries.count -= gone.count
+                self.counters.lost += gone.count
+                if self.deliveries.order is not None:
+                    self.deliveries.order.settling(consumer, [gone])
+                effects.append(removed(gone, Reason.LOST))
+            if unlocked:
+                self._fail(consumer, pieces, effects)
+            else:
+                self._settle_runs(consumer, pieces, outcome, effects)
+        if not len(self.deferred):
+            self.consumers.deferred = None
+        return missing
+
+    # --- back to the queue --------------------------------------------------------------------------------
 
     def _modify(self, consumer: Consumer, runs: list[Run], outcome: Outcome, effects: list[Effect]) -> None:
         if self.deliveries.order is not None:
@@ -163,7 +232,10 @@ class Outcomes(Contents):
         if self.special is not None:
             self.special.give_back(run)
         else:
-            self.ready.give_back(run)
+            if run.batch.data is None:
+                self.eviction.give_back(run)
+            else:
+                self.ready.give_back(run)
             if self.deliveries.order is not None:
                 self.deliveries.order.returned(run)
         if run.batch.expires_at_ms is not None:
@@ -177,7 +249,16 @@ class Outcomes(Contents):
             for run in runs:
                 self._give_back(run)
             return
-        runs = sorted(runs, key=lambda run: run.sequence)
+        in_memory: list[Run] = []
+        for run in runs:
+            if run.batch.data is None:
+                # It joins its neighbours on disk; few are left, as those in flight were joined before.
+                self._give_back(run)
+            else:
+                in_memory.append(run)
+        if not in_memory:
+            return
+        runs = sorted(in_memory, key=lambda run: run.sequence)
         if self.special is not None:
             self.special.give_back_all(runs)
         else:
@@ -195,6 +276,13 @@ class Outcomes(Contents):
         """The locks of these deliveries ran out: each counts as a failed one."""
         runs = consumer.in_flight.take(first, last)
         self.work.left -= 4 * RUN * (len(runs) + 1)
+        if self.deliveries.evicted_count:
+            runs = self._settle_evicted(consumer, runs, FAILED, effects, unlocked=True)
+        self._fail(consumer, runs, effects)
+        self.locks.settled(consumer)
+
+    def _fail(self, consumer: Consumer, runs: list[Run], effects: list[Effect]) -> None:
+        """Runs whose lock ran out, and which may have that outcome now."""
         if self.deliveries.order is not None:
             self.deliveries.order.settling(consumer, runs)
         for run in runs:
@@ -204,7 +292,6 @@ class Outcomes(Contents):
         self._modify(consumer, runs, FAILED, effects)
         if self.policy.guarded:
             self._trim(effects)
-        self.locks.settled(consumer)
 
     # --- messages that leave unasked --------------------------------------------------------------------
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from lightrail.model import limits, orders
-from lightrail.shard.queue.commands import Past
+from lightrail.shard.queue.commands import Fetched, Past
 from lightrail.shard.queue.consumers import Consumers
 from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.delays import Delays
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect, Fetch, Reason, Removed
-from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.eviction import Eviction, pieces_of
 from lightrail.shard.queue.groups import Groups
 from lightrail.shard.queue.keys import MISSING, Key, key_of, size_of
 from lightrail.shard.queue.last_values import LastValues
 from lightrail.shard.queue.line import GONE
-from lightrail.shard.queue.merging import slim_singles
+from lightrail.shard.queue.merging import sized, slim_singles, whole
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ranked import Ranked
@@ -46,10 +46,13 @@ class Special:
     __slots__ = (
         "_consumers",
         "_counters",
+        "_deliveries",
         "_eviction",
+        "_held",
         "_key",
         "_key_bytes",
         "_keys",
+        "_learning",
         "_looked_to",
         "_policy",
         "_removed",
@@ -81,6 +84,7 @@ class Special:
         self.ready = ready
         self._consumers = consumers
         self._eviction = eviction
+        self._deliveries = deliveries
         self._counters = counters
         self.singles = policy.reads_messages
         """Whether every message is a run of its own."""
@@ -88,11 +92,16 @@ class Special:
         """Whether there are messages that have not been looked into, perhaps because they are on disk."""
         self._looked_to = 0
         """While it is loading: sequences below were looked into."""
+        self._learning = False
+        """While it is loading: whether some in flight have yet to be looked into, before all that waits."""
         self._superseded: list[int] = []
         """While it is loading: what newer messages replace; it leaves when all of them are known."""
         self._swept_to = 0
         self._keys: dict[int, Key] = {}
-        """By sequence, of delayed messages: what the order wants to know when their time comes."""
+        """By sequence, of delayed messages: what the order wants to know when their time comes; the same of
+        those in flight that are only on disk, for when they come back."""
+        self._held: set[int] = set()
+        """Of them, those in flight."""
         self.delays = Delays(look) if policy.delay else None
         self._removed: list[Effect] = []
         """What was replaced since the last dispatch."""
@@ -146,6 +155,71 @@ class Special:
     # --- memory -----------------------------------------------------------------------------------------
 
     @property
+    def is_keyed(self) -> bool:
+        """Whether the order looks at a message that comes back."""
+        return self._key is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept of a message in flight that is only on disk; see `Remembering`."""
+        return limits.KEYED_BYTES + self._key_bytes
+
+    def remember(self, run: Run) -> None:
+        """A run in flight is about to leave memory: what the order wants to know of it is kept."""
+        for piece in self._pieces(run):
+            self._keys[piece.sequence] = self._key_of(piece)
+            self._held.add(piece.sequence)
+
+    def forget(self, run: Run) -> None:
+        """A run is in flight no more, or is in memory again."""
+        if self._held:
+            for sequence in range(run.sequence, run.end):
+                if sequence in self._held:
+                    self._held.discard(sequence)
+                    self._keys.pop(sequence, None)
+
+    def _unknown(self) -> Iterator[Run]:
+        """What is in flight and only on disk, and can't come back before this queue has looked into it."""
+        for consumer in self._consumers:
+            for run in consumer.in_flight.runs[consumer.in_flight.head :]:
+                if run.batch.data is None and self._is_unknown(run):
+                    yield run
+
+    def _is_unknown(self, run: Run) -> bool:
+        unsized = run.batch.ends is None and run.last - run.first > 1
+        return unsized or (self._key is not None and run.sequence not in self._held)
+
+    def learn(self, answer: Fetched) -> tuple[list[Run], bool]:
+        """While it is loading: looks into deliveries that were read, and are only on disk again after that.
+
+        Returns:
+            Those that are lost and were taken out, and whether something has to be asked for again.
+        """
+        asked = self._eviction.fetching.get(answer.sequence)
+        lost: list[Run] = []
+        missing = False
+        for consumer in self._consumers:
+            line = consumer.in_flight
+            for index in range(len(line.runs) - 1, line.head - 1, -1):
+                run = line.runs[index]
+                if run.batch.data is not None or not self._is_unknown(run):
+                    continue
+                pieces = pieces_of(answer.runs, run)
+                if sum(piece.count for piece in pieces) == run.count:
+                    if self._key is not None:
+                        for piece in pieces:
+                            self.remember(piece)
+                    line.runs[index] = sized(run, pieces)
+                    self._deliveries.resized(run, line.runs[index])
+                elif run.sequence == answer.sequence:
+                    if answer.damaged and run.end == asked:
+                        key = line.keys[index]
+                        lost += line.take(key, key + run.count)
+                    else:
+                        missing = True
+        return lost, missing
+
+    @property
     def batch_bytes(self) -> int:
         """Bytes in memory around single messages: of their batches."""
         delayed = 0 if self.delays is None else self.delays.line.batch_bytes
@@ -197,12 +271,14 @@ class Special:
     def give_back(self, run: Run) -> None:
         """Takes in what was in flight; its time has come before."""
         if self.loading and run.sequence >= self._looked_to:
-            self.ready.give_back(run)
+            self.ready.give_back(whole(run))
+            self.forget(run)
             return
-        for piece in self._pieces(run):
+        for piece in self._pieces(run if self.singles else whole(run)):
             if not self._is_replaced(piece):
                 self.ready.give_back(piece)
                 self.order.returned(piece)
+        self.forget(run)
 
     def give_back_all(self, runs: list[Run]) -> None:
         """The same of many runs, by sequence."""
@@ -334,9 +410,12 @@ class Special:
         if self._eviction.taken_bytes >= limits.SLIM_AT_BYTES and self.singles:
             self._eviction.taken_bytes = 0
             self.sweep()
-        if self.delays is not None and len(self._keys) > limits.STALE_ENTRIES_MIN + 2 * len(self.delays.line):
-            line = self.delays.line
-            self._keys = {each: key for each, key in self._keys.items() if line.has(each)}
+        if self.delays is not None:
+            line, held = self.delays.line, self._held
+            if len(self._keys) > limits.STALE_ENTRIES_MIN + 2 * (len(line) + len(held)):
+                self._keys = {
+                    each: key for each, key in self._keys.items() if each in held or line.has(each)
+                }
         self.tell(effects)
 
     def tell(self, effects: list[Effect]) -> None:
@@ -358,7 +437,8 @@ class Special:
     @property
     def next_ms(self) -> int | None:
         """When something has to be done: 0 for at once."""
-        if self._removed or self.order.unfinished or (self.loading and (self._may_look or self._may_ask)):
+        loads = self.loading and not self._learning and (self._may_look or self._may_ask)
+        if self._removed or self.order.unfinished or loads:
             return 0
         return None if self.delays is None else self.delays.next_ms
 
@@ -370,13 +450,15 @@ class Special:
             for run in self.ready.clear():
                 self._take_in(run, now_ms)
             return
-        self.loading = self.order.loading = True
+        self.loading = self.order.loading = self._learning = True
         self._looked_to = 0
         self._load(now_ms)
 
     def _load(self, now_ms: int) -> None:
         """Looks into what is next and in memory, some of it in each step."""
-        left = limits.LOADING_LOOKS
+        if self._learning:
+            self._learning = next(self._unknown(), None) is not None
+        left = 0 if self._learning else limits.LOADING_LOOKS
         while left > 0:
             pieces, start, stop = self._next_pieces(left)
             if stop > start:
@@ -463,6 +545,12 @@ class Special:
     def known(self) -> Past:
         """What the messages themselves don't say: for the same queue elsewhere."""
         order, values = self.order, self._values
+        if self.loading and self._looked_to < _EVERYTHING:
+            # Not all of this is built in yet.
+            return Past(
+                {**(self.past.owners or {})} if isinstance(order, Groups) else None,
+                None if values is None else {**(self.past.newest or {})},
+            )
         owners = order.owners(self._consumers) if isinstance(order, Groups) else None
         newest: dict[int, int] | None = None
         if values is not None:
@@ -472,10 +560,6 @@ class Special:
                     above = values.newest(self._key_of(piece))
                     if above > piece.sequence:
                         newest[piece.sequence] = above
-        if self.loading and self._looked_to < _EVERYTHING:
-            # Not all of this is built in yet.
-            owners = None if owners is None else {**(self.past.owners or {})}
-            newest = None if newest is None else {**(self.past.newest or {})}
         return Past(owners, newest)
 
     @property
@@ -510,7 +594,16 @@ class Special:
         return total
 
     def _ask(self, effects: list[Effect]) -> None:
-        """Asks for what is only on disk and has to be looked into next."""
+        """Asks for what is only on disk and has to be looked into next, what is in flight before the rest."""
+        if self._learning:
+            room = limits.LOADING_BYTES
+            for run in self._unknown():
+                if room <= 0:
+                    break
+                room -= run.size
+                if self._eviction.ask(run):
+                    effects.append(Fetch(run))
+            return
         under_way = self._under_way_bytes
         for run in self._unread():
             if under_way >= limits.LOADING_BYTES:

@@ -18,6 +18,7 @@ COST = "what a thing in memory is counted with; tests of INDEX_SHARE and RUN_BYT
 MODELLED = "tests/support/modelled_queue.py makes it small, so that the histories of the model cross it"
 SPARK = "of a job that its owner starts in a cluster of Spark: its memory and its patience, not the broker's"
 ETCD = "how a process deals with its etcd; who sends or manages has ETCD_CALLS_WAITING before it"
+COST_OF_A_TURN = "what a thing counts for in the budget of a turn, whose tests are in test_turns.py"
 DEFAULT = "a default where nobody says another value; the bound is that of the setting or field"
 
 NOT_FROM_OUTSIDE = {
@@ -27,7 +28,14 @@ NOT_FROM_OUTSIDE = {
     "UNUSED_TRIES": OWN_PACE,
     "CONTROL_MS": OWN_PACE,
     "DIRECTORY_POLL_MS": OWN_PACE,
+    "ATTACH_FRAMES": COST_OF_A_TURN,
+    "DROPPED_RANGES_A_FRAME": COST_OF_A_TURN,
+    "OVERVIEW_MS": "how long a gateway waits for a shard; tests/chaos/test_hanging_disk.py has one that hangs",
     # shards
+    "GIVEN_BACK_ONE_BY_ONE": OWN_WORK,
+    "PURGED_AT_ONCE": OWN_WORK,
+    "RETURNED_AT_ONCE": OWN_WORK,
+    "SETTLED_AT_ONCE": OWN_WORK,
     "KEPT_SHOWN_MAX": "of names in one answer to gateways; the others are counted",
     "CLOCK_JUMP_MS": "when the log says that the machine's clock was set",
     "LOGIN_LOG_MS": OWN_PACE,

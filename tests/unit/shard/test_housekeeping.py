@@ -7,7 +7,8 @@ from lightrail.model import conditions, limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamaged, StoreError
 from lightrail.shard.memory import Memory
-from lightrail.wire.frames import Kind, frame
+from lightrail.wire.frames import Kind, OutcomeCode, frame
+from lightrail.wire.messages import SettleDetail
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore
 
@@ -335,16 +336,40 @@ def test_heads_that_are_larger_than_the_mark_stop_no_sender() -> None:
     assert sum(count for _, _, count in answered) == 9
 
 
-def test_receivers_that_hold_too_much_stop_transient_senders() -> None:
+def holding(durable: bool) -> tuple[Scene, Peer]:
+    """A shard with a mark of 10 kB, and a frontend that holds 50 kB of it."""
     scene = Scene(memory_mark=10_000)
     peer = scene.peer()
-    peer.consume(2, "q", 1_000)
+    peer.consume(2, "q", 50)
     peer.produce(1, "q")
     messages = [b"%01000d" % index for index in range(10)]
     for number in range(1, 6):
-        peer.send(1, number, messages, durable=False)
+        peer.send(1, number, messages, durable=durable)
         scene.settle_down()
-    assert len(peer.accepted(1)) < 5
+    return scene, peer
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_receivers_hold_flows_to_disk_and_stops_no_sender(durable: bool) -> None:
+    scene, peer = holding(durable)
+    assert peer.accepted(1) == [1, 2, 3, 4, 5]
+    assert scene.engine._house.memory.resident <= 10_000
     peer.settle(2, 0, 50)
     scene.settle_down()
-    assert peer.accepted(1)[-1:] == [5]
+    assert scene.queue("q") == {"ready": 0, "in_flight": 0}
+    assert scene.counts.fetched_bytes == 0
+    assert scene.store.usage().live_bytes == 0
+
+
+def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> None:
+    scene, peer = holding(durable=True)
+    scene.reading = False
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(), asked=1)
+    scene.settle_down()
+    assert not peer.take(Kind.SETTLED)
+    assert scene.queue("q") == {"ready": 0, "in_flight": 50}
+    scene.reading = True
+    scene.settle_down()
+    assert [(each.number, each.count) for each in peer.take(Kind.SETTLED)] == [(0, 1)]
+    assert scene.queue("q") == {"ready": 0, "in_flight": 49}
+    assert scene.queue("q/$dlq") == {"ready": 1, "in_flight": 0}

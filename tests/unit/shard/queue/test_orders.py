@@ -255,17 +255,26 @@ def test_nor_does_what_a_consumer_has_not_settled() -> None:
     assert sum(run.batch.size for run in held) == 20_000
 
 
-def test_transient_messages_of_one_batch_are_spilled_together_but_for_what_is_in_flight() -> None:
+def test_transient_messages_of_one_batch_are_spilled_together_and_apart_from_what_is_in_flight() -> None:
     bench = Bench(GROUPS)
     bench.machine.eviction.head_bytes = 0
     bench.consumer(1, 1)
-    bench.put("group=a 1", "group=a 2", "group=a 3")
-    assert bench.get() == ["group=a 1"]
-    (run,) = bench.machine.spill_candidates(1_000)
+    first = "group=a " + 1_000 * "1"
+    bench.put(first, "group=a 2", "group=a 3")
+    assert bench.get() == [first]
+    run, held = bench.machine.spill_candidates(1_000)
     assert (run.sequence, run.count) == (1, 2)
+    assert (held.sequence, held.count) == (0, 1)
     run.batch.place = Place(1, 0, 18)
     assert bench.machine.evict(1_000) >= 18
     assert next(iter(bench.machine.consumers)).in_flight.runs[0].batch.place is None
+    held.batch.place = Place(1, 18, 1_100)
+    assert bench.machine.evict(1_000) == len(first)
+    bench.do(Settle(1, 0, 1, RELEASED), Credit(1, 2))
+    assert bench.get() == []
+    again = batch_of([first.encode()], place=Place(1, 18, 1_100))
+    bench.do(Fetched(0, [Run(again, 0, 1, 0)]))
+    assert bench.get() == [first]
 
 
 def test_single_messages_are_moved_on_disk_by_the_batch() -> None:

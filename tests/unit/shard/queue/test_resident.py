@@ -48,12 +48,15 @@ def test_an_eviction_of_parts_of_a_batch_makes_it_smaller(policy: str, moved: bo
     bench.get()
     if moved:
         singly(bench.machine, 0)
-    for _ in range(7):
+    for _ in range(9):
         before = bench.machine.resident_bytes
         freed = bench.machine.evict(1)
         assert bool(freed) == (bench.machine.resident_bytes < before)
         assert bench.machine.resident_bytes <= before
-    assert bench.machine.resident_message_bytes == bench.machine.in_flight_bytes
+    special = bench.machine.special
+    # What an order has to keep of such small messages is larger than they are.
+    stays = bench.machine.in_flight_bytes if special is not None and special.is_keyed else 0
+    assert bench.machine.resident_message_bytes == stays
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -1,0 +1,139 @@
+"""Deferred: outcomes of deliveries that are only on disk, whose messages have to be looked into for them.
+
+A dead letter is written with its reason, annotations are merged into the message: both need its bytes. Until
+those were read the messages stay in flight, as those of a consumer that nobody can settle for, and their
+outcome is not told to the journal: after a crash they are ready again, as if nobody had settled them.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lightrail.shard.queue.commands import ConsumerOptions, Fetched, Outcome
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.eviction import Eviction, pieces_of
+from lightrail.shard.queue.runs import Run
+
+NOBODY = -1
+"""The number of the consumer that has them."""
+
+
+@dataclass(slots=True)
+class Deferral:
+    """One outcome of messages that follow each other."""
+
+    consumer: Consumer
+    """Who had them."""
+    outcome: Outcome
+    left: int
+    """Messages."""
+    unlocked: bool
+    """Whether their lock ran out, and nobody settled them."""
+    number: int
+    """They count from 1 over the life of the queue."""
+
+
+class Resumed(NamedTuple):
+    """Messages that may have their outcome now."""
+
+    consumer: Consumer
+    outcome: Outcome
+    unlocked: bool
+    run: Run
+    """As it was on disk."""
+    pieces: list[Run]
+    """What of it was read: all of it, but for what is lost."""
+
+
+class Deferred:
+    """The deferred outcomes of one queue, by sequence."""
+
+    __slots__ = ("_by_first", "_eviction", "_firsts", "consumer", "number")
+
+    def __init__(self, eviction: Eviction) -> None:
+        self._eviction = eviction
+        self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
+        """Has the messages in flight, with their sequences for delivery numbers."""
+        self._firsts: list[int] = []
+        self._by_first: dict[int, Deferral] = {}
+        self.number = 0
+        """Of the last one so far."""
+
+    def __len__(self) -> int:
+        """Runs."""
+        return len(self.consumer.in_flight)
+
+    def __iter__(self) -> Iterator[Run]:
+        line = self.consumer.in_flight
+        yield from line.runs[line.head :]
+
+    @property
+    def oldest(self) -> int:
+        """The lowest number of those that are left; above all numbers when none is."""
+        return next((each.number for each in self._by_first.values()), self.number + 1)
+
+    def add(self, consumer: Consumer, run: Run, outcome: Outcome, *, unlocked: bool) -> None:
+        """A run that is only on disk is to have this outcome."""
+        line = self.consumer.in_flight
+        index = bisect_right(line.keys, run.sequence, line.head)
+        line.keys.insert(index, run.sequence)
+        line.runs.insert(index, run)
+        self.number += 1
+        self._firsts.insert(bisect_right(self._firsts, run.sequence), run.sequence)
+        self._by_first[run.sequence] = Deferral(
+            consumer, outcome, run.count, unlocked, self.number
+        )
+
+    def disown(self) -> None:
+        """Whoever had them has them no more: the queue arranges its messages anew."""
+        for deferral in self._by_first.values():
+            deferral.consumer = self.consumer
+
+    def wanted(self) -> list[Run]:
+        """What has to be read next and was not asked for: some of it, for it is in memory after that."""
+        room = self._eviction.head_bytes
+        found: list[Run] = []
+        for run in self:
+            if self._eviction.ask(run):
+                found.append(run)
+            room -= run.size
+            if room <= 0:
+                break
+        return found
+
+    def fill(self, answer: Fetched) -> tuple[list[Resumed], bool]:
+        """Takes out what was read.
+
+        Returns:
+            That, and whether something that was asked for has to be asked for again.
+        """
+        asked = self._eviction.fetching.get(answer.sequence)
+        end = max([run.end for run in answer.runs] + [asked or 0])
+        line = self.consumer.in_flight
+        index = line.index(answer.sequence)
+        found: list[Resumed] = []
+        missing = False
+        for run in line.runs[index:]:
+            if run.sequence >= end:
+                break
+            pieces = pieces_of(answer.runs, run)
+            if sum(piece.count for piece in pieces) < run.count:
+                is_lost = answer.damaged and run.sequence == answer.sequence and run.end == asked
+                if not is_lost:
+                    missing |= run.sequence == answer.sequence
+                    continue
+            deferral = self._take(run)
+            found.append(Resumed(deferral.consumer, deferral.outcome, deferral.unlocked, run, pieces))
+        for resumed in found:
+            line.take(resumed.run.sequence, resumed.run.end)
+        return found, missing
+
+    def _take(self, run: Run) -> Deferral:
+        index = bisect_right(self._firsts, run.sequence) - 1
+        first = self._firsts[index]
+        deferral = self._by_first[first]
+        deferral.left -= run.count
+        if not deferral.left:
+            del self._firsts[index], self._by_first[first]
+        return deferral

@@ -30,7 +30,7 @@ NOT_FROM_OUTSIDE = {
     "DIRECTORY_POLL_MS": OWN_PACE,
     "ATTACH_FRAMES": COST_OF_A_TURN,
     "DROPPED_RANGES_A_FRAME": COST_OF_A_TURN,
-    "OVERVIEW_MS": "how long a gateway waits for a shard; tests/chaos/test_hanging_disk.py has one that hangs",
+    "OVERVIEW_MS": "how long a gateway waits for a shard; chaos/test_hanging_disk.py has one that hangs",
     # shards
     "GIVEN_BACK_ONE_BY_ONE": OWN_WORK,
     "PURGED_AT_ONCE": OWN_WORK,

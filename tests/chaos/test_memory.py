@@ -1,5 +1,6 @@
 """Memory of a shard process: ten marks of messages under every policy, and what is resident."""
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,13 @@ def message(number: int, size: int, *, delay: bool) -> bytes:
     data += b"\x00\x53\x73\xc0" + bytes((len(fields) + 1, 11)) + fields
     data += b"\x00\x53\x74" + encode({"key": f"{number * 7919 % 10_000_000:08d}"})
     return data + b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + bytes(size)
+
+
+def number_of(message: bytes) -> int:
+    """By its id; annotations before it may have bytes that begin like one."""
+    found = re.search(rb"\xa1\x08(\d{8})\x40", message)
+    assert found is not None
+    return int(found[1])
 
 
 class Sender:
@@ -134,7 +142,7 @@ def receive(sender: Sender, queue: str, count: int) -> list[int]:
         sender.way.turn()
         came = peer.delivered.pop(2, [])
         if came:
-            found += [int(each.message.split(b"\xa1\x08", 1)[1][:8]) for each in came]
+            found += [number_of(each.message) for each in came]
             peer.settle(2, came[0].number, len(came))
             peer.credit(2, came[-1].number + 201)
         sender.look()
@@ -240,7 +248,7 @@ class Holder:
         self.way.turn()
         for link in self.links:
             for each in self.peer.delivered.pop(link, []):
-                number = int(each.message.split(b"\xa1\x08", 1)[1][:8])
+                number = number_of(each.message)
                 assert number not in self.held, f"message {number} came twice"
                 self.held[number] = link, each.number
 

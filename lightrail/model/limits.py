@@ -482,6 +482,8 @@ LOADING_LOOKS: Final = 2_000
 """Messages that such a queue looks into in one step while it is loaded, or a batch at least."""
 DELIVERY_MARK_PAUSE_MS: Final = 10
 """Where the delivery mark of a queue is due again sooner than this, it is written further ahead."""
+DELIVERY_MARK_WAIT_MS: Final = 1_000
+"""How long deliveries beyond the mark in the file wait for theirs; while a disk hangs they leave without."""
 DELIVERED_LOST_MAX: Final = 4_096
 """Messages that a shard delivered and, being killed, did not store: the first that come after them may be the
 same, and count as delivered before. More of them were transient ones, which do not come again."""

@@ -3,17 +3,19 @@
 A shard that is killed forgets what its consumers had unsettled, and settlements that were still gathering.
 Those messages are delivered again, which their delivery-count has to show (messaging 3.2.1). So the mark of
 each queue stands in a small file beside the journal (docs/formats/delivery-marks.md), written by a thread of
-its own and a little ahead: the loop never waits for it, and most deliveries write nothing. ADR 28 says why it
-is no record of the journal.
+its own and a little ahead: most deliveries write nothing, and wait for nothing. Those that go beyond the mark
+in the file leave when theirs is there. ADR 28 says why it is no record of the journal.
 """
 
 import asyncio
 import logging
 import os
 import struct
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from lightrail.model import limits
 from lightrail.shard.journal.store import StoreRefused
 from lightrail.shard.worker import Worker
 
@@ -55,6 +57,18 @@ class DeliveryMarks:
         """From now on the mark of a queue is at least this one."""
         self._noted[queue] = mark
 
+    def there(self, queue: int) -> int:
+        """The mark that a shard finds which starts after this one was killed now."""
+        return self._noted.get(queue, 0)
+
+    def hold(self, queue: int, seen_to: int) -> None:
+        """Sequences up to this one are delivered: what is to be sent waits until the mark says so."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether something that is to be sent has to wait."""
+        return False
+
     def next_life(self) -> "DeliveryMarks":
         """What a shard finds that starts after this one was killed."""
         made = DeliveryMarks()
@@ -82,6 +96,12 @@ class FileMarks(DeliveryMarks):
         self._worker: Worker | None = None
         self._writing = False
         self._failing = False
+        self._there: dict[int, int] = {}
+        """What the file says."""
+        self._awaited: dict[int, int] = {}
+        """By queue: up to where the file has to say so before what was delivered leaves."""
+        self._release: Callable[[], None] = _nothing
+        self._timer: asyncio.TimerHandle | None = None
         try:
             with open(self._path, "rb") as file:
                 data = file.read()
@@ -126,7 +146,9 @@ class FileMarks(DeliveryMarks):
         slots = bytearray(top * _SLOT.size)
         for queue, mark in self._noted.items():
             _SLOT.pack_into(slots, queue * _SLOT.size, mark)
+        self._there = dict(self._noted)
         self._noted.clear()
+        self._loop = loop
         partial_path = f"{self._path}.new"
         try:
             self._file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -135,6 +157,38 @@ class FileMarks(DeliveryMarks):
         except OSError as error:
             self._failed(error)
         self._worker = Worker(loop, "marks")
+
+    def on_release(self, release: Callable[[], None]) -> None:
+        """Called on the loop when nothing has to wait any more."""
+        self._release = release
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._awaited)
+
+    def there(self, queue: int) -> int:
+        return self._there.get(queue, 0)
+
+    def hold(self, queue: int, seen_to: int) -> None:
+        """As above, while the file can be written, and for limits.DELIVERY_MARK_WAIT_MS."""
+        if self._worker is None or self._file < 0 or self._failing:
+            return
+        self._awaited[queue] = seen_to
+        if self._timer is None:
+            self._timer = self._loop.call_later(limits.DELIVERY_MARK_WAIT_MS / 1000, self._waited_long)
+
+    def _waited_long(self) -> None:
+        self._timer = None
+        self._failed(TimeoutError(f"the disk has not answered for {limits.DELIVERY_MARK_WAIT_MS} ms"))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._awaited:
+            self._awaited.clear()
+            self._release()
 
     def note(self, queue: int, mark: int) -> None:
         """As above; written by the thread, all that gathers meanwhile at once."""
@@ -145,19 +199,23 @@ class FileMarks(DeliveryMarks):
         if self._worker is not None and self._file >= 0 and not self._writing and self._noted:
             self._writing = True
             noted, self._noted = self._noted, {}
-            self._worker.submit(partial(self._put, noted), self._written)
+            self._worker.submit(partial(self._put, noted), partial(self._written, noted))
 
     def _put(self, noted: dict[int, int]) -> None:
         for queue, mark in noted.items():
             os.pwrite(self._file, _SLOT.pack(mark), _SLOTS_AT + queue * _SLOT.size)
 
-    def _written(self, error: BaseException | None) -> None:
+    def _written(self, noted: dict[int, int], error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
             self._failed(error)
-        else:
-            self._failing = False
-            self._write()
+            self._let_go()
+            return
+        self._failing = False
+        self._there.update(noted)
+        if all(self._there.get(queue, 0) >= seen_to for queue, seen_to in self._awaited.items()):
+            self._let_go()
+        self._write()
 
     def _failed(self, error: BaseException) -> None:
         if not self._failing:
@@ -177,6 +235,7 @@ class FileMarks(DeliveryMarks):
             return
         self._worker.close()
         self._worker = None
+        self._let_go()
         if self._file >= 0:
             try:
                 if settled:
@@ -192,6 +251,10 @@ class FileMarks(DeliveryMarks):
 
     def _head(self, state: int) -> bytes:
         return _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id).ljust(_SLOTS_AT, b"\0")
+
+
+def _nothing() -> None:
+    """Nobody waits."""
 
 
 def machine_boot_id() -> bytes:

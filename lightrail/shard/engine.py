@@ -335,6 +335,11 @@ class Engine:
         return bool(others)
 
     @property
+    def holds(self) -> bool:
+        """Whether what is to be sent has to wait for a delivery mark."""
+        return self._queues.marks.holds
+
+    @property
     def has_deliveries(self) -> bool:
         """Whether consumers hold messages that they have not settled."""
         return any(queue.machine.deliveries.count for queue in self._queues)

@@ -163,6 +163,8 @@ async def serve(process: Process) -> None:
         server = Server(loop, engine, store, counts, address, joining.key, archiver)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
+    if isinstance(marks, FileMarks):
+        marks.on_release(server.send)
     reading = None
     if isinstance(store, Journal) and archiver is not None:
         reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)

@@ -483,8 +483,13 @@ class Queues:
             ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)
         else:
             ahead = 0
-        queue.marked_ms, queue.mark_ahead, queue.mark_due = now_ms, ahead, seen_to + ahead // 2
         self.marks.note(queue.id, seen_to + ahead)
+        there = self.marks.there(queue.id)
+        if seen_to > there:
+            self.marks.hold(queue.id, seen_to)
+        # Until the new mark is there, the old one is as far as deliveries may go unasked.
+        queue.marked_ms, queue.mark_ahead = now_ms, ahead
+        queue.mark_due = max(seen_to, min(seen_to + ahead // 2, there))
 
     def note(self, queue: Queue, now_ms: int) -> None:
         """Writes down what a queue is now. Raises StoreError."""

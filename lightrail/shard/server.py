@@ -148,6 +148,11 @@ class Server:
             self._go_on_soon()
         self._turn()
 
+    def send(self) -> None:
+        """What was held back may leave."""
+        if not self._closed:
+            self._send()
+
     def turn(self) -> None:
         """The engine did something that came by no socket."""
         self._turn()
@@ -218,6 +223,8 @@ class Server:
         if self._commit is not None and self.disk.is_silent(self._clock()):
             # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
             # back after shard_wait. What is said now leaves when the disk has answered.
+            return
+        if self._engine.holds and not self._closing:
             return
         for identity, parts in self._engine.take_output():
             if not self._socket.send([identity, *parts]):

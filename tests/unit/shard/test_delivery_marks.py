@@ -203,6 +203,27 @@ def test_what_gathers_while_the_thread_writes_is_written_next(tmp_path: Path) ->
     asyncio.run(main())
 
 
+def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        released: list[bool] = []
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop())
+        marks.on_release(lambda: released.append(marks.holds))
+        marks.note(1, 100)
+        marks.note(2, 40)
+        assert (marks.there(1), marks.holds) == (0, False)
+        marks.hold(1, 90)
+        marks.hold(2, 40)
+        assert marks.holds
+        await written(marks)
+        await asyncio.to_thread(until, lambda: released, "it is released")
+        assert released == [False]
+        assert (marks.there(1), marks.there(2)) == (100, 40)
+        marks.close()
+
+    asyncio.run(main())
+
+
 def test_after_an_orderly_end_nothing_is_marked(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
@@ -262,7 +283,9 @@ def test_a_disk_that_refuses_the_file_holds_nobody_up(
         monkeypatch.setattr(os, "pwrite", refuse)
         for mark in range(3):
             marks.note(1, mark + 1)
+            marks.hold(1, mark + 1)
             await written(marks)
+            assert not marks.holds
         marks.close()
 
     asyncio.run(main())

@@ -1,6 +1,7 @@
 """The shard's server on a real loop and sockets: commits and the archive in threads, failures, the end."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.declarations import EveryName
+from lightrail.shard.delivery_marks import FileMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
@@ -109,7 +111,11 @@ class Frontend:
         await self.until(Kind.WELCOME)
 
 
-def play(test: Callable[[Server, SlowStore, Frontend], Awaitable[None]], tmp_path: Path) -> None:
+def play(
+    test: Callable[[Server, SlowStore, Frontend], Awaitable[None]],
+    tmp_path: Path,
+    marks: FileMarks | None = None,
+) -> None:
     async def run() -> None:
         store = SlowStore()
         counts = ShardCounts()
@@ -122,12 +128,16 @@ def play(test: Callable[[Server, SlowStore, Frontend], Awaitable[None]], tmp_pat
             memory_mark=1 << 30,
             max_delivery_count=10,
             now_ms=Server.now_ms(),
+            marks=marks,
         )
         address = f"ipc://{tmp_path}/shard"
         # A socket file that a killed process left behind.
         (tmp_path / "shard").touch()
         clock = Clock()
         server = Server(asyncio.get_running_loop(), engine, store, counts, address, clock=clock)
+        if marks is not None:
+            marks.begin(asyncio.get_running_loop())
+            marks.on_release(server.send)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         frontend = Frontend(context, address)
         try:
@@ -306,6 +316,52 @@ def test_a_worker_does_things_in_order_and_says_what_failed() -> None:
         worker.close()
 
     asyncio.run(test())
+
+
+class SlowDisk:
+    """Takes the place of os.pwrite: the test says when it goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.marked: list[int] = []
+        self._write = os.pwrite
+        monkeypatch.setattr(os, "pwrite", self._slow)
+
+    def _slow(self, file: int, data: bytes, offset: int) -> int:
+        assert self.go_on.wait(WAIT_S)
+        if len(data) == 8:
+            self.marked.append(int.from_bytes(data, "little"))
+        return self._write(file, data, offset)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_delivery_leaves_when_its_mark_is_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """A kill in between would leave it unmarked. A disk that hangs holds nobody up for ever."""
+    disk = SlowDisk(monkeypatch)
+    if hangs:
+        monkeypatch.setattr(limits, "DELIVERY_MARK_WAIT_MS", 50)
+
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(
+            frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()),
+            frame(Kind.CONSUMER_OPEN, link=2, body=ConsumerOpen("q").encode()),
+            frame(Kind.CREDIT, link=2, number=9),
+        )
+        await frontend.until(Kind.CONSUMER_READY)
+        disk.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"], durable=False))
+        if not hangs:
+            await asyncio.to_thread(wait.until, lambda: server._engine.holds, "it holds")
+            assert Kind.DELIVER not in [kind for kind, _, _ in frontend.heard]
+            disk.go_on.set()
+        await frontend.until(Kind.DELIVER)
+        disk.go_on.set()
+        assert disk.marked == ([] if hangs else [1])
+
+    play(test, tmp_path, FileMarks(str(tmp_path), bytes(16)))
 
 
 def test_a_lock_comes_back_by_a_timer_and_not_by_a_heartbeat(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ class Engine:
                 machine = queue.machine
                 was_over = looks.left <= 0
                 performer.perform(queue, machine.dispatch(now_ms), now_ms)
-                if machine.deliveries.seen_to > queue.mark_due:
+                if machine.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
                 if was_over and machine.has_looks_left:
                     self._late[queue] = None

@@ -69,6 +69,7 @@ class Queue:
         "index",
         "machine",
         "mark_ahead",
+        "mark_asked",
         "mark_due",
         "marked_ms",
         "name",
@@ -113,6 +114,8 @@ class Queue:
         self.redelivered_before = 0
         """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
         redelivery, whatever their attempts are."""
+        self.mark_asked = 0
+        """Once a sequence from here on was delivered, it is looked whether the file has the mark for it."""
         self.mark_due = 0
         """Once a sequence from here on was delivered, the delivery mark of the queue is noted anew."""
         self.mark_ahead = 0
@@ -394,7 +397,8 @@ class Queues:
         # Sequences beyond those that were found are given again: few of them to what was delivered before its
         # commit and is sent again by its frontend, many of them to new messages after transient ones.
         if mark:
-            queue.machine.deliveries.seen_to = queue.redelivered_before = queue.mark_due = mark
+            queue.machine.deliveries.seen_to = queue.redelivered_before = mark
+            queue.mark_due = queue.mark_asked = mark
             self.marks.note(queue.id, mark)
 
     def kept(self) -> list[Queue]:
@@ -479,17 +483,18 @@ class Queues:
         The faster it goes, the further ahead the mark is written, so that deliveries pay next to nothing.
         """
         seen_to = queue.machine.deliveries.seen_to
-        if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
-            ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)
-        else:
-            ahead = 0
-        self.marks.note(queue.id, seen_to + ahead)
+        if seen_to > queue.mark_due:
+            if 0 <= now_ms - queue.marked_ms < limits.DELIVERY_MARK_PAUSE_MS:
+                ahead = min(max(1, 2 * queue.mark_ahead), limits.DELIVERY_MARK_AHEAD_MAX)
+            else:
+                ahead = 0
+            queue.marked_ms, queue.mark_ahead, queue.mark_due = now_ms, ahead, seen_to + ahead // 2
+            self.marks.note(queue.id, seen_to + ahead)
         there = self.marks.there(queue.id)
         if seen_to > there:
             self.marks.hold(queue.id, seen_to)
         # Until the new mark is there, the old one is as far as deliveries may go unasked.
-        queue.marked_ms, queue.mark_ahead = now_ms, ahead
-        queue.mark_due = max(seen_to, min(seen_to + ahead // 2, there))
+        queue.mark_asked = max(seen_to, min(queue.mark_due, there))
 
     def note(self, queue: Queue, now_ms: int) -> None:
         """Writes down what a queue is now. Raises StoreError."""

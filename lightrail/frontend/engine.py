@@ -253,6 +253,8 @@ class Frontend:
             self.counts.connections -= 1
             if not connection.opened:
                 self.half_open -= 1
+            if len(self._deadlines) > 2 * len(self.connections) + limits.STALE_ENTRIES_MIN:
+                self._forget_deadlines()
 
     def next_connection(self) -> int:
         """A number for a connection, rising, unique over the life of this process."""
@@ -317,6 +319,13 @@ class Frontend:
                 connection.deadline_ms = deadline
                 heapq.heappush(self._deadlines, (deadline, next(self._order), connection))
                 self._arm()
+
+    def _forget_deadlines(self) -> None:
+        """Of connections that ended: where many come and go, they would all stay until theirs has passed."""
+        self._deadlines[:] = [
+            each for each in self._deadlines if each[0] == each[2].deadline_ms and each[2] in self.connections
+        ]
+        heapq.heapify(self._deadlines)
 
     def _arm(self) -> None:
         if self._deadlines and (self._timer is None or self._deadlines[0][0] < self._timer_ms):

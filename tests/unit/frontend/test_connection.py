@@ -616,6 +616,23 @@ def test_a_connection_that_is_gone_leaves_no_deadline() -> None:
     play(test)
 
 
+def test_deadlines_of_connections_that_ended_are_forgotten_and_others_kept() -> None:
+    async def test(scene: Scene) -> None:
+        stays = scene.client()
+        for _ in range(4 * limits.STALE_ENTRIES_MIN):
+            scene.client().transport.abort()
+            await scene.settle()
+        assert len(scene.frontend._deadlines) <= limits.STALE_ENTRIES_MIN + 2
+        deadline_ms = stays.protocol.deadline_ms
+        assert deadline_ms is not None
+        scene.time_ms += deadline_ms - scene.frontend.now_ms()
+        scene.frontend._ring()
+        await scene.settle()
+        assert stays.transport.closing
+
+    play(test)
+
+
 # --- who may enter -------------------------------------------------------------------------------------
 
 

@@ -30,7 +30,7 @@ SHARD: Final = (
 """(key, sample) of a shard's row."""
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"
 FULL: Final = "etcd has no space left and takes no writes"
-"""What is said where only other processes have found out; their logs have etcd's own words."""
+"""The reason shown where only other processes had a write refused; their logs have etcd's own words."""
 COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
 """Figures of a queue, each None, where no shard answers at all."""
 TOTALS: Final = (

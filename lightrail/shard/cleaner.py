@@ -139,7 +139,7 @@ class Cleaner:
     def _in_use(self, segment: int) -> bool:
         """Whether it is read now, is damaged, or has messages in no queue (see `Performer.unwritten`)."""
         if self._performer.leaving.departures:
-            # It may be the segment of some of them; in a moment they are all gone.
+            # Messages that leave may lie in this segment; the next steps release all of them.
             return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True

@@ -61,6 +61,10 @@ class DeliveryMarks:
         """The mark that a shard finds which starts after this one was killed now."""
         return self._noted.get(queue, 0)
 
+    def forget(self, queue: int) -> None:
+        """The queue has ended; its number is given to no other."""
+        self._noted.pop(queue, None)
+
     def hold(self, queue: int, seen_to: int) -> None:
         """Sequences up to this one are delivered: what is to be sent waits until the mark says so."""
 
@@ -97,7 +101,7 @@ class FileMarks(DeliveryMarks):
         self._writing = False
         self._failing = False
         self._there: dict[int, int] = {}
-        """What the file says."""
+        """What the file says of each queue that is here; 0 before its first mark is written."""
         self._awaited: dict[int, int] = {}
         """By queue: up to where the file has to say so before what was delivered leaves."""
         self._release: Callable[[], None] = _nothing
@@ -169,6 +173,10 @@ class FileMarks(DeliveryMarks):
     def there(self, queue: int) -> int:
         return self._there.get(queue, 0)
 
+    def forget(self, queue: int) -> None:
+        super().forget(queue)
+        self._there.pop(queue, None)
+
     def hold(self, queue: int, seen_to: int) -> None:
         """As above, while the file can be written, and for limits.DELIVERY_MARK_WAIT_MS."""
         if self._worker is None or self._file < 0 or self._failing:
@@ -193,6 +201,7 @@ class FileMarks(DeliveryMarks):
     def note(self, queue: int, mark: int) -> None:
         """As above; written by the thread, all that gathers meanwhile at once."""
         self._noted[queue] = mark
+        self._there.setdefault(queue, 0)
         self._write()
 
     def _write(self) -> None:
@@ -212,8 +221,12 @@ class FileMarks(DeliveryMarks):
             self._let_go()
             return
         self._failing = False
-        self._there.update(noted)
-        if all(self._there.get(queue, 0) >= seen_to for queue, seen_to in self._awaited.items()):
+        there = self._there
+        for queue, mark in noted.items():
+            if queue in there:
+                there[queue] = mark
+        # Of a queue that has ended nothing is awaited any more.
+        if all(there.get(queue, seen_to) >= seen_to for queue, seen_to in self._awaited.items()):
             self._let_go()
         self._write()
 
@@ -264,4 +277,3 @@ def machine_boot_id() -> bytes:
             return bytes.fromhex(file.read().strip().replace("-", ""))
     except (OSError, ValueError):
         return bytes(16)
-

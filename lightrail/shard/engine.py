@@ -93,9 +93,7 @@ class Engine:
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._memory = self._house.memory
-        self._admission = Admission(
-            store, self._performer, self._memory, counts, self._answer, self._refuse
-        )
+        self._admission = Admission(store, self._performer, self._memory, counts, self._answer, self._refuse)
         self._awaited = AwaitedConsumers(self._performer)
         self._links = Links(
             self._queues,
@@ -130,6 +128,7 @@ class Engine:
             self.arrivals,
             self._awaited,
             wish_dropped,
+            self.when_synced,
         )
         self._peers: dict[bytes, Peer] = {}
         self._strangers: dict[bytes, bytes] = {}
@@ -490,9 +489,7 @@ class Engine:
         self._forget(peer, now_ms)
         self._strangers[peer.identity] = frame(Kind.ABSENT)
 
-    def _not_applied(
-        self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int
-    ) -> None:
+    def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
         """A frame that was not understood, or met an error of this program, ends its link and no other.
 
         Its sender is told, so that no number goes missing in silence; what the link held goes back.

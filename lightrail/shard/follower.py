@@ -26,6 +26,7 @@ from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.sealing import Sealing
 from lightrail.shard.moving.tenancy import Judgement, judge, moved
+from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
@@ -54,6 +55,7 @@ class Follower:
         "_store",
         "_tenancy",
         "_undeleted",
+        "_when_synced",
         "_wish_dropped",
     )
 
@@ -69,6 +71,7 @@ class Follower:
         arrivals: Arrivals,
         awaited: AwaitedConsumers,
         wish_dropped: Callable[[Name], None],
+        when_synced: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
         self._performer = performer
@@ -81,6 +84,7 @@ class Follower:
         self._awaited = awaited
         self._tenancy = queues.tenancy
         self._wish_dropped = wish_dropped
+        self._when_synced = when_synced
         self._now_ms = 0
         self._failed = False
         self._recovered = False
@@ -368,6 +372,8 @@ class Follower:
         self._performer.forget(queue)
         self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)
+        for waiter, number in queue.take_unanswered():
+            self._when_synced(waiter, number)
 
     def _write_deleted(self, queue: Queue) -> None:
         try:

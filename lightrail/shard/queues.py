@@ -149,6 +149,12 @@ class Queue:
         self.unanswered.append((last, waiter, number))
         return True
 
+    def take_unanswered(self) -> list[tuple["Waiter", int]]:
+        """All of the answers, of a queue that ends: so have its messages."""
+        found = [(waiter, number) for _, waiter, number in self.unanswered]
+        self.unanswered = []
+        return found
+
     def take_applied(self) -> list[tuple["Waiter", int]]:
         """The answers for which all outcomes are applied now."""
         oldest = self.machine.deferred.oldest
@@ -433,6 +439,11 @@ class Queues:
         self.copies[found.name] = queue
         return queue
 
+    def drop_copy(self, queue: Queue) -> None:
+        """The copy becomes no queue."""
+        del self.copies[queue.name]
+        self.marks.forget(queue.id)
+
     def open_copy(self, queue: Queue, found: Name, epoch: int) -> Policy:
         """The copy is the queue of that name from now on; returns the policy that its machine has to get."""
         del self.copies[queue.name]
@@ -457,6 +468,7 @@ class Queues:
             del self._by_name[queue.name]
             self._uncaptured.discard(queue.name)
             self.retired(queue.figures())
+            self.marks.forget(queue.id)
 
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:
         """The name has another policy; the journal is told, too. What the machine wants done is returned."""

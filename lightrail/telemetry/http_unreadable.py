@@ -25,7 +25,7 @@ class Unreadable(NamedTuple):
 
 
 def described(error: HttpProcessingError) -> Unreadable:
-    """What is said of an error of aiohttp's parser."""
+    """The answer to a request that aiohttp's parser refused, and its kind for the log."""
     if isinstance(error, LineTooLong):
         most = f"expected a request line and headers of at most {limits.HTTP_HEADER_BYTES} bytes each"
         return Unreadable(TOO_LARGE, f"{most}, found a longer one", "HTTP with too long a line or header")

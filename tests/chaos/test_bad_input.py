@@ -511,7 +511,7 @@ def test_sasl_flood(tmp_path: Path) -> None:
             if number % 5 or number > 700:
                 attacker.close(reset=number % 2 == 0)
         began = time.monotonic()
-        # Refused with "try again later" where those that have closed are not all known to be gone yet.
+        # The frontend answers "try again later" until it has seen that most of the others closed.
         wait.until(lambda: log_in(them.broker, b"\x00ann\x00correct horse"), "a right password gets in", 5.0)
         took = time.monotonic() - began
         print(f"a right password took {took:.2f} s behind 3000 wrong ones")

@@ -11,7 +11,7 @@ MESSAGES = 1_000
 DURABLE = b"\x00\x53\x70\xc0\x02\x01\x41"
 """A header that says durable."""
 AT_ONCE = 5
-"""Outcomes that the client has said and not heard of."""
+"""Outcomes that the client has sent and that are not confirmed yet."""
 SECOND = 1
 BODY = value(0)[:3]
 """What each message begins with behind its header."""

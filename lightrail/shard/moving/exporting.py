@@ -16,8 +16,7 @@ from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Past
 from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.contents import rejoined
-from lightrail.shard.queue.ready import Ready, fitting
+from lightrail.shard.queue.ready import Ready, fitting, rejoined
 from lightrail.shard.queue.runs import Run, ends_of
 from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read

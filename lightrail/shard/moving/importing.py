@@ -408,7 +408,7 @@ class Importing:
         queue = self.queue
         if self._queues.copies.get(queue.name) is not queue:
             return
-        del self._queues.copies[queue.name]
+        self._queues.drop_copy(queue)
         self._memory.remove(queue)
         for run in queue.machine.runs():
             if run.batch.place is not None:

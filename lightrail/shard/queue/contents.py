@@ -22,7 +22,7 @@ from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.ready import Ready, one_run
+from lightrail.shard.queue.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.runs import Place, Run
 from lightrail.shard.queue.special import Look, Special
 from lightrail.shard.queue.work import Work, unlimited
@@ -66,8 +66,8 @@ class Contents:
         self.is_over = False
         """Whether there is more in it than its policy allows, for the work of a turn was used up."""
         self.returning: list[Consumer] = []
-        """Consumers that have gone with very much in flight, which comes back piece by piece; nobody gets
-        anything meanwhile, so that it keeps its order."""
+        """Consumers that detached with very many messages in flight. Those come back in pieces; nothing is
+        delivered meanwhile, so that they keep their order."""
         self.policy = Policy()
         self.next_sequence = 0
         """Of the next message that is enqueued."""
@@ -139,9 +139,7 @@ class Contents:
             wanted -= run.count
             if found and states[-1] is state and one_run(found[-1], run):
                 before = found[-1]
-                found[-1] = Run(
-                    run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
-                )
+                found[-1] = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
             else:
                 found.append(run)
                 states.append(state)
@@ -329,16 +327,3 @@ def _from(line: Ready, first: int, state: State) -> Iterator[tuple[Run, State]]:
 def _blind(path: str) -> Callable[[bytes], Any]:
     """Sees nothing in any message."""
     return lambda message: None
-
-
-def rejoined(runs: list[Run]) -> list[Run]:
-    """The same messages; neighbours that are parts of one batch are one run again."""
-    result: list[Run] = []
-    for run in runs:
-        if result and one_run(result[-1], run):
-            before = result[-1]
-            run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
-            result[-1] = run
-        else:
-            result.append(run)
-    return result

@@ -24,7 +24,7 @@ class Deferral:
     """One outcome of messages that follow each other."""
 
     consumer: Consumer
-    """Who had them."""
+    """The one that the messages were delivered to."""
     outcome: Outcome
     left: int
     """Messages."""
@@ -81,9 +81,7 @@ class Deferred:
         line.runs.insert(index, run)
         self.number += 1
         self._firsts.insert(bisect_right(self._firsts, run.sequence), run.sequence)
-        self._by_first[run.sequence] = Deferral(
-            consumer, outcome, run.count, unlocked, self.number
-        )
+        self._by_first[run.sequence] = Deferral(consumer, outcome, run.count, unlocked, self.number)
 
     def disown(self) -> None:
         """Whoever had them has them no more: the queue arranges its messages anew."""

@@ -39,7 +39,6 @@ from lightrail.shard.queue.commands import (
     Tick,
 )
 from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.contents import rejoined
 from lightrail.shard.queue.copying import holders_of
 from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import (
@@ -59,7 +58,7 @@ from lightrail.shard.queue.merging import (
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.outcomes import Annotate, Outcomes, removed
 from lightrail.shard.queue.policy import Policy
-from lightrail.shard.queue.ready import Ready
+from lightrail.shard.queue.ready import Ready, rejoined
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.special import Look, Special
 from lightrail.shard.queue.work import RUN, Work
@@ -219,7 +218,7 @@ class Machine(Outcomes):
         self.returning.append(consumer)
 
     def _bring_back(self, effects: list[Effect]) -> None:
-        """Some of what consumers held that have gone, in the order of their deliveries."""
+        """Settles some of the messages that detached consumers had in flight, in the order of delivery."""
         while self.returning and self.work.left > 0:
             consumer = self.returning[0]
             line = consumer.in_flight

@@ -133,14 +133,7 @@ class Ready(Line):
         for run in runs:
             self._count(run, 1)
             self.barred_runs -= bool(run.barred)
-        placed: list[Run] = []
-        for run in sorted([*around, *runs], key=_sequence):
-            if placed and one_run(placed[-1], run):
-                before = placed[-1]
-                run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
-                placed[-1] = run
-            else:
-                placed.append(run)
+        placed = rejoined(sorted([*around, *runs], key=_sequence))
         for run in placed:
             self.barred_runs += bool(run.barred)
         # What was evicted and is one run again is one evicted run less.
@@ -211,6 +204,19 @@ def one_run(before: Run, after: Run) -> bool:
         and before.attempts == after.attempts
         and before.barred == after.barred
     )
+
+
+def rejoined(runs: Sequence[Run]) -> list[Run]:
+    """The same messages; neighbours that are parts of one batch are one run again."""
+    result: list[Run] = []
+    for run in runs:
+        if result and one_run(result[-1], run):
+            before = result[-1]
+            run = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
+            result[-1] = run
+        else:
+            result.append(run)
+    return result
 
 
 def _sequence(run: Run) -> int:

@@ -224,6 +224,22 @@ def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tm
     asyncio.run(main())
 
 
+def test_nothing_is_kept_of_queues_that_have_ended_and_nothing_waits_for_their_marks(tmp_path: Path) -> None:
+    async def main() -> None:
+        marks = FileMarks(str(tmp_path), BOOT)
+        marks.begin(asyncio.get_running_loop())
+        for queue in range(100):
+            marks.note(queue, 5)
+            marks.hold(queue, 5)
+            marks.forget(queue)
+        await asyncio.to_thread(until, lambda: not marks.holds, "nothing is held")
+        await written(marks)
+        assert (marks._there, marks._noted) == ({}, {})
+        marks.close()
+
+    asyncio.run(main())
+
+
 def test_after_an_orderly_end_nothing_is_marked(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)

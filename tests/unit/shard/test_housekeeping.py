@@ -4,6 +4,7 @@ import pytest
 
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import JournalDamaged, StoreError
 from lightrail.shard.memory import Memory
@@ -373,3 +374,16 @@ def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> N
     assert [(each.number, each.count) for each in peer.take(Kind.SETTLED)] == [(0, 1)]
     assert scene.queue("q") == {"ready": 0, "in_flight": 49}
     assert scene.queue("q/$dlq") == {"ready": 1, "in_flight": 0}
+
+
+def test_who_waits_for_such_a_rejection_is_answered_when_the_queue_ends() -> None:
+    scene, peer = holding(durable=True)
+    scene.reading = False
+    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(), asked=1)
+    scene.settle_down()
+    assert not peer.take(Kind.SETTLED)
+    assert isinstance(scene.names, EveryName)
+    scene.names.drop("q")
+    scene.refresh()
+    scene.settle_down()
+    assert [(each.number, each.count) for each in peer.take(Kind.SETTLED)] == [(0, 1)]

@@ -236,16 +236,21 @@ def test_a_dropped_name_ends_its_links_without_anybody_asking(tmp_path: Path) ->
     play(test, tmp_path)
 
 
+async def closes_in_a_commit(server: Server, store: SlowStore, frontend: Frontend) -> "asyncio.Future[None]":
+    """A server that is to close while a commit is under way, which waits for the test."""
+    frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+    await frontend.until(Kind.PRODUCER_READY)
+    store.go_on.clear()
+    frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+    await frontend.until(Kind.PONG)
+    return asyncio.ensure_future(server.close())
+
+
 def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
-        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
-        await frontend.until(Kind.PRODUCER_READY)
-        store.go_on.clear()
-        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
-        await frontend.until(Kind.PONG)
-        closing = asyncio.ensure_future(server.close())
+        closing = await closes_in_a_commit(server, store, frontend)
         await asyncio.sleep(0)
         ended = server._idle.set
 
@@ -269,12 +274,7 @@ def test_the_end_waits_for_a_commit_that_begins_as_the_one_before_ends(
 
 def test_the_end_waits_for_the_commit_under_way(tmp_path: Path) -> None:
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
-        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
-        await frontend.until(Kind.PRODUCER_READY)
-        store.go_on.clear()
-        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
-        await frontend.until(Kind.PONG)
-        closing = asyncio.ensure_future(server.close())
+        closing = await closes_in_a_commit(server, store, frontend)
         for _ in range(10):
             await asyncio.sleep(0)
         assert not closing.done()

@@ -365,9 +365,19 @@ class ConsumerLink(Consumer):
         self._unsettled_bytes -= size
         self._connection.unsettled_bytes -= size
 
+    @property
+    def sent(self) -> int:
+        """Messages that the shard has sent, over the life of this link."""
+        return self._sent
+
+    def narrow(self) -> None:
+        """The shard may send less ahead from now on: what of its credit is more is taken back."""
+        if not self._closed and not self._drain and self._said_limit > self._sent + self._window():
+            self._say_credit(force=True)
+
     def _window(self) -> int:
         """Messages that the shard may send ahead; the links of a connection share its window."""
-        whole = limits.DELIVERY_WINDOW_BYTES / self._mean_size if self._mean_size else 0.0
+        whole = self._connection.window_bytes / self._mean_size if self._mean_size else 0.0
         share = (whole or limits.DELIVERY_WINDOW_FIRST) / self._connection.consumers
         return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
 
@@ -385,6 +395,9 @@ class ConsumerLink(Consumer):
         else:
             if not force and ahead > window >> 1:
                 return
+            is_short = self._mean_size and self._sent + window < self._limit
+            if is_short and connection.frontend.outflow.grow(connection):
+                window = self._window()
             limit = min(self._limit, self._sent + window)
         if limit == self._said_limit and not force:
             return

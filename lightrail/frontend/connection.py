@@ -89,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self.starved: dict[ConsumerLink | ReplyLink, None] = {}
         """Those that get nothing until the client opens its session window or settles."""
         self.unsettled_bytes = 0
-        """Of messages that it received and did not settle."""
+        """Of messages that it received and did not settle, and of the slices that they came in."""
         self.unanswered_bytes = 0
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
@@ -210,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
                     consumer.credit(event)
             else:
                 self._rare(event)
-        if self.starved and self.unsettled_bytes <= limits.CONNECTION_UNSETTLED_BYTES:
+        if self.starved and not self.has_too_much_unsettled():
             starved, self.starved = self.starved, {}
             for link in starved:
                 link.writable()
@@ -339,6 +339,14 @@ class ClientConnection(asyncio.Protocol):
         self.window_bytes = _window(room)
         if self.transport is not None and not self.transport.is_closing():
             self.transport.set_write_buffer_limits(room, room // 4)
+
+    def has_too_much_unsettled(self) -> bool:
+        """Whether it has to settle first: messages by their bytes, and what each run of them takes."""
+        if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
+            return True
+        sessions = () if self.amqp is None else self.amqp.sessions.values()
+        runs = sum(len(session.outgoing.ranges) for session in sessions)
+        return self.unsettled_bytes + runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
 
     def waiting_bytes(self) -> int:
         """Bytes that wait for the socket."""

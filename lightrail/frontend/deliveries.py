@@ -99,7 +99,7 @@ class ConsumerLink(Consumer):
         self._mean_size = 0.0
         """Of messages, in bytes; 0 before the first."""
         self._unsettled = 0
-        """Messages that the client has not settled, and their bytes."""
+        """Messages that the client has not settled, and their bytes with those around their slices."""
         self._unsettled_bytes = 0
         self._unconfirmed: Unconfirmed | None = None
         """Made when the client first waits for us to settle."""
@@ -251,8 +251,9 @@ class ConsumerLink(Consumer):
         self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
         if not self._presettled:
             self._unsettled += count
-            self._unsettled_bytes += size
-            self._connection.unsettled_bytes += size
+            charge = size + limits.UNSETTLED_SLICE_BYTES
+            self._unsettled_bytes += charge
+            self._connection.unsettled_bytes += charge
         counts = self._connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size
@@ -388,14 +389,16 @@ class ConsumerLink(Consumer):
         window = self._window()
         ahead = self._said_limit - self._sent
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+        if not (force or starved or connection.paused) and ahead > window >> 1:
+            return
+        # Runs are counted where credit is due, not with each slice.
+        starved = starved or connection.has_too_much_unsettled()
         if starved or connection.paused:
             if starved:
                 connection.starved[self] = None
             limit = min(self._limit, max(self._said_limit, self._sent))
         else:
-            if not force and ahead > window >> 1:
-                return
-            is_short = self._mean_size and self._sent + window < self._limit
+            is_short = not force and self._mean_size and self._sent + window < self._limit
             if is_short and connection.frontend.outflow.grow(connection):
                 window = self._window()
             limit = min(self._limit, self._sent + window)

@@ -81,7 +81,13 @@ DELIVERY_WINDOW_FIRST: Final = 64
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that a connection may have received and not settled; past it deliveries wait for settlements."""
+"""Bytes that a connection may have received and not settled, with what is around them; past it deliveries
+wait for settlements."""
+UNSETTLED_SLICE_BYTES: Final = 1_024
+"""What a slice of a batch counts for beside its messages, until they are settled: objects of its shard."""
+UNSETTLED_RUN_BYTES: Final = 384
+"""What a run of unsettled deliveries counts for: 150 bytes in the frontend and 220 in the shard. Settlements
+in another order, and links that take turns, make many."""
 FRONTEND_UNREAD_BYTES: Final = 128 * 1024 * 1024
 """Bytes that all of a frontend may let wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or
 have on the way to them; past it buffers and windows stay as small as they are."""

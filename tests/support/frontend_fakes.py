@@ -102,6 +102,9 @@ class FakeConnection:
         self.lost: list[tuple[str, str]] = []
         self.touched = 0
 
+    def has_too_much_unsettled(self) -> bool:
+        return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+
     def accept_incoming(self, link: Any) -> None:
         self.accepted.append(link)
 

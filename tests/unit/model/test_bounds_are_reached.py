@@ -28,7 +28,6 @@ NOT_FROM_OUTSIDE = {
     "UNUSED_TRIES": OWN_PACE,
     "CONTROL_MS": OWN_PACE,
     "DIRECTORY_POLL_MS": OWN_PACE,
-    "OUTFLOW_LOOK_MS": OWN_PACE,
     "ATTACH_FRAMES": COST_OF_A_TURN,
     "DROPPED_RANGES_A_FRAME": COST_OF_A_TURN,
     "OVERVIEW_MS": "how long a gateway waits for a shard; chaos/test_hanging_disk.py has one that hangs",

@@ -58,11 +58,13 @@ class ClientConnection(asyncio.Protocol):
         "frontend",
         "has_more",
         "inside",
+        "lent_bytes",
         "number",
         "opened",
         "owner",
         "paused",
         "refusing",
+        "room",
         "since_ms",
         "starved",
         "transport",
@@ -70,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         "unfinished_bytes",
         "unsettled_bytes",
         "user",
+        "window_bytes",
     )
 
     def __init__(self, frontend: "Frontend") -> None:
@@ -86,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self.starved: dict[ConsumerLink | ReplyLink, None] = {}
         """Those that get nothing until the client opens its session window or settles."""
         self.unsettled_bytes = 0
-        """Of messages that it received and did not settle."""
+        """Of messages that it received and did not settle, and of the slices that they came in."""
         self.unanswered_bytes = 0
         """Of messages that it sent; kept by the intake."""
         self.unfinished_bytes = 0
@@ -113,6 +116,12 @@ class ClientConnection(asyncio.Protocol):
         self._peer = ""
         self._phase = -1
         self._sessions = 0
+        self.room = limits.WRITE_ROOM_MIN
+        """Bytes that may wait for the socket before its receivers get no more; kept by the outflow."""
+        self.window_bytes = _window(limits.WRITE_ROOM_MIN)
+        """Bytes that shards may send ahead of what the socket's peer reads, over all receiving links."""
+        self.lent_bytes = 0
+        """Bytes that may wait beyond those, of answers."""
         self._unread_max = 0
         """Bytes that may wait for the socket while `paused`, before it is not read either."""
         self._unread = False
@@ -153,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.since_ms = self.frontend.now_ms()
-        self.transport.set_write_buffer_limits(limits.WRITE_HIGH_WATER, limits.WRITE_HIGH_WATER // 4)
+        self.transport.set_write_buffer_limits(self.room, self.room // 4)
         peer = self.transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
         authentication = self._authentication = self.frontend.authentication(self.transport)
@@ -201,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
                     consumer.credit(event)
             else:
                 self._rare(event)
-        if self.starved and self.unsettled_bytes <= limits.CONNECTION_UNSETTLED_BYTES:
+        if self.starved and not self.has_too_much_unsettled():
             starved, self.starved = self.starved, {}
             for link in starved:
                 link.writable()
@@ -247,6 +256,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._drop_links()
         self.frontend.intake.forget(self)
+        self.frontend.outflow.forget(self)
         if self._authentication is not None:
             self._authentication.gone = True
         if self.claims is not None:
@@ -260,10 +270,11 @@ class ClientConnection(asyncio.Protocol):
         self.paused = True
         self.frontend.counts.write_stalls += 1
         if self.transport is not None:
-            self._unread_max = self.transport.get_write_buffer_size() + limits.WRITE_ANSWERS_BYTES
+            self._unread_max = self.transport.get_write_buffer_size() + self.window_bytes
 
     def resume_writing(self) -> None:
         self.paused = False
+        self.frontend.outflow.give_back(self)
         if self._unread:
             self._unread = False
             if not self.frontend.intake.holds(self):
@@ -298,9 +309,7 @@ class ClientConnection(asyncio.Protocol):
             self.frontend.counts.frame_bytes_sent += len(data)
             transport.write(data)
             if self.paused and transport.get_write_buffer_size() > self._unread_max:
-                # What it sends is answered, and it reads no answers. Its silence is its own: in time it ends.
-                self._unread = True
-                self.hold_reading()
+                self._unread_too_much(transport)
         if amqp.closed and not self.closing:
             self.closing = True
             transport.close()
@@ -309,6 +318,49 @@ class ClientConnection(asyncio.Protocol):
             self._phase = amqp.phase
             self.deadline_ms = None
         self.frontend.schedule_tick(self)
+
+    def _unread_too_much(self, transport: asyncio.Transport) -> None:
+        """The peer does not read: it is not read either when what may wait for it is used up."""
+        before = self.lent_bytes
+        while self.frontend.outflow.lend(self):
+            self._unread_max += self.lent_bytes - before
+            before = self.lent_bytes
+            if transport.get_write_buffer_size() <= self._unread_max:
+                return
+        # What it sends is answered, and it reads no answers. Its silence is its own: in time it ends.
+        self._unread = True
+        self.hold_reading()
+
+    # --- what may wait for the socket, see outflow.py ---------------------------------------------------
+
+    def set_room(self, room: int) -> None:
+        """So many bytes may wait for the socket from now on."""
+        self.room = room
+        self.window_bytes = _window(room)
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.set_write_buffer_limits(room, room // 4)
+
+    def has_too_much_unsettled(self) -> bool:
+        """Whether it has to settle first: messages by their bytes, and what each run of them takes."""
+        if self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES:
+            return True
+        sessions = () if self.amqp is None else self.amqp.sessions.values()
+        runs = sum(len(session.outgoing.ranges) for session in sessions)
+        return self.unsettled_bytes + runs * limits.UNSETTLED_RUN_BYTES > limits.CONNECTION_UNSETTLED_BYTES
+
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the socket."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def delivered(self) -> int:
+        """Messages that its receivers were sent from queues: rises as long as they get any."""
+        return sum(link.sent for link in self._links or () if isinstance(link, ConsumerLink))
+
+    def narrow(self) -> None:
+        """Its shards may send less ahead from now on."""
+        for link in self._links or ():
+            if isinstance(link, ConsumerLink):
+                link.narrow()
 
     def next_tick(self, now_ms: int) -> int | None:
         """Acts on what is due, and says when to come again: None for never."""
@@ -541,6 +593,11 @@ class ClientConnection(asyncio.Protocol):
         else:
             link.refuse(condition, description, info)
         self.touch()
+
+
+def _window(room: int) -> int:
+    """Bytes that shards may send ahead for a connection with so much room."""
+    return limits.DELIVERY_WINDOW_BYTES * room // limits.WRITE_HIGH_WATER
 
 
 def _forget_durability(terminus: Source | Target) -> None:

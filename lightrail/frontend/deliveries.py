@@ -99,7 +99,7 @@ class ConsumerLink(Consumer):
         self._mean_size = 0.0
         """Of messages, in bytes; 0 before the first."""
         self._unsettled = 0
-        """Messages that the client has not settled, and their bytes."""
+        """Messages that the client has not settled, and their bytes with those around their slices."""
         self._unsettled_bytes = 0
         self._unconfirmed: Unconfirmed | None = None
         """Made when the client first waits for us to settle."""
@@ -251,8 +251,9 @@ class ConsumerLink(Consumer):
         self._mean_size += (mean - self._mean_size) * 0.25 if self._mean_size else mean
         if not self._presettled:
             self._unsettled += count
-            self._unsettled_bytes += size
-            self._connection.unsettled_bytes += size
+            charge = size + limits.UNSETTLED_SLICE_BYTES
+            self._unsettled_bytes += charge
+            self._connection.unsettled_bytes += charge
         counts = self._connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size
@@ -365,9 +366,19 @@ class ConsumerLink(Consumer):
         self._unsettled_bytes -= size
         self._connection.unsettled_bytes -= size
 
+    @property
+    def sent(self) -> int:
+        """Messages that the shard has sent, over the life of this link."""
+        return self._sent
+
+    def narrow(self) -> None:
+        """The shard may send less ahead from now on: what of its credit is more is taken back."""
+        if not self._closed and not self._drain and self._said_limit > self._sent + self._window():
+            self._say_credit(force=True)
+
     def _window(self) -> int:
         """Messages that the shard may send ahead; the links of a connection share its window."""
-        whole = limits.DELIVERY_WINDOW_BYTES / self._mean_size if self._mean_size else 0.0
+        whole = self._connection.window_bytes / self._mean_size if self._mean_size else 0.0
         share = (whole or limits.DELIVERY_WINDOW_FIRST) / self._connection.consumers
         return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
 
@@ -378,13 +389,18 @@ class ConsumerLink(Consumer):
         window = self._window()
         ahead = self._said_limit - self._sent
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
+        if not (force or starved or connection.paused) and ahead > window >> 1:
+            return
+        # Runs are counted where credit is due, not with each slice.
+        starved = starved or connection.has_too_much_unsettled()
         if starved or connection.paused:
             if starved:
                 connection.starved[self] = None
             limit = min(self._limit, max(self._said_limit, self._sent))
         else:
-            if not force and ahead > window >> 1:
-                return
+            is_short = not force and self._mean_size and self._sent + window < self._limit
+            if is_short and connection.frontend.outflow.grow(connection):
+                window = self._window()
             limit = min(self._limit, self._sent + window)
         if limit == self._said_limit and not force:
             return

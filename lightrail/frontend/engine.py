@@ -25,6 +25,7 @@ from lightrail.frontend.intake import Intake
 from lightrail.frontend.lifetimes import Lifetimes
 from lightrail.frontend.management import Management
 from lightrail.frontend.nodes import Nodes
+from lightrail.frontend.outflow import Outflow
 from lightrail.frontend.routing import Routers
 from lightrail.frontend.subscribing import SHARED_SUBSCRIPTIONS
 from lightrail.model import conditions, limits, names
@@ -65,6 +66,7 @@ class Frontend:
         self.settings = settings
         self.counts = FrontendCounts()
         self.intake = Intake(self.counts)
+        self.outflow = Outflow()
         self.stopping = False
         self.dirty: list[ClientConnection] = []
         self.connections: set[ClientConnection] = set()

@@ -81,12 +81,27 @@ DELIVERY_WINDOW_FIRST: Final = 64
 DELIVERY_WINDOW_BYTES: Final = 2 * 1024 * 1024
 """Bytes of the same, by the mean message size, shared by the links of a connection; one message at least."""
 CONNECTION_UNSETTLED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes that a connection may have received and not settled; past it deliveries wait for settlements."""
+"""Bytes that a connection may have received and not settled, with what is around them; past it deliveries
+wait for settlements."""
+UNSETTLED_SLICE_BYTES: Final = 1_024
+"""What a slice of a batch counts for beside its messages, until they are settled: objects of its shard."""
+UNSETTLED_RUN_BYTES: Final = 384
+"""What a run of unsettled deliveries counts for: 150 bytes in the frontend and 220 in the shard. Settlements
+in another order, and links that take turns, make many."""
+FRONTEND_UNREAD_BYTES: Final = 128 * 1024 * 1024
+"""Bytes that all of a frontend may let wait for clients that do not read, beyond WRITE_ROOM_MIN of each, or
+have on the way to them; past it buffers and windows stay as small as they are."""
+OUTFLOW_LOOK_MS: Final = 1_000
+"""Where that is used up, connections that received nothing for so long go back to WRITE_ROOM_MIN."""
+WRITE_ROOM_MIN: Final = 64 * 1024
+"""Bytes that may wait for the socket of each connection, whatever others use; its shards may send ahead as
+many times that as DELIVERY_WINDOW_BYTES is WRITE_HIGH_WATER."""
 WRITE_HIGH_WATER: Final = 1024 * 1024
-"""Bytes that wait for a socket whose peer does not read; past it the connection gets no more deliveries."""
+"""Bytes that may wait for a socket whose receivers use up their windows; past it the connection gets no more
+deliveries."""
 WRITE_ANSWERS_BYTES: Final = 4 * 1024 * 1024
-"""Bytes that come to wait beyond those, of answers to what such a peer goes on sending; past it its socket is
-not read until it reads."""
+"""Bytes that come to wait beyond those, of answers to what such a peer goes on sending, as long as
+FRONTEND_UNREAD_BYTES has them; past it its socket is not read until it reads."""
 STANDSTILL_MS: Final = 500
 """A timer that rings so late was not late by itself: the process stood still, or the clock was set. Silence
 of the clients up to then, and for as long again, is excused."""

@@ -20,7 +20,6 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.transfers import ProducerLink
-from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
 from lightrail.wire.homes import Homes
@@ -266,7 +265,7 @@ class Play:
             self.wire.receive(self.wire.to_frontend.popleft())
             self.peer.flush()
         connection = self.connection
-        if connection.starved and connection.unsettled_bytes <= limits.CONNECTION_UNSETTLED_BYTES:
+        if connection.starved and not connection.has_too_much_unsettled():
             starved, connection.starved = connection.starved, {}
             for link in starved:
                 link.writable()

@@ -3,6 +3,8 @@
 from typing import Any
 
 from lightrail.frontend.intake import Intake
+from lightrail.frontend.outflow import Outflow
+from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
@@ -62,6 +64,7 @@ class FakeFrontend:
     def __init__(self) -> None:
         self.counts = FrontendCounts()
         self.intake = Intake(self.counts)
+        self.outflow = Outflow()
         self.fleet = FakeFleet()
         self.settings = Settings()
         self.stopping = False
@@ -87,6 +90,10 @@ class FakeConnection:
         self.refusing = False
         self.unanswered_bytes = 0
         self.unsettled_bytes = 0
+        self.lent_bytes = 0
+        self.room = limits.WRITE_HIGH_WATER
+        """As of one whose receivers have used up their windows for a while."""
+        self.window_bytes = limits.DELIVERY_WINDOW_BYTES
         self.consumers = 0
         self.starved: dict[Any, None] = {}
         self.reading = True
@@ -94,6 +101,9 @@ class FakeConnection:
         self.refused: list[tuple[Any, bool, Refusal]] = []
         self.lost: list[tuple[str, str]] = []
         self.touched = 0
+
+    def has_too_much_unsettled(self) -> bool:
+        return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
 
     def accept_incoming(self, link: Any) -> None:
         self.accepted.append(link)

@@ -1,0 +1,51 @@
+"""Memory of a frontend process: clients that do not read, all of them together."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from lightrail.amqp import frames
+from lightrail.amqp.performatives import Attach, Source, Target
+from lightrail.amqp.types import Symbol
+from lightrail.frontend.outflow import ROOMS
+from lightrail.model import limits
+from tests.chaos import attacks
+from tests.chaos.attacks import Attacker, frame
+from tests.chaos.bystanders import bystanders
+from tests.chaos.ledger import Ledger
+from tests.chaos.traffic import Sender
+from tests.support import wait
+
+MB = 1024 * 1024
+CLIENTS = 250
+HEAP = 1.5
+"""What a shared byte takes in the process: the allocator keeps some of the pieces between."""
+SLACK = 64 * MB
+BROWSE = frame(
+    Attach(
+        name="browser",
+        handle=0,
+        role=True,
+        source=Source(address="stuck", distribution_mode=Symbol("copy")),
+        target=Target(),
+    )
+)
+
+
+def test_clients_that_do_not_read_share_what_may_wait_for_them(tmp_path: Path) -> None:
+    """Each browses 10 MB and reads nothing: the process keeps to its bound, and others go on."""
+    shared = int(HEAP * limits.FRONTEND_UNREAD_BYTES)
+    bound = shared + ROOMS * CLIENTS * limits.WRITE_ROOM_MIN + SLACK
+    with bystanders(tmp_path / "data", growth_max=bound) as them, ExitStack() as stack:
+        where = lambda: them.broker.amqp  # noqa: E731 - asked again with every connection
+        with Sender(where, "stuck", Ledger(), number=9, count_max=10_000, size=1_000) as sender:
+            wait.until(lambda: sender.page.accepted == 10_000 or sender.failure, "it is filled", 60.0)
+            sender.finish()
+        them.before = them.weigh()
+        them.peak.clear()
+        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + BROWSE + attacks.credit(0, 0x7FFFFFFF)
+        for _ in range(CLIENTS):
+            stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096)).say(begin)
+        for _ in range(5):
+            them.still_served()
+            them.weigh()
+        assert them.growth < bound, them.report()

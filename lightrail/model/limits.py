@@ -486,6 +486,9 @@ SETTLE_SLICE_REWRITTEN: Final = 1_000
 """The same where each of them goes back to the queue, or is written anew."""
 SETTLE_SLICE_MESSAGES: Final = 2_000
 """Delivery numbers of the same, however few pieces they are."""
+LOOKED_INTO_AT_ONCE: Final = 1_000
+"""Messages that queues which look into them (for keys, groups, delays, duplicates) take from a frontend
+between two looks at the time, at 12 microseconds each. A larger batch comes in pieces."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
 SHARD_INTAKE_MS: Final = 20

@@ -12,7 +12,8 @@ the rest of it is neither lost nor stored twice when it comes again after a cras
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
@@ -30,10 +31,25 @@ from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.admission")
 
+ADMITTED: Final = 8
+"""Units of work (queue/work.py) of a batch that is let in."""
+EXAMINED: Final = 12
+"""Units of each of its messages that is looked into, beyond that."""
 Answer = Callable[[Producer, int, bool], None]
 """Accepts a batch (producer, number, durable): at once, or with the commit that holds its records."""
 Refuse = Callable[[Producer, int, Refusal, bool], None]
 """The same for a refusal; `durable` if some of the batch is in records that wait for a commit."""
+
+
+class Progress(Enum):
+    """How far a batch came."""
+
+    DONE = auto()
+    """It is answered, or will be with the commit."""
+    WAITS = auto()
+    """The rest of it waits for room."""
+    GOES_ON = auto()
+    """The rest of it is for the next turn: more would take too long at once."""
 
 
 class Chosen:
@@ -52,7 +68,7 @@ class Chosen:
         duplicates = queue.machine.duplicates
         if duplicates is None or queue.machine.policy.duplicate_window_ms is None:
             return
-        fresh = [each for each in duplicates.fresh(batch, first, now_ms) if each.at < end]
+        fresh = duplicates.fresh(batch, first, end, now_ms)
         self.digests = [each.digest for each in fresh]
         if len(fresh) < end - first:
             self.where = [each.at for each in fresh]
@@ -77,7 +93,7 @@ class Chosen:
 class Admission:
     """Lets batches into guarded queues."""
 
-    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_refuse", "_store")
+    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_refuse", "_store", "unfinished")
 
     def __init__(
         self,
@@ -94,32 +110,57 @@ class Admission:
         self._counts = counts
         self._answer = answer
         self._refuse = refuse
+        self.unfinished: dict[Queue, None] = {}
+        """Queues that have room for what is parked, for which the work of the step was used up."""
 
-    def enqueue(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> None:
-        """A batch came; one that was taken in part before goes on where it stopped."""
+    def enqueue(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
+        """A batch came; one that was taken in part before goes on where it stopped.
+
+        Returns:
+            Whether it has to come once more, in the next turn, for the rest of it.
+        """
         queue = producer.queue
         policy = queue.machine.policy
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
-        if done and _acts_at_once(policy) and not producer.is_named:
+        if producer.goes_on:
+            producer.goes_on = False
+        elif done and bounds.refuses(policy) and _acts_at_once(policy) and not producer.is_named:
             # It was answered so before the connection went, or was about to be. Who comes again by name knows
             # that, and wants the rest stored.
             self._turn_away(queue, entry, done, _full(queue))
-        elif queue.parked or not self._admit(queue, entry, now_ms):
+            return False
+        progress = Progress.WAITS if queue.parked else self._admit(queue, entry, now_ms)
+        if progress is Progress.WAITS:
             self._park(queue, entry)
+        producer.goes_on = progress is Progress.GOES_ON
+        return producer.goes_on
 
     def resume(self, queue: Queue, now_ms: int) -> None:
-        """Something may have changed: lets in what was parked, in order, as far as there is room."""
+        """Something may have changed: lets in what was parked, in order, as far as there is room.
+
+        What is looked into counts as work of the step; what that leaves over is for the next one.
+        """
         machine = queue.machine
         while queue.parked:
             entry = queue.parked[0]
             if entry.waits(now_ms) and bounds.is_full(machine.policy, machine.held, machine.held_bytes):
                 return
-            queue.parked.popleft()
-            if not self._admit(queue, entry, now_ms):
-                queue.parked.appendleft(entry)
+            if machine.work.left <= 0:
+                self.unfinished[queue] = None
                 return
+            queue.parked.popleft()
+            done = entry.done
+            progress = self._admit(queue, entry, now_ms)
+            machine.work.left -= ADMITTED
+            if machine.policy.examines:
+                machine.work.left -= EXAMINED * (entry.done - done)
+            if progress is not Progress.DONE:
+                queue.parked.appendleft(entry)
+                if progress is Progress.WAITS:
+                    return
+                continue
             self._memory.park(-entry.batch.size)
         queue.parked = None
 
@@ -167,17 +208,19 @@ class Admission:
             queue.parked = None
         return taken
 
-    def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> bool:
-        """Lets in what there is room for; returns False when the rest has to wait."""
+    def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
+        """Lets in what there is room for, so much as may be looked into at once."""
         machine = queue.machine
         if self._memory.index_is_full and machine.special is not None and machine.special.singles:
             self._memory.waiting[queue] = None
-            return False
+            return Progress.WAITS
         policy = machine.policy
         batch = entry.batch
         waits = entry.waits(now_ms)
         large = bounds.too_large(policy, batch, entry.done)
         end = batch.count if large is None else large
+        if policy.examines:
+            end = min(end, entry.done + limits.LOOKED_INTO_AT_ONCE)
         chosen = Chosen(queue, batch, entry.done, end, now_ms)
         wanted = fits = chosen.stop - chosen.first
         if bounds.refuses(policy) or (waits and policy.overflow == bounds.DISCARD_EXISTING):
@@ -190,12 +233,12 @@ class Admission:
         if fits or done > entry.done:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
             if isinstance(error, StoreBroken):
-                return False
+                return Progress.WAITS
             if error is not None:
                 self._counts.store_failures += 1
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
                 self._turn_away(queue, entry, entry.done, refusal)
-                return True
+                return Progress.DONE
             machine.counters.dropped += dropped
             machine.counters.duplicates += done - entry.done - fits - dropped
             entry.done = done
@@ -204,11 +247,16 @@ class Admission:
             self._answer(entry.producer, entry.number, batch.durable or waits)
         elif done == large:
             self._turn_away(queue, entry, done, _too_large(queue, batch, large))
+        elif done == end:
+            # Also where all of these were duplicates, of which nothing is written.
+            entry.producer.last_number = entry.number
+            entry.producer.part = done
+            return Progress.GOES_ON
         elif waits:
-            return False
+            return Progress.WAITS
         else:
             self._turn_away(queue, entry, done, _full(queue))
-        return True
+        return Progress.DONE
 
     def _take(
         self, queue: Queue, entry: Parked, chosen: Chosen, count: int, done: int, now_ms: int

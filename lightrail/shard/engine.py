@@ -162,19 +162,26 @@ class Engine:
         """
         peer = self._peers.get(identity)
         if peer is None:
-            self._stranger(identity, parts, now_ms)
-            return []
+            return self._stranger(identity, parts, now_ms)
         peer.heard_ms = now_ms
         position = self._position
+        looks_left = limits.LOOKED_INTO_AT_ONCE
         for place, part in enumerate(parts):
             lsn = position.lsn
             rest: list[bytes] | None = None
             try:
                 kind = part[0]
                 if kind == ENQUEUE:
-                    self._enqueue(peer, part, now_ms)
-                    continue
-                if kind == SETTLE:
+                    looked = self._enqueue(peer, part, now_ms)
+                    if not looked:
+                        continue
+                    looks_left -= looked
+                    if looks_left > 0:
+                        continue
+                    producer = peer.producers.get(HEADER.unpack_from(part)[4])
+                    goes_on = producer is not None and producer.goes_on
+                    rest = parts[place:] if goes_on else parts[place + 1 :]
+                elif kind == SETTLE:
                     left = self._settle(peer, part, now_ms)
                     if left is None:
                         continue
@@ -212,6 +219,10 @@ class Engine:
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
             memory.waiting.clear()
+        unfinished = self._admission.unfinished
+        if unfinished:
+            performer.touched.update((queue, None) for queue in unfinished if queue.parked)
+            unfinished.clear()
         looks = self._queues.looks
         if looks.left != limits.LOOKS_OF_A_TURN:
             looks.begin()
@@ -413,7 +424,7 @@ class Engine:
     @property
     def deadline_ms(self) -> int | None:
         """When the next queue wants a tick, or the time of a batch that waits is over; None for never."""
-        if self._performer.leaving.departures:
+        if self._performer.leaving.departures or self._admission.unfinished:
             return 0
         due_ms = self._queues.deadlines.next_ms
         over_ms = self._routes.holding.next_ms
@@ -450,7 +461,7 @@ class Engine:
 
     # --- frontends come and go -------------------------------------------------------------------------
 
-    def _stranger(self, identity: bytes, parts: list[bytes], now_ms: int) -> None:
+    def _stranger(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
         """Only a greeting makes a peer; all else is answered with ABSENT, and the frontend greets again."""
         if parts and parts[0][:1] == bytes((Kind.HELLO,)):
             hello = Hello.decode(parts[0][HEADER_SIZE:])
@@ -458,15 +469,14 @@ class Engine:
                 # It learns our version from the answer; what else it says has a layout that we don't know.
                 log.error("frontend %s speaks wire %d, we speak %d", hello.frontend, hello.version, VERSION)
                 self._strangers[identity] = self._welcome(hello.attempt)
-                return
+                return []
             for other in [peer for peer in self._peers.values() if peer.frontend == hello.frontend]:
                 # The same frontend, started again: what its former process held comes back at once.
                 self._forget(other, now_ms)
             self._greeted(identity, hello, now_ms)
-            if self.receive(identity, parts[1:], now_ms):
-                raise AssertionError("expected nothing in flight for a frontend that has just greeted")
-        else:
-            self._strangers[identity] = frame(Kind.ABSENT)
+            return self.receive(identity, parts[1:], now_ms)
+        self._strangers[identity] = frame(Kind.ABSENT)
+        return []
 
     def _greeted(self, identity: bytes, hello: Hello, now_ms: int) -> None:
         peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
@@ -592,14 +602,15 @@ class Engine:
         )
         self._performer.touched[queue] = None
 
-    def _enqueue(self, peer: Peer, part: bytes, now_ms: int) -> None:
+    def _enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
+        """Stores a batch. Returns how many of its messages the queue looked into."""
         _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
         producer = peer.producers.get(link)
         if producer is None:
             self._relays.send(peer, part, now_ms)
-            return
+            return 0
         if self._failed is not None:
-            return
+            return 0
         if number == producer.next_number:
             producer.next_number = number + 1
         elif number > producer.next_number:
@@ -609,12 +620,12 @@ class Engine:
             self._counts.batches_duplicate += 1
             # Who comes again by name does not know of a commit that is under way for what it said before.
             self._answer(producer, number, durable or producer.is_named)
-            return
+            return 0
         if producer.refusing:
             if not flags & AFRESH:
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
                 self._refuse(producer, number, refusal, False)
-                return
+                return 0
             producer.refusing = False
         queue = producer.queue
         machine = queue.machine
@@ -638,10 +649,15 @@ class Engine:
             machine.policy.guarded
             or queue.parked
             or producer.part
-            or (special is not None and special.singles and self._memory.index_is_full)
+            or (
+                special is not None
+                and special.singles
+                and (count > limits.LOOKED_INTO_AT_ONCE or self._memory.index_is_full)
+            )
         ):
-            self._admission.enqueue(producer, number, batch, now_ms)
-            return
+            if self._admission.enqueue(producer, number, batch, now_ms):
+                return limits.LOOKED_INTO_AT_ONCE
+            return count if machine.policy.examines else 0
         waits = durable
         if durable or queue.captured:
             record = Append([(queue.id, machine.next_sequence)], producer.id, number, batch, 0, count)
@@ -655,7 +671,7 @@ class Engine:
                 producer.refusing = True
                 refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error))
                 self._refuse(producer, number, refusal, False)
-                return
+                return 0
             if durable:
                 self._performer.messages_unsynced += count
             else:
@@ -669,6 +685,7 @@ class Engine:
         if effects_:
             self._performer.perform(queue, effects_, now_ms)
         self._performer.touched[queue] = None
+        return count if special is not None and special.singles else 0
 
     def _refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
         """Refused: now, or with the commit that holds the records of what was taken of the batch."""

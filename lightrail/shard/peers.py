@@ -74,7 +74,7 @@ class Numbered:
 class Producer(Numbered):
     """A sending link to one queue."""
 
-    __slots__ = ("is_named", "part", "queue", "stored")
+    __slots__ = ("goes_on", "is_named", "part", "queue", "stored")
 
     def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
@@ -83,6 +83,8 @@ class Producer(Numbered):
         """Its client goes on with its numbers from elsewhere: they outlive the link."""
         self.part = part
         """How many messages of the last batch were taken, where not all were; else 0."""
+        self.goes_on = False
+        """The rest of it comes in the next turn: nothing else keeps it out."""
         self.stored: dict[int, int] | None = None
         """First sequence by batch, of the latest ones, where the link asked for sequences."""
 

@@ -46,13 +46,13 @@ class Duplicates:
         for until_ms, digests in self._groups:
             yield until_ms, b"".join(digests)
 
-    def fresh(self, batch: Batch, first: int, now_ms: int) -> list[Fresh]:
-        """The messages of a batch, from index `first` on, that are no duplicates of others or each other."""
+    def fresh(self, batch: Batch, first: int, end: int, now_ms: int) -> list[Fresh]:
+        """The messages `first` to before `end` of a batch that are no duplicates of others or each other."""
         self._forget(now_ms)
         known = self._known
         here: set[bytes] = set()
         found: list[Fresh] = []
-        for index in range(first, batch.count):
+        for index in range(first, end):
             value = self._read(batch.message(index))
             if value is None:
                 found.append(Fresh(index, None))

@@ -54,12 +54,16 @@ class Policy:
     """Whether every outcome is told, also those that change nothing: somebody keeps a record of them."""
     guarded: bool = field(init=False, default=False)
     """Whether any field above has a say when messages come; without, batches are taken as they are."""
+    examines: bool = field(init=False, default=False)
+    """Whether each message that comes is looked into: for the order of the queue, or for duplicates."""
 
     def __post_init__(self) -> None:
         limits_ = (self.max_age_ms, self.max_length, self.max_bytes, self.max_message_bytes)
         guarded = self.durable != "default" or self.duplicate_window_ms is not None
         guarded = guarded or any(limit is not None for limit in limits_)
         object.__setattr__(self, "guarded", guarded)
+        examines = self.reads_messages or self.duplicate_window_ms is not None
+        object.__setattr__(self, "examines", examines)
 
     def check(self) -> None:
         """Raises ValueError with the fields that don't go together."""

@@ -110,8 +110,8 @@ def test_no_more_ids_than_the_limit_are_remembered(monkeypatch: pytest.MonkeyPat
         duplicates.remember([digest_of(id)], 5_000)
     assert len(duplicates) == 3
     batch = batch_of([message(id) for id in "abcd"])
-    assert [each.at for each in duplicates.fresh(batch, 0, 0)] == [0]
-    assert [each.at for each in duplicates.fresh(batch, 0, 5_000)] == [0, 1, 2, 3]
+    assert [each.at for each in duplicates.fresh(batch, 0, 4, 0)] == [0]
+    assert [each.at for each in duplicates.fresh(batch, 0, 4, 5_000)] == [0, 1, 2, 3]
     assert len(duplicates) == 0
 
 

@@ -50,6 +50,7 @@ class ConsumerLink(Consumer):
 
     __slots__ = (
         "_again",
+        "_ahead_bytes",
         "_attached",
         "_base",
         "_closed",
@@ -62,6 +63,7 @@ class ConsumerLink(Consumer):
         "_mean_size",
         "_options",
         "_presettled",
+        "_said_bytes",
         "_said_limit",
         "_sent",
         "_unconfirmed",
@@ -90,6 +92,9 @@ class ConsumerLink(Consumer):
         self._base = 0
         self._limit = 0
         self._said_limit = 0
+        """What the shard may send: deliveries below this number, and so many bytes since that was said."""
+        self._said_bytes = 0
+        self._ahead_bytes = 0
         self._drain = False
         """The client wants what there is, and its credit taken away then."""
         self._draining = False
@@ -220,6 +225,7 @@ class ConsumerLink(Consumer):
             for each in self._unconfirmed.all():
                 self._say_outcome(*each, ASKED)
         self._said_limit = self._sent
+        self._said_bytes = self._ahead_bytes = 0
         self._draining = self._again = False
         self._say_credit(force=True)
 
@@ -261,8 +267,9 @@ class ConsumerLink(Consumer):
             counts.messages_redelivered += count
         if self._presettled:
             counts.messages_presettled += count
+        self._ahead_bytes += size
         self._connection.touch()
-        if self._said_limit < self._limit:
+        if self._said_limit < self._limit or self._ahead_bytes >= self._said_bytes >> 1:
             self._say_credit()
 
     def _deliver_rewritten(
@@ -295,7 +302,10 @@ class ConsumerLink(Consumer):
             return
         self._draining = False
         again, self._again = self._again, False
-        window_used_up = number >= self._said_limit and self._said_limit < self._limit
+        # The shard had no credit left for more, of messages or of bytes.
+        window_used_up = (number >= self._said_limit or self._ahead_bytes >= self._said_bytes) and (
+            number < self._limit
+        )
         self._said_limit = self._sent
         if window_used_up:
             # There may be more. While the socket is full that is asked when it is `writable`.
@@ -339,7 +349,7 @@ class ConsumerLink(Consumer):
 
     def writable(self) -> None:
         """What held deliveries back may be over: a full socket, a shut session window, too much unsettled."""
-        if not self._closed and self._said_limit < self._limit:
+        if not self._closed and self._sent < self._limit:
             self._say_credit()
 
     def close(self) -> None:
@@ -388,23 +398,32 @@ class ConsumerLink(Consumer):
         connection = self._connection
         window = self._window()
         ahead = self._said_limit - self._sent
+        bytes_used = self._ahead_bytes >= self._said_bytes >> 1
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
-        if not (force or starved or connection.paused) and ahead > window >> 1:
+        if ahead > window >> 1 and not (bytes_used or force or starved or connection.paused):
             return
         # Runs are counted where credit is due, not with each slice.
         starved = starved or connection.has_too_much_unsettled()
         if starved or connection.paused:
             if starved:
                 connection.starved[self] = None
-            limit = min(self._limit, max(self._said_limit, self._sent))
+            if not force:
+                return
+            # What was said before holds, and no more.
+            size = self._said_bytes - self._ahead_bytes
+            limit = min(self._limit, max(self._said_limit, self._sent) if size > 0 else self._sent)
         else:
             is_short = not force and self._mean_size and self._sent + window < self._limit
             if is_short and connection.frontend.outflow.grow(connection):
                 window = self._window()
+            size = connection.window_bytes // connection.consumers
             limit = min(self._limit, self._sent + window)
-        if limit == self._said_limit and not force:
-            return
+            if not force and (limit == self._sent or (limit == self._said_limit and not bytes_used)):
+                return
+        kib = max(1, size >> 10)
         self._said_limit = limit
+        self._said_bytes = kib << 10
+        self._ahead_bytes = 0
         self._draining = self._drain
         self._home.post(
             frame(
@@ -412,6 +431,7 @@ class ConsumerLink(Consumer):
                 flags=DRAIN if self._drain else 0,
                 link=self.number,
                 epoch=self._home.epoch,
+                count=kib,
                 number=limit,
             )
         )

@@ -589,17 +589,15 @@ class Engine:
     # --- the hot frames ----------------------------------------------------------------------------------
 
     def _credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        _, flags, _, _, link, _, number = HEADER.unpack_from(part)
+        _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
             self._relays.credit(peer, part)
             return
         queue = consumer.queue
-        self._performer.perform(
-            queue,
-            queue.machine.apply(commands.Credit(consumer.id, number, bool(flags & DRAIN)), now_ms),
-            now_ms,
-        )
+        size = kib << 10 if kib else commands.UNBOUNDED
+        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size)
+        self._performer.perform(queue, queue.machine.apply(credit, now_ms), now_ms)
         self._performer.touched[queue] = None
 
     def _enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
@@ -722,7 +720,7 @@ class Engine:
         if len(line) > limits.SETTLE_SLICE_REWRITTEN:
             last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
         for command in (
-            commands.Credit(consumer.id, found.next, False),
+            commands.Credit(consumer.id, found.next),
             commands.Settle(consumer.id, first, last, found.options.default_outcome),
         ):
             self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)

@@ -49,3 +49,29 @@ def test_clients_that_do_not_read_share_what_may_wait_for_them(tmp_path: Path) -
             them.still_served()
             them.weigh()
         assert them.growth < bound, them.report()
+
+
+LARGE = 8 * MB
+
+
+def test_a_receiver_that_does_not_read_is_sent_few_large_messages_however_much_credit_it_gave(
+    tmp_path: Path,
+) -> None:
+    """A window counts messages of the mean size so far: behind small ones it would be all 24 of these, 192
+    MB, and as many at the beginning, where no size is known."""
+    bound = SLACK + 4 * LARGE
+    with bystanders(tmp_path / "data", growth_max=bound) as them, ExitStack() as stack:
+        where = lambda: them.broker.amqp  # noqa: E731 - asked again with every connection
+        for size, count in ((10, 5_000), (LARGE, 24)):
+            with Sender(where, "stuck", Ledger(), number=9, count_max=count, size=size) as sender:
+                wait.until(lambda: sender.page.accepted == count or sender.failure, "it is filled", 60.0)  # noqa: B023
+                sender.finish()
+        them.before = them.weigh()
+        them.peak.clear()
+        attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=1 << 20))
+        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + BROWSE
+        attacker.say(begin + attacks.credit(0, 10_000))
+        for _ in range(10):
+            them.still_served()
+            them.weigh()
+        assert them.growth < bound, them.report()

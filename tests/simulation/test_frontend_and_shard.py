@@ -20,6 +20,7 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.transfers import ProducerLink
+from lightrail.model import limits
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire import shards
 from lightrail.wire.homes import Homes
@@ -212,6 +213,10 @@ class Play:
         self.now_ms = 1_000_000
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.connection = FakeConnection()
+        self.connection.window_bytes = self.chance.choice((2_048, 40_000, limits.DELIVERY_WINDOW_BYTES))
+        if self.chance.random() < 0.5:
+            # As where messages are larger than those before them: only bytes hold the shard back.
+            monkeypatch.setattr(ConsumerLink, "_window", lambda link: limits.DELIVERY_WINDOW_MAX)
         places = FixedPlaces()
         homes = Homes(places, self.timers, now_ms=lambda: self.now_ms, shard_wait_ms=0)  # type: ignore[arg-type]
         self.peer = places.peers[0] = ShardPeer(

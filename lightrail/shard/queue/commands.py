@@ -11,6 +11,9 @@ from typing import Any, Final, NamedTuple
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Batch, Run
 
+UNBOUNDED: Final = 1 << 62
+"""Bytes of a credit that counts messages alone."""
+
 
 class OutcomeKind(IntEnum):
     """Terminal states of a delivery (messaging 3.4)."""
@@ -89,11 +92,13 @@ class Lose(NamedTuple):
 
 
 class Credit(NamedTuple):
-    """The consumer may be sent the delivery numbers below `limit`."""
+    """The consumer may be sent the delivery numbers below `limit`, and no more turns once it was sent `size`
+    bytes."""
 
     consumer: int
     limit: int
     drain: bool = False
+    size: int = UNBOUNDED
 
 
 class Settle(NamedTuple):

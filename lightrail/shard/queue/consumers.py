@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from lightrail.model import conditions
-from lightrail.shard.queue.commands import ConsumerOptions
+from lightrail.shard.queue.commands import UNBOUNDED, ConsumerOptions
 from lightrail.shard.queue.effects import Refused
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.policy import Policy
@@ -39,6 +39,7 @@ class Consumer:
         "plain",
         "renewed",
         "ring",
+        "room",
         "standby",
         "waits",
     )
@@ -52,6 +53,8 @@ class Consumer:
         """It may be sent the delivery numbers below."""
         self.next = options.first
         """The next delivery number."""
+        self.room = UNBOUNDED
+        """Bytes that it may still be sent by its latest credit; without any its limit is `next`."""
         self.draining = False
         self.waits = False
         """Whether it stands in the ring of its priority: it has credit and competes."""
@@ -250,8 +253,9 @@ class Consumers:
             self._choose_active()
         return consumer
 
-    def credit(self, consumer: Consumer, limit: int, drain: bool) -> None:
+    def credit(self, consumer: Consumer, limit: int, drain: bool, size: int) -> None:
         """Sets the limit; one below what was sent already takes the credit away."""
+        consumer.room = size
         consumer.limit = limit if limit > consumer.next else consumer.next
         if drain != consumer.draining:
             consumer.draining = drain

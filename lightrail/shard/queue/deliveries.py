@@ -153,6 +153,8 @@ class Deliveries:
                     got, blocked = self.deliver_around(consumer, share, effects)
                 else:
                     got, blocked = self.deliver(consumer, share, effects)
+                if consumer.room <= 0:
+                    consumer.limit = consumer.next
                 if consumer.next == consumer.limit:
                     consumer.waits = False
                     turn.popleft()
@@ -222,6 +224,7 @@ class Deliveries:
         count = run.last - run.first
         end = run.sequence + count
         consumer.next = number + count
+        consumer.room -= size
         effects.append(Deliver(consumer.id, number, run))
         counters = self._counters
         counters.delivered += count
@@ -264,6 +267,9 @@ class Deliveries:
         """Sends a copy of a run that stays ready."""
         effects.append(Deliver(browser.id, browser.next, run))
         browser.next += run.count
+        browser.room -= run.size
+        if browser.room <= 0:
+            browser.limit = browser.next
         self._counters.browsed += run.count
 
     def drain(self, effects: list[Effect]) -> None:

@@ -41,6 +41,8 @@ class Rig:
         self.limit = 0
         self.next = 0
         self.draining = False
+        self.room = 0
+        """Bytes that the shard may still send; what would be more than these is the rest of a slice."""
         self.credits: list[tuple[int, int]] = []
         if ready:
             self.consumer.say_all()
@@ -67,6 +69,7 @@ class Rig:
             elif said.kind == Kind.CREDIT:
                 self.credits.append((said.number, said.flags))
                 self.limit = max(said.number, self.next)
+                self.room = said.count << 10
                 self.draining = bool(said.flags & DRAIN)
 
     def deliver(self, count: int, size: int = 10, **fields: int) -> None:
@@ -77,6 +80,8 @@ class Rig:
     def deliver_messages(self, messages: list[bytes], **fields: int) -> None:
         count = len(messages)
         assert self.next + count <= self.limit, "more than the shard was told"
+        assert self.room > 0, "more bytes than the shard was told"
+        self.room -= sum(map(len, messages))
         part = slice_of(self.next, messages, **fields)
         first, self.next = self.next, self.next + count
         self.consumer.deliver(part, first, count)
@@ -244,6 +249,81 @@ def test_credit_that_is_taken_back() -> None:
     rig.credit(0)
     rig.hear()
     assert rig.limit == 10
+
+
+# --- credit in bytes -----------------------------------------------------------------------------------
+
+LARGE = 3 * 1024 * 1024
+"""More than a window."""
+
+
+def test_a_shard_that_used_up_its_bytes_gets_more_while_the_socket_takes_them() -> None:
+    rig = Rig()
+    rig.credit(1_000)
+    for _ in range(10):
+        rig.hear()
+        rig.deliver(1, LARGE)
+        assert rig.room <= 0
+    rig.hear()
+    assert rig.room > 0
+    assert rig.limit > rig.next
+
+
+def test_links_of_a_connection_share_the_bytes_of_its_window() -> None:
+    rig = Rig()
+    rig.connection.consumers = 4
+    rig.credit(1_000)
+    rig.hear()
+    assert rig.room == limits.DELIVERY_WINDOW_BYTES // 4
+
+
+def test_a_client_that_does_not_read_gets_no_more_bytes_however_often_it_gives_credit() -> None:
+    rig = Rig()
+    rig.credit(1_000)
+    rig.hear()
+    rig.connection.paused = True
+    rig.deliver(1, limits.DELIVERY_WINDOW_BYTES // 2)
+    left = rig.room
+    for more in range(10):
+        rig.credit(1_000 + more)
+        rig.hear()
+        assert rig.room <= left
+    rig.deliver(1, LARGE)
+    for more in range(10):
+        rig.credit(2_000 + more)
+        rig.hear()
+        assert rig.limit == rig.next
+    rig.connection.paused = False
+    rig.consumer.writable()
+    rig.hear()
+    assert rig.room > 0
+    assert rig.limit > rig.next
+
+
+def test_nothing_is_said_to_the_shard_where_it_can_go_on() -> None:
+    rig = Rig()
+    rig.credit(100)
+    rig.hear()
+    for _ in range(10):
+        rig.deliver(1)
+        rig.connection.paused = True
+        rig.connection.paused = False
+        rig.consumer.writable()
+    assert not rig.shard.take()
+
+
+def test_a_drain_that_ends_for_want_of_bytes_is_asked_again() -> None:
+    rig = Rig()
+    rig.credit(100, drain=True)
+    for _ in range(3):
+        rig.hear()
+        rig.deliver(1, LARGE)
+        rig.drain()
+        assert not rig.link.drains
+    rig.hear()
+    assert rig.draining
+    rig.drain()
+    assert rig.link.drains == 1
 
 
 # --- drain ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -281,7 +282,9 @@ def test_each_rule_can_be_evaluated_and_recorded_ones_have_results(scene: Scene)
     assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
     for rule in rules:
         if rule["type"] == "recording":
-            assert scene.prometheus.query(rule["name"]), rule["name"]
+            # One that was evaluated before the second scrape of its metric has none yet.
+            has_result = partial(scene.prometheus.query, rule["name"])
+            wait.until(has_result, f"{rule['name']} has a result", DEADLINE_S)
 
 
 def test_a_shard_that_hangs_is_down_until_it_goes_on(scene: Scene) -> None:

@@ -105,6 +105,8 @@ def test_nor_does_each_link_of_such_clients_get_a_large_message(
             sender.finish()
         them.before = them.weigh()
         them.peak.clear()
+        # What it took to write half a gigabyte is not what clients that do not read cost.
+        them.sender.slowest_answer = 0.0
         for _ in range(connections):
             attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096))
             links = [

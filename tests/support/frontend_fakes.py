@@ -101,6 +101,19 @@ class FakeConnection:
         self.refused: list[tuple[Any, bool, Refusal]] = []
         self.lost: list[tuple[str, str]] = []
         self.touched = 0
+        self.taken = 0
+        """Bytes that its socket has taken."""
+        self.cuts: list[str] = []
+
+    def set_room(self, room: int) -> None:
+        self.room = room
+        self.window_bytes = 2 * room
+
+    def taken_bytes(self) -> int:
+        return self.taken
+
+    def cut(self, condition: str, description: str) -> None:
+        self.cuts.append(condition)
 
     def has_too_much_unsettled(self) -> bool:
         return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES

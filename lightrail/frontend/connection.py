@@ -59,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "deadline_ms",
         "frontend",
         "has_more",
+        "has_read_large",
         "inside",
         "lent_bytes",
         "number",
@@ -126,6 +127,8 @@ class ClientConnection(asyncio.Protocol):
         """Bytes that shards may send ahead of what the socket's peer reads, over all receiving links."""
         self.lent_bytes = 0
         """Bytes that may wait beyond those, of answers."""
+        self.has_read_large = False
+        """It has read a message that was larger than its links may be sent ahead."""
         self._written_bytes = 0
         """Bytes written to the socket, those that wait for it included."""
         self._unread_max = 0
@@ -414,11 +417,11 @@ class ClientConnection(asyncio.Protocol):
             self.amqp.close(condition, description)
             self.touch()
 
-    def cut(self, condition: str, description: str) -> None:
-        """Ends the connection of a peer that does not read: it may never see why."""
-        self.close(condition, description)
-        self._drop_links()
-        self.frontend.later(limits.CLOSING_TIME_MS, self.abort)
+    def cut(self, why: str) -> None:
+        """Ends the connection of a peer that does not read: a close would wait behind what is unread."""
+        log.warning("connection from %s is cut: %s", self._peer, why)
+        self.frontend.counts.connections_failed += 1
+        self.abort()
 
     def abort(self) -> None:
         """Ends the socket at once; what was not written is lost."""

@@ -338,6 +338,7 @@ class ConsumerLink(Consumer):
             self.connection.starved[self] = None
             return
         self.has_large = False
+        self.connection.has_read_large = True
         self.connection.frontend.outflow.reservations.release(self)
         self.writable()
 

@@ -2,8 +2,9 @@
 
 A shard reports such a message instead of sending it (LARGER), and its link gets credit for the message when
 there is room. The links of a connection share one room for that. A message that finds no place there is
-charged to what the outflow has left: one at a time for each connection, which may be half of that, or a
-message of any size while there is no other. Connections wait for it in line, each with its links in line.
+charged to what the outflow has left: one at a time for each connection. It may be half of that, and of any
+size while there is no other, or none of a connection that has read such a message and this one has.
+Connections wait in line, each with its links in line; those that have read such a message go first.
 
 Whoever waits must not wait for clients that do not read: credit that brought no message is taken back, and a
 connection that reads less than a minimum of the message that it was sent is closed. Both happen only while
@@ -12,7 +13,7 @@ others wait.
 
 from typing import TYPE_CHECKING, Final
 
-from lightrail.model import conditions, limits
+from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
@@ -124,13 +125,19 @@ class Reservations:
             connection.frontend.later(0, self.serve)
 
     def _next(self) -> "ClientConnection | None":
-        """The connection whose turn it is; those that do not read leave the line until they do."""
+        """The connection whose turn it is: of those that have read such a message, if there are any.
+
+        Those whose socket is full leave the line: their links ask again when it is not.
+        """
+        first = None
         for connection in list(self._line) if self._line else ():
             if connection.paused:
                 del self._line[connection]
             elif connection not in self._charged:
-                return connection
-        return None
+                if connection.has_read_large:
+                    return connection
+                first = first or connection
+        return first
 
     def _fits_own(self, connection: "ClientConnection", size: int) -> bool:
         if size > connection.room:
@@ -139,7 +146,11 @@ class Reservations:
         return own is None or sum(own.values()) + size <= connection.room
 
     def _charge(self, link: "ConsumerLink", size: int) -> bool:
-        if self._charged and size * SHARE > self._outflow.free_bytes:
+        beside = self._charged
+        if link.connection.has_read_large and not any(each.has_read_large for each in beside):
+            # Whoever reads has a place that none who does not read can take.
+            pass
+        elif beside and size * SHARE > self._outflow.free_bytes:
             return False
         self._outflow.free_bytes -= size
         self._charged[link.connection] = Charged(link, size)
@@ -184,7 +195,6 @@ class Reservations:
                 charged.taken = taken
             elif charged.looks == 1 + limits.LARGE_READ_LOOKS:
                 connection.cut(
-                    conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected {limits.LARGE_READ_BYTES} bytes of a large message to be read in "
                     f"{limits.LARGE_READ_LOOKS} s, found fewer, and other clients wait for its memory",
                 )

@@ -104,6 +104,7 @@ class FakeConnection:
         self.taken = 0
         """Bytes that its socket has taken."""
         self.cuts: list[str] = []
+        self.has_read_large = False
 
     def set_room(self, room: int) -> None:
         self.room = room
@@ -112,8 +113,8 @@ class FakeConnection:
     def taken_bytes(self) -> int:
         return self.taken
 
-    def cut(self, condition: str, description: str) -> None:
-        self.cuts.append(condition)
+    def cut(self, why: str) -> None:
+        self.cuts.append(why)
 
     def has_too_much_unsettled(self) -> bool:
         return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.amqp import frames
+from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import Attach, Source, Target
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.outflow import ROOMS
@@ -16,6 +16,8 @@ from tests.chaos.bystanders import bystanders
 from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Sender
 from tests.support import wait
+from tests.support.amqp_client import Client
+from tests.support.broker import Broker
 
 MB = 1024 * 1024
 CLIENTS = 250
@@ -122,3 +124,26 @@ def test_nor_does_each_link_of_such_clients_get_a_large_message(
             them.still_served()
             them.weigh()
         assert them.growth < bound, them.report()
+
+
+def test_who_reads_drains_large_messages_over_several_links(tmp_path: Path) -> None:
+    """Each is larger than what its link may be sent ahead; the drain ends when all have come."""
+    with Broker(tmp_path / "data") as broker:
+        where = lambda: broker.amqp  # noqa: E731 - asked again with every connection
+        with Sender(where, "large", Ledger(), number=9, count_max=4, size=LARGE) as sender:
+            wait.until(lambda: sender.page.accepted == 4 or sender.failure, "it is filled", 60.0)
+            sender.finish()
+        with Client(broker.amqp) as client:
+            session = client.session()
+            drains, waits = [client.attach(session, name, "large", sender=False) for name in "ab"]
+            drains.grant(10, drain=True)
+            waits.grant(1)
+            came = 0
+
+            def all_came() -> bool:
+                nonlocal came
+                came += sum(isinstance(event, events.Transfers) for event in client.step(0.05))
+                return came >= 4 and not drains.credit
+
+            wait.until(all_came, "all messages and the end of the drain", 30.0)
+            assert came == 4

@@ -45,6 +45,7 @@ from lightrail.wire.frames import (
     DURABLE,
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
+    EXACT,
     HEADER,
     HEADER_SIZE,
     VERSION,
@@ -601,7 +602,7 @@ class Engine:
             return
         queue = consumer.queue
         size = kib << 10 if kib else commands.UNBOUNDED
-        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size)
+        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size, bool(flags & EXACT))
         self._performer.perform(queue, queue.machine.apply(credit, now_ms), now_ms)
         self._performer.touched[queue] = None
 

@@ -110,6 +110,9 @@ class Consumer:
         """Everything numbered below was delivered, and no credit is left."""
         raise NotImplementedError
 
+    def larger(self, number: int, size: int) -> None:
+        """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
+
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
         raise NotImplementedError
@@ -496,6 +499,9 @@ class ShardPeer:
         elif kind == Kind.DRAINED:
             if (consumer := consumers.get(link)) is not None:
                 consumer.drained(number)
+        elif kind == Kind.LARGER:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.larger(number, count << 10)
         elif kind == Kind.PONG:
             if number != self._shard_boot:
                 self._lost("it was started again")

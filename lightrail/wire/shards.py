@@ -186,6 +186,7 @@ class ShardPeer:
     __slots__ = (
         "_attempt",
         "_boot",
+        "_connections",
         "_context",
         "_flush",
         "_frontend",
@@ -239,6 +240,7 @@ class ShardPeer:
         self._now_ms = now_ms
         self._schedule_flush = schedule_flush
         self._attempt = 0
+        self._connections = 0
         self._greeting_ms = GREETING_MS
         self._shard_boot = 0
         self._heard_ms = now_ms()
@@ -272,7 +274,11 @@ class ShardPeer:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + self._frontend.encode())
+        # A name for each connection: where the shard reads the handshake of a former one after that of a new
+        # one by the same name, ROUTER_HANDOVER leaves the new one open and unheard for ever.
+        self._connections += 1
+        name = f"{self._frontend}/{self._connections}"
+        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + name.encode())
         connect(socket, address)
         # What shards said leaves for the clients at once, not with the next round of the loop.
         return LoopSocket(self._loop, socket, self._receive, self._flush)

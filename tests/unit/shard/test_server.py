@@ -1,6 +1,7 @@
 """The shard's server on a real loop and sockets: commits and the archive in threads, failures, the end."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -30,7 +31,7 @@ from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
-from lightrail.wire.peer import LoopSocket
+from lightrail.wire.peer import MESSAGES_PER_TURN, LoopSocket
 from tests.support import wait
 from tests.support.shard_scene import batch
 
@@ -521,6 +522,38 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
     play(test, tmp_path)
 
 
+def test_beyond_a_bound_what_a_shard_does_not_read_waits_with_the_frontend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroMQ receives into buffers of 8 KiB, so each small message that nobody reads may take as much."""
+    monkeypatch.setattr(limits, "WIRE_MESSAGES_AHEAD", 10)
+    count = 3_000
+    """More than ten, than the kernel has between the two, and than ZeroMQ's 1,000 at the sending end."""
+
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        server._socket.is_paused = True
+        large = frame(Kind.PING, body=bytes(8_000))
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while sent < count:
+                    if frontend.socket.send([large]):
+                        sent += 1
+                    else:
+                        await asyncio.sleep(0.01)
+        assert sent < count
+        server._socket.resume()
+        async with asyncio.timeout(WAIT_S):
+            while sent < count:
+                if frontend.socket.send([large]):
+                    sent += 1
+                else:
+                    await asyncio.sleep(0)
+        await frontend.until(Kind.PONG, count)
+
+    play(test, tmp_path)
+
+
 def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused(tmp_path: Path) -> None:
     async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
         frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
@@ -603,5 +636,37 @@ def test_what_a_frontend_sends_is_received_in_several_turns(
         assert accepted
         assert accepted[-1][2] <= 60
         assert turns > 5
+
+    play(test, tmp_path)
+
+
+def test_what_a_turn_has_no_time_for_leaves_the_socket_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the backlog a message takes its length, in ZeroMQ's buffers up to 8 KiB."""
+    monkeypatch.setattr(limits, "SHARD_INTAKE_MS", 0)
+
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        read: list[int] = [0]
+        receive, after = server._socket._receive, server._socket._after
+
+        def received(parts: list[bytes]) -> None:
+            read[-1] += 1
+            receive(parts)
+
+        def turned() -> None:
+            read.append(0)
+            after()
+
+        monkeypatch.setattr(server._socket, "_receive", received)
+        monkeypatch.setattr(server._socket, "_after", turned)
+        sent = 0
+        async with asyncio.timeout(WAIT_S):
+            while max(read) <= MESSAGES_PER_TURN:
+                # While the loop stands still ZeroMQ's threads go on.
+                for _ in range(900):
+                    sent += frontend.socket.send([frame(Kind.PING)])
+                await frontend.until(Kind.PONG, sent)
+        assert max(read) <= limits.SHARD_MESSAGES
 
     play(test, tmp_path)

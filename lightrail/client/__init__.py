@@ -1,0 +1,54 @@
+"""The client of LightRail and of every AMQP 1.0 broker.
+
+async with lightrail.client.connect("amqp://localhost") as connection:
+    async with connection.sender("orders") as sender:
+        await sender.send({"id": 7}, subject="created")
+    async with connection.receiver("orders") as receiver:
+        async for delivery in receiver:
+            await delivery.accept()
+"""
+
+from lightrail.client.connection import Connection, Event, connect
+from lightrail.client.errors import (
+    AuthenticationError,
+    ClientError,
+    ClosedError,
+    ConnectError,
+    LinkError,
+    LostError,
+    NotAllowedError,
+    NotFoundError,
+    SendError,
+    WindowFullError,
+)
+from lightrail.client.message import Data, Message, Sequence
+from lightrail.client.options import Credentials, ReconnectPolicy
+from lightrail.client.outcomes import Outcome, OutcomeKind
+from lightrail.client.receiver import Delivery, Receiver
+from lightrail.client.sender import Sender
+
+__all__ = [
+    "AuthenticationError",
+    "ClientError",
+    "ClosedError",
+    "ConnectError",
+    "Connection",
+    "Credentials",
+    "Data",
+    "Delivery",
+    "Event",
+    "LinkError",
+    "LostError",
+    "Message",
+    "NotAllowedError",
+    "NotFoundError",
+    "Outcome",
+    "OutcomeKind",
+    "Receiver",
+    "ReconnectPolicy",
+    "SendError",
+    "Sender",
+    "Sequence",
+    "WindowFullError",
+    "connect",
+]

@@ -1,0 +1,432 @@
+"""Connections: what was opened is open again after any loss, until the application closes it.
+
+A connection is desired state: addresses, credentials, senders and receivers. One task keeps it true: it
+connects to one of the addresses, attaches what is wanted, waits for the loss, and begins anew, with growing
+and jittered pauses. A single link that the broker ended is attached again the same way.
+"""
+
+import asyncio
+import os
+import secrets
+import ssl
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from lightrail.amqp import events
+from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.performatives import AmqpError, Source
+from lightrail.amqp.sasl import SaslError
+from lightrail.amqp.sasl_client import Mechanism, mechanism_for
+from lightrail.amqp.session import Session
+from lightrail.amqp.values import Symbol
+from lightrail.client.errors import (
+    AuthenticationError,
+    ClosedError,
+    ConnectError,
+    link_error,
+)
+from lightrail.client.options import Address, Credentials, ReconnectPolicy
+from lightrail.client.receiver import CREDIT, Receiver
+from lightrail.client.sender import WINDOW, Sender
+from lightrail.client.wire import Wire
+from lightrail.model import conditions
+
+CONNECT_S: Final = 10.0
+"""For TCP, TLS, SASL and open together."""
+CLOSE_S: Final = 5.0
+HEARTBEAT_S: Final = 30.0
+_FINAL: Final = frozenset(
+    (
+        conditions.NOT_FOUND,
+        conditions.UNAUTHORIZED_ACCESS,
+        conditions.NOT_ALLOWED,
+        conditions.NOT_IMPLEMENTED,
+        conditions.INVALID_FIELD,
+        conditions.RESOURCE_DELETED,
+        conditions.PRECONDITION_FAILED,
+    )
+)
+"""Conditions of links that trying again does not change."""
+
+
+LinkType = TypeVar("LinkType", Sender, Receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a connection, for those who watch it.
+
+    Attributes:
+        kind: connected, lost, failed (an attempt), closed, link-lost or link-attached.
+        where: the broker's address, or that of the link.
+        reason: why, in words.
+    """
+
+    kind: str
+    where: str
+    reason: str = ""
+
+
+class Connection:
+    """A connection to a broker at one of several addresses. Made by `lightrail.client.connect`."""
+
+    def __init__(
+        self,
+        *urls: str,
+        credentials: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        reconnect: ReconnectPolicy | None = None,
+        heartbeat: float = HEARTBEAT_S,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        if not urls:
+            raise ValueError("expected the address of a broker, as amqp://localhost")
+        self._addresses = [Address.parse(url) for url in urls]
+        self._credentials = credentials
+        self._tls = tls
+        self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
+        self._policy = reconnect or ReconnectPolicy()
+        self._heartbeat_ms = int(heartbeat * 1000)
+        self._on_event = on_event
+        self.loop = asyncio.get_running_loop()
+        self._links: dict[Sender | Receiver, None] = {}
+        self._again: dict[Sender | Receiver, int] = {}
+        """Links that the broker ended, with how often they were attached since without success."""
+        self._wire: Wire | None = None
+        self._session: Session | None = None
+        self._mechanism: Mechanism | None = None
+        self._address = self._addresses[0]
+        self._ready: asyncio.Future[None] | None = None
+        """Of the attempt under way."""
+        self._gone: asyncio.Future[str] | None = None
+        """Of the connection that is there: why it was lost."""
+        self._first: asyncio.Future[None] = self.loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._numbers = 0
+
+    # --- for the application -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects. Raises ConnectError where no address lets us in at the first round."""
+        self._task = self.loop.create_task(self._run(), name=f"lightrail.client {self._address}")
+        await asyncio.shield(self._first)
+
+    async def __aenter__(self) -> "Connection":
+        if self._task is None:
+            await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is connected, and everything that was opened is attached."""
+        return self._session is not None and all(link.healthy for link in self._links)
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or given up."""
+        return self._error is not None
+
+    def sender(
+        self,
+        address: str | None = None,
+        *,
+        window: int = WINDOW,
+        name: str | None = None,
+        presettled: bool = False,
+    ) -> Sender:
+        """A sender to an address; `await` its `opened`, or use it in `async with`.
+
+        Args:
+            address: None where each message has its own in `to`.
+            window: messages without an outcome, before `send` waits.
+            name: of the link; the broker knows it again by that.
+            presettled: at most once: nothing is confirmed.
+        """
+        return self._add(
+            Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
+        )
+
+    def receiver(
+        self,
+        address: str | None = None,
+        *,
+        credit: int = CREDIT,
+        browse: bool = False,
+        presettled: bool = False,
+        name: str | None = None,
+        filters: dict[str, Any] | None = None,
+    ) -> Receiver:
+        """A receiver of an address; `await` its `opened`, or use it in `async with`.
+
+        Args:
+            credit: messages that the broker sends ahead; from 1 on.
+            browse: copies of what is in the queue, which stays there.
+            presettled: at most once: what is on its way when the connection is lost is lost.
+            name: of the link; the broker knows it again by that.
+            filters: of the source, by name; values as AMQP has them (messaging 3.5.8).
+        """
+        if credit < 1:
+            raise ValueError(f"expected a credit of 1 or more, found {credit}")
+        source = Source(
+            address=address,
+            distribution_mode=Symbol("copy") if browse else None,
+            filter={Symbol(key): value for key, value in filters.items()} if filters else None,
+        )
+        return self._add(
+            Receiver(
+                self,
+                address,
+                credit=credit,
+                name=name or self._number(),
+                source=source,
+                presettled=presettled,
+            )
+        )
+
+    async def close(self) -> None:
+        """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""
+        if self._error is not None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                for link in list(self._links):
+                    await link.close()
+                if self._wire is not None and self._gone is not None:
+                    self._wire.close("it was closed by the application")
+                    await asyncio.shield(self._gone)
+        except TimeoutError:
+            pass
+        finally:
+            self._give_up(ClosedError("the connection is closed"))
+
+    # --- what keeps it true --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        attempt = 0
+        while self._error is None:
+            reasons: list[str] = []
+            for address in self._addresses:
+                try:
+                    await self._connect(address)
+                    break
+                except AuthenticationError as error:
+                    self._give_up(error)
+                    return
+                except ConnectError as error:
+                    reasons.append(f"{address}: {error}")
+                    self._say("failed", str(address), str(error))
+            else:
+                attempt += 1
+                failure = ConnectError("no broker could be reached: " + "; ".join(reasons))
+                if not self._first.done() or attempt == self._policy.attempts:
+                    self._give_up(failure)
+                    return
+                await asyncio.sleep(self._policy.wait(attempt - 1))
+                continue
+            attempt = 0
+            assert self._gone is not None
+            why = await self._gone
+            self._say("lost", str(self._address), why)
+            await asyncio.sleep(self._policy.wait(0))
+
+    async def _connect(self, address: Address) -> None:
+        """Raises ConnectError."""
+        self._address = address
+        self._ready = self.loop.create_future()
+        self._gone = self.loop.create_future()
+        self._mechanism = None
+        settings = ConnectionSettings(
+            container_id=self._name,
+            hostname=address.host,
+            is_server=False,
+            uses_sasl=True,
+            idle_time_out_ms=2 * self._heartbeat_ms,
+        )
+        wire = Wire(self.loop, settings, self._negotiate, self._lost)
+        secure = None
+        if address.scheme == "amqps":
+            secure = self._tls or ssl.create_default_context()
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self.loop.create_connection(lambda: wire, address.host, address.port, ssl=secure)
+                await self._ready
+        except TimeoutError:
+            wire.abort("it took too long")
+            raise ConnectError(f"expected it to let us in within {CONNECT_S:g} s, and it did not") from None
+        except OSError as error:
+            raise ConnectError(str(error)) from error
+        except BaseException:
+            wire.abort("it was cancelled")
+            raise
+        self._wire = wire
+        self._session = wire.engine.begin()
+        self._again.clear()
+        for link in list(self._links):
+            link.attach(wire, self._session)
+        wire.touch()
+        if not self._first.done():
+            self._first.set_result(None)
+        self._say("connected", str(address))
+
+    def _negotiate(self, wire: Wire, event: events.Event) -> None:
+        """SASL and open, as the engine says what is due."""
+        engine = wire.engine
+        ready = self._ready
+        assert ready is not None
+        try:
+            if isinstance(event, events.SaslOffered):
+                self._mechanism = self._choose(event.mechanisms)
+                engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
+                self.loop.call_soon(wire.go_on)
+            elif isinstance(event, events.SaslChallenged):
+                # PBKDF2 takes a tenth of a second: in a thread.
+                assert self._mechanism is not None
+                answer = self.loop.run_in_executor(None, self._mechanism.respond, event.challenge)
+                answer.add_done_callback(lambda done: self._respond(wire, done))
+            elif isinstance(event, events.SaslSucceeded):
+                assert self._mechanism is not None
+                self._mechanism.verify(event.additional_data)
+                engine.open()
+                wire.touch()
+            elif isinstance(event, events.SaslFailed):
+                raise SaslError("the broker refused the user or the password")
+            elif isinstance(event, events.Opened) and not ready.done():
+                ready.set_result(None)
+        except SaslError as error:
+            self._refused(wire, error)
+
+    def _respond(self, wire: Wire, answer: "asyncio.Future[bytes]") -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None:
+            self._refused(wire, error)
+        elif not wire.engine.closed:
+            wire.engine.sasl_respond(answer.result())
+            wire.go_on()
+
+    def _refused(self, wire: Wire, error: BaseException) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(AuthenticationError(f"{self._address}: {error}"))
+        wire.abort(str(error))
+
+    def _choose(self, offered: Sequence[str]) -> Mechanism:
+        given = self._credentials or self._address.credentials
+        is_secure = self._address.scheme == "amqps" or self._address.is_local
+        return mechanism_for(
+            offered,
+            given.user,
+            given.password,
+            secrets.token_urlsafe(18),
+            is_secure=is_secure,
+            has_certificate=self._tls is not None,
+        )
+
+    def _lost(self, wire: Wire, why: str) -> None:
+        """The socket is closed."""
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(ConnectError(why))
+        if wire is not self._wire:
+            return
+        self._wire = self._session = None
+        for link in list(self._links):
+            link.lost()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(why)
+
+    def _give_up(self, error: Exception) -> None:
+        """Nothing is tried any more."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._wire is not None:
+            self._wire.abort("the connection is closed")
+        for link in list(self._links):
+            link.fail(error)
+        if not self._first.done():
+            self._first.set_exception(error)
+            self._first.exception()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._say("closed", str(self._address), str(error))
+
+    # --- links ---------------------------------------------------------------------------------------------
+
+    def _number(self) -> str:
+        self._numbers += 1
+        return f"{self._name}-{self._numbers}"
+
+    def _add(self, link: LinkType) -> LinkType:
+        if self._error is not None:
+            raise ClosedError(f"the connection is closed: {self._error}")
+        self._links[link] = None
+        if self._wire is not None and self._session is not None:
+            link.attach(self._wire, self._session)
+        return link
+
+    def forget(self, link: "Sender | Receiver") -> None:
+        """It is closed."""
+        self._links.pop(link, None)
+        self._again.pop(link, None)
+
+    def link_lost(self, link: "Sender | Receiver", what: str, error: AmqpError | None) -> None:
+        """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
+        found = link_error(what, error)
+        self._say("link-lost", link.address or "", str(found))
+        if not link._opened.done() or found.condition in _FINAL:
+            link.refuse(found)
+            return
+        attempt = self._again.get(link, 0)
+        self._again[link] = attempt + 1
+        self.loop.call_later(self._policy.wait(attempt), self._attach_again, link, self._wire)
+
+    def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
+        if link in self._links and wire is self._wire and wire is not None and self._session is not None:
+            link.attach(wire, self._session)
+
+    def _say(self, kind: str, where: str, reason: str = "") -> None:
+        if self._on_event is not None:
+            self._on_event(Event(kind, where, reason))
+
+
+class connect:  # noqa: N801 - it is called like a function
+    """A connection to a broker: `async with connect("amqp://localhost") as connection`, or `await`.
+
+    Args:
+        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
+        credentials: for all of them, in place of those in the addresses.
+        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        name: the container-id.
+        reconnect: how to come back after a loss.
+        heartbeat: seconds; a broker that says nothing for twice as long is lost.
+        on_event: called with each Event, on the loop.
+
+    Raises:
+        ConnectError: no address could be reached; AuthenticationError: the broker refused the credentials.
+    """
+
+    def __init__(self, *urls: str, **options: Any) -> None:
+        self._urls = urls
+        self._options = options
+        self._connection: Connection | None = None
+
+    async def _open(self) -> Connection:
+        connection = self._connection = Connection(*self._urls, **self._options)
+        await connection.open()
+        return connection
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Connection:
+        return await self._open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,281 @@
+"""The client without await, for scripts, threads, Django and Flask: the same names; calls return when done.
+
+    with lightrail.client.sync.connect("amqp://localhost") as connection:
+        with connection.sender("orders") as sender:
+            sender.send({"id": 7})
+        with connection.receiver("orders") as receiver:
+            for delivery in receiver:
+                delivery.accept()
+
+One thread of the process runs a loop for all connections; the first starts it. Objects may be used by any
+thread. What was opened before a fork belongs to the process that opened it, and raises ForkError elsewhere.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lightrail import client
+from lightrail.client.errors import ClientError
+from lightrail.client.message import Message
+from lightrail.client.outcomes import Outcome
+
+Found = TypeVar("Found")
+
+
+class ForkError(ClientError):
+    """It was opened by another process: open a connection in this one."""
+
+
+class _Loop:
+    """The loop of this process, in a thread that ends with it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="lightrail.client.sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, Found]) -> Found:
+        """Runs it there, and waits for its result; an interrupted wait cancels it."""
+        if self.pid != os.getpid():
+            work.close()
+            raise ForkError(
+                f"expected to be used by process {self.pid}, which opened it, and is used by {os.getpid()}: "
+                "open a connection after the fork"
+            )
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientError("expected to be called outside of the client's loop, which it would stop")
+        waiting: Future[Found] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_loop: _Loop | None = None
+
+
+def _loop_of_process() -> _Loop:
+    global _loop
+    with _lock:
+        if _loop is None or _loop.pid != os.getpid():
+            _loop = _Loop()
+        return _loop
+
+
+def _after_fork() -> None:
+    """The lock may have been taken by a thread that the child does not have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Delivery:
+    """See client.Delivery."""
+
+    __slots__ = ("_inner", "_loop")
+
+    def __init__(self, loop: _Loop, inner: client.Delivery) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    @property
+    def message(self) -> Message:
+        return self._inner.message
+
+    @property
+    def body(self) -> Any:
+        return self._inner.message.body
+
+    @property
+    def settled(self) -> bool:
+        return self._inner.settled
+
+    def accept(self) -> None:
+        self._loop.call(self._inner.accept())
+
+    def release(self) -> None:
+        self._loop.call(self._inner.release())
+
+    def fail(self) -> None:
+        self._loop.call(self._inner.fail())
+
+    def modify(
+        self,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        annotations: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._loop.call(
+            self._inner.modify(
+                delivery_failed=delivery_failed,
+                undeliverable_here=undeliverable_here,
+                annotations=annotations,
+            )
+        )
+
+    def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
+        self._loop.call(self._inner.reject(condition, description))
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Sender:
+    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
+
+    def __init__(self, loop: _Loop, inner: client.Sender) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    def send(self, message: Any = None, **fields: Any) -> Outcome:
+        return self._loop.call(self._inner.send(message, **fields))
+
+    def send_nowait(self, message: Any = None, **fields: Any) -> "Future[Outcome]":
+        answer: Future[Outcome] = Future()
+
+        async def hand_in() -> None:
+            def done(inner: "asyncio.Future[Outcome]") -> None:
+                error = inner.exception()
+                if error is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(inner.result())
+
+            self._inner.send_nowait(message, **fields).add_done_callback(done)
+
+        self._loop.call(hand_in())
+        return answer
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Receiver:
+    """See client.Receiver."""
+
+    def __init__(self, loop: _Loop, inner: client.Receiver) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
+        while True:
+            try:
+                inner = self._loop.call(self._next())
+            except _End:
+                return
+            yield Delivery(self._loop, inner)
+
+    async def _next(self) -> client.Delivery:
+        try:
+            return await anext(self._inner)
+        except StopAsyncIteration:
+            raise _End from None
+
+    def receive(self, count: int = 1, *, timeout: float | None = None) -> list[Delivery]:
+        found = self._loop.call(self._inner.receive(count, timeout=timeout))
+        return [Delivery(self._loop, inner) for inner in found]
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class _End(Exception):
+    """A receiver was closed; a generator may not be left by StopAsyncIteration."""
+
+
+class Connection:
+    """See client.Connection. Callbacks for events are called on the client's own thread."""
+
+    def __init__(self, loop: _Loop, inner: client.Connection) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    def sender(self, address: str | None = None, **options: Any) -> Sender:
+        async def make() -> client.Sender:
+            return self._inner.sender(address, **options)
+
+        return Sender(self._loop, self._loop.call(make()))
+
+    def receiver(self, address: str | None = None, **options: Any) -> Receiver:
+        async def make() -> client.Receiver:
+            return self._inner.receiver(address, **options)
+
+        return Receiver(self._loop, self._loop.call(make()))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+def connect(*urls: str, **options: Any) -> Connection:
+    """See client.connect; connected when it returns."""
+    loop = _loop_of_process()
+
+    async def make() -> client.Connection:
+        return await client.connect(*urls, **options)
+
+    return Connection(loop, loop.call(make()))

@@ -21,10 +21,12 @@ from lightrail.client.errors import (
     SendError,
     WindowFullError,
 )
+from lightrail.client.management import Management, ManagementError
 from lightrail.client.message import Data, Message, Sequence
 from lightrail.client.options import Credentials, ReconnectPolicy
 from lightrail.client.outcomes import Outcome, OutcomeKind
 from lightrail.client.receiver import Delivery, Receiver
+from lightrail.client.requests import Requester
 from lightrail.client.sender import Sender
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "Event",
     "LinkError",
     "LostError",
+    "Management",
+    "ManagementError",
     "Message",
     "NotAllowedError",
     "NotFoundError",
@@ -46,6 +50,7 @@ __all__ = [
     "OutcomeKind",
     "Receiver",
     "ReconnectPolicy",
+    "Requester",
     "SendError",
     "Sender",
     "Sequence",

@@ -26,8 +26,10 @@ from lightrail.client.errors import (
     ConnectError,
     link_error,
 )
+from lightrail.client.management import NODE, Management
 from lightrail.client.options import Address, Credentials, ReconnectPolicy
 from lightrail.client.receiver import CREDIT, Receiver
+from lightrail.client.requests import Requester
 from lightrail.client.sender import WINDOW, Sender
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
@@ -161,6 +163,7 @@ class Connection:
         presettled: bool = False,
         name: str | None = None,
         filters: dict[str, Any] | None = None,
+        dynamic: bool = False,
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
@@ -170,11 +173,14 @@ class Connection:
             presettled: at most once: what is on its way when the connection is lost is lost.
             name: of the link; the broker knows it again by that.
             filters: of the source, by name; values as AMQP has them (messaging 3.5.8).
+            dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
+                is open.
         """
         if credit < 1:
             raise ValueError(f"expected a credit of 1 or more, found {credit}")
         source = Source(
             address=address,
+            dynamic=dynamic,
             distribution_mode=Symbol("copy") if browse else None,
             filter={Symbol(key): value for key, value in filters.items()} if filters else None,
         )
@@ -188,6 +194,14 @@ class Connection:
                 presettled=presettled,
             )
         )
+
+    def requester(self, address: str) -> Requester:
+        """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
+        return Requester(self, self.sender(address), self.receiver(dynamic=True, presettled=True))
+
+    def management(self) -> Management:
+        """Reads and changes a LightRail broker; use it in `async with`."""
+        return Management(self.requester(NODE))
 
     async def close(self) -> None:
         """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""

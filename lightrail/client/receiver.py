@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
@@ -117,6 +117,8 @@ class Receiver:
         self._first = self._last = 0
         self._opened: asyncio.Future[None] = connection.loop.create_future()
         self._closed: Exception | None = None
+        self.on_lost: Callable[[], None] = _nothing
+        """Called when the link is lost, before it is attached again."""
 
     # --- for the application -----------------------------------------------------------------------------
 
@@ -258,6 +260,7 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        self.on_lost()
 
     def fail(self, error: Exception) -> None:
         """The connection is given up."""
@@ -271,6 +274,10 @@ class Receiver:
             # Its detach follows at once, and says why (2.6.3).
             return
         self._attached = True
+        found = link.attach.source
+        if self._source.dynamic and isinstance(found, Source):
+            # The broker made a node for it, of another name each time (2.6.3).
+            self.address = str(found.address)
         if not self._opened.done():
             self._opened.set_result(None)
         self._taken = 0
@@ -283,6 +290,7 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        self.on_lost()
         self._connection.link_lost(self, f"the receiver of {self.address}", error)
 
     def refuse(self, error: LinkError) -> None:
@@ -312,3 +320,7 @@ class Receiver:
         if self._taken << 1 >= self._window and self._closed is None:
             self._taken = 0
             link.grant(self._window - len(self._buffer))
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -41,6 +41,7 @@ class ClientConnection(asyncio.Protocol):
     """The asyncio protocol of one accepted socket."""
 
     __slots__ = (
+        "_authenticating",
         "_authentication",
         "_dirty",
         "_links",
@@ -111,6 +112,8 @@ class ClientConnection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.amqp: Connection | None = None
         self._authentication: Authentication | None = None
+        self._authenticating = False
+        """The client waits for us: its password is checked, or waits for that."""
         self._dirty = False
         self._links: dict[Bound, Terms] | None = None
         self._peer = ""
@@ -366,7 +369,11 @@ class ClientConnection(asyncio.Protocol):
         """Acts on what is due, and says when to come again: None for never."""
         if self.closing:
             return now_ms + limits.CLOSING_TIME_MS
-        return None if self.amqp is None else self.amqp.tick(now_ms)
+        if self.amqp is None:
+            return None
+        if self._authenticating:
+            self.amqp.excuse(now_ms)
+        return self.amqp.tick(now_ms)
 
     def tick(self, now_ms: int) -> None:
         """A deadline has come: idle time-outs, half-open connections, last bytes that nobody reads."""
@@ -380,6 +387,8 @@ class ClientConnection(asyncio.Protocol):
         if self.has_more or self.frontend.intake.holds(self):
             # It is us who do not listen.
             amqp.heard(now_ms)
+        if self._authenticating:
+            amqp.excuse(now_ms)
         self.deadline_ms = amqp.tick(now_ms)
         # What the tick led to is told by the next feed.
         self._feed(amqp, b"", now_ms)
@@ -419,9 +428,13 @@ class ClientConnection(asyncio.Protocol):
         amqp = self.amqp
         if authentication is None or amqp is None:
             return
+        self._authenticating = True
         step = await authentication.answer(event)
+        self._authenticating = False
         if self.amqp is None or amqp.closed:
             return
+        # The time that it took is not the client's.
+        amqp.excuse(self.frontend.now_ms())
         if step.challenge is not None:
             amqp.sasl_challenge(step.challenge)
         elif step.user is not None:

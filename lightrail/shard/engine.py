@@ -300,9 +300,11 @@ class Engine:
         self._messages_committing = self._performer.messages_unsynced
         self._performer.messages_unsynced = 0
         self._performer.captured_bytes = 0
+        self._memory.commit_begun()
 
     def commit_ended(self, now_ms: int) -> int:
         """The commit is on disk: its batches are accepted. Returns the messages it held."""
+        self._memory.commit_ended()
         committing, self._committing = self._committing, []
         if self._memory.is_stuck:
             # What they sent is on disk; they are kept from sending more.
@@ -700,7 +702,8 @@ class Engine:
         Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a
         disk that is slower than the senders slows them down.
         """
-        if durable or self._memory.resident > self._memory.mark:
+        memory = self._memory
+        if durable or memory.resident + memory.flowing > memory.mark:
             self._unsynced.append((producer, number))
         else:
             producer.accept(number)

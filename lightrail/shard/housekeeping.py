@@ -95,6 +95,7 @@ class Housekeeping:
                 written = False
                 break
             batch.place = place
+            self.memory.flowing += run.size
         freed = machine.evict(wanted, batch_bytes)
         if freed:
             self._counts.evictions += 1

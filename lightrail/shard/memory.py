@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 class Memory:
     """Bytes of messages in memory: in the queues, and parked before one until it has room."""
 
-    __slots__ = ("_queues", "index", "mark", "parked", "resident", "waiting")
+    __slots__ = ("_committing", "_queues", "flowing", "index", "mark", "parked", "resident", "waiting")
 
     def __init__(self, mark: int) -> None:
         self.mark = mark
         self.resident = 0
         """All of them."""
+        self.flowing = 0
+        """Bytes beside those that have left the queues for the disk, and are in memory until it has them."""
+        self._committing = 0
+        """Of `flowing`, what the commit under way writes."""
         self.index = 0
         """Of them, what queues keep of messages wherever those are."""
         self.waiting: dict[Queue, None] = {}
@@ -39,7 +43,7 @@ class Memory:
 
     @property
     def above_mark(self) -> bool:
-        return self.resident > self.mark
+        return self.resident + self.flowing > self.mark
 
     @property
     def far_above_mark(self) -> bool:
@@ -73,6 +77,15 @@ class Memory:
     def parked_max(self) -> int:
         """How much may be parked: half of the mark is left for what is in the queues."""
         return min(limits.PARKED_BYTES_MAX, self.mark // 2)
+
+    def commit_begun(self) -> None:
+        """What flows is in the commit that now runs."""
+        self._committing = self.flowing
+
+    def commit_ended(self) -> None:
+        """The disk has it."""
+        self.flowing -= self._committing
+        self._committing = 0
 
     def park(self, size: int) -> None:
         """So many bytes more are parked; negative where they are not any more."""

@@ -156,6 +156,20 @@ class HttpConnection(RequestHandler):
             self._write_timer.cancel()
             self._write_timer = None
 
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's own
+        """The process ends; the request under way has so many seconds.
+
+        aiohttp 3.14 cancels the future that the end of that request sets. Where both come in one turn of the
+        loop, the request fails after its answer was sent. This waits before, without cancelling.
+        """
+        if self._request_in_progress:
+            self._force_close = True
+            ended = self._handler_waiter = self._loop.create_future()
+            await asyncio.wait([ended], timeout=timeout)
+            self._handler_waiter = None
+            self._request_in_progress = False
+        await super().shutdown(timeout)
+
     def _now_ms(self) -> int:
         return round(self._loop.time() * 1000)
 

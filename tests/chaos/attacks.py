@@ -142,11 +142,13 @@ def garbage(queue: str, chance: random.Random) -> bytes:
 
 
 class Attacker:
-    """A plain socket to the broker."""
+    """A plain socket to the broker; `source` is the address that it comes from, 127.0.0.1 otherwise."""
 
-    def __init__(self, address: str, *, receive_buffer: int = 0) -> None:
+    def __init__(self, address: str, *, receive_buffer: int = 0, source: str = "") -> None:
         host, port = split(address)
         self.socket = socket.socket()
+        if source:
+            self.socket.bind((source, 0))
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(10.0)

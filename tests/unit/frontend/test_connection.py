@@ -691,6 +691,50 @@ def test_plain_over_the_socket(password: bytes, code: int) -> None:
     asyncio.run(test())
 
 
+def test_the_time_to_open_does_not_run_while_a_password_waits_for_its_check() -> None:
+    class Slow(MemoryCoordinator):
+        """Finds users when it may."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.may = asyncio.Event()
+
+        async def user(self, name: str) -> UserRecord | None:
+            await self.may.wait()
+            return await super().user(name)
+
+    async def test() -> None:
+        coordinator = Slow()
+        await coordinator.add_user(UserRecord.make("ann", "secret", 4_096))
+        coordinator.may.set()
+        scene = await Scene.start(coordinator)
+        coordinator.may.clear()
+        client = scene.client()
+        init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0ann\0secret")
+        client.protocol.data_received(frames.SASL_HEADER + frames.sasl_frame(encode_performative(init)))
+        await scene.settle()
+        for _ in range(3):
+            scene.time_ms += limits.OPENING_TIME_MS
+            client.protocol.tick(scene.time_ms)
+            await scene.settle()
+        assert not client.transport.closing
+        coordinator.may.set()
+        while b"\x00\x53\x44" not in client.transport.written:  # noqa: ASYNC110 - hashed in a thread
+            await asyncio.sleep(0.001)
+        assert client.protocol.user == "ann"
+        scene.time_ms += limits.OPENING_TIME_MS - 1
+        client.protocol.tick(scene.time_ms)
+        await scene.settle()
+        assert not client.transport.closing
+        scene.time_ms += 1
+        client.protocol.tick(scene.time_ms)
+        await scene.settle()
+        assert client.transport.closing
+        scene.frontend.fleet.end()
+
+    asyncio.run(test())
+
+
 def test_users_that_can_not_be_read_are_no_good_outcome() -> None:
     class Broken(MemoryCoordinator):
         async def user(self, name: str) -> UserRecord | None:

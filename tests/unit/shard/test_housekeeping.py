@@ -362,6 +362,37 @@ def test_what_receivers_hold_flows_to_disk_and_stops_no_sender(durable: bool) ->
     assert scene.store.usage().live_bytes == 0
 
 
+def test_senders_wait_for_the_disk_while_more_flows_to_it_than_there_is_room_for() -> None:
+    scene = Scene(memory_mark=10_000)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    accepted: list[int] = []
+    number = 0
+
+    def send() -> int:
+        """One more; how many are not answered then."""
+        nonlocal number
+        number += 1
+        peer.send(1, number, [b"%01000d" % number], durable=False)
+        accepted.extend(peer.accepted(1))
+        return number - len(accepted)
+
+    while not send():
+        assert number < 20
+    memory = scene.engine._house.memory
+    assert memory.resident <= 10_000 < memory.resident + memory.flowing
+    scene.begin_commit()
+    # The disk is slow: what comes meanwhile waits for the next commit, and flows with it.
+    assert [send() for _ in range(10)] == list(range(2, 12))
+    scene.end_commit()
+    accepted.extend(peer.accepted(1))
+    assert number - len(accepted) == 10
+    scene.settle_down()
+    accepted.extend(peer.accepted(1))
+    assert accepted == list(range(1, number + 1))
+    assert memory.flowing == 0
+
+
 def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> None:
     scene, peer = holding(durable=True)
     scene.reading = False

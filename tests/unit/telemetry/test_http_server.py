@@ -3,6 +3,7 @@
 import asyncio
 import resource
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,7 +31,14 @@ def run(check: Coroutine[Any, Any, None]) -> None:
 
 
 class Scene:
-    def __init__(self, connections: Connections, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        runner: http_server.HttpRunner,
+        connections: Connections,
+        port: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.runner = runner
         self.connections = connections
         self.port = port
         self.tls = tls
@@ -80,7 +88,7 @@ async def serving(
 
     app.add_routes([web.get("/", answer), web.get("/wait", wait), web.get("/big", big)])
     runner, (port,) = await http_server.serve(app, connections, places, shared=False)
-    scene = Scene(connections, port, client_tls)
+    scene = Scene(runner, connections, port, client_tls)
     try:
         yield scene
     finally:
@@ -167,6 +175,29 @@ def test_a_request_under_way_has_its_time(monkeypatch: pytest.MonkeyPatch) -> No
             assert (await reader.readuntil(b"late\n")).startswith(b"HTTP/1.1 200 ")
 
     run(check())
+
+
+def test_a_request_that_ends_as_its_time_at_the_end_of_the_process_does_is_answered(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving() as scene:
+            reader, writer = await scene.connect()
+            writer.write(GET.replace(b"/ ", b"/wait "))
+            await scene.waiting.wait()
+            assert scene.runner.server is not None
+            (connection,) = scene.runner.server.connections
+            assert isinstance(connection, http_server.HttpConnection)
+            loop.call_later(0.01, scene.go_on.set)
+            ending = loop.create_task(connection.shutdown(0.02))
+            # Both are due in the same turn of the loop, the end of the request before that of its time.
+            loop.call_soon(time.sleep, 0.05)
+            await ending
+            assert (await reader.readuntil(b"late\n")).startswith(b"HTTP/1.1 200 ")
+
+    run(check())
+    assert not caplog.records
 
 
 def test_a_client_that_does_not_read_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -369,11 +369,7 @@ class ClientConnection(asyncio.Protocol):
         """Acts on what is due, and says when to come again: None for never."""
         if self.closing:
             return now_ms + limits.CLOSING_TIME_MS
-        if self.amqp is None:
-            return None
-        if self._authenticating:
-            self.amqp.excuse(now_ms)
-        return self.amqp.tick(now_ms)
+        return None if self.amqp is None else self._tick_engine(self.amqp, now_ms)
 
     def tick(self, now_ms: int) -> None:
         """A deadline has come: idle time-outs, half-open connections, last bytes that nobody reads."""
@@ -387,12 +383,16 @@ class ClientConnection(asyncio.Protocol):
         if self.has_more or self.frontend.intake.holds(self):
             # It is us who do not listen.
             amqp.heard(now_ms)
-        if self._authenticating:
-            amqp.excuse(now_ms)
-        self.deadline_ms = amqp.tick(now_ms)
+        self.deadline_ms = self._tick_engine(amqp, now_ms)
         # What the tick led to is told by the next feed.
         self._feed(amqp, b"", now_ms)
         self.touch()
+
+    def _tick_engine(self, amqp: Connection, now_ms: int) -> int | None:
+        """See Connection.tick. The time to open does not run while the client waits for us."""
+        if self._authenticating:
+            amqp.excuse(now_ms)
+        return amqp.tick(now_ms)
 
     def excuse(self, until_ms: int) -> None:
         """The client's silence up to then is not its own."""

@@ -50,11 +50,11 @@ class ConsumerLink(Consumer):
 
     __slots__ = (
         "_again",
-        "_ahead_bytes",
         "_attached",
         "_base",
         "_closed",
         "_connection",
+        "_credit_bytes",
         "_drain",
         "_draining",
         "_home",
@@ -63,12 +63,12 @@ class ConsumerLink(Consumer):
         "_mean_size",
         "_options",
         "_presettled",
-        "_said_bytes",
         "_said_limit",
         "_sent",
         "_unconfirmed",
         "_unsettled",
         "_unsettled_bytes",
+        "_used_bytes",
     )
 
     def __init__(
@@ -92,9 +92,11 @@ class ConsumerLink(Consumer):
         self._base = 0
         self._limit = 0
         self._said_limit = 0
-        """What the shard may send: deliveries below this number, and so many bytes since that was said."""
-        self._said_bytes = 0
-        self._ahead_bytes = 0
+        """The latest CREDIT lets the shard send deliveries below this number."""
+        self._credit_bytes = 0
+        """The same CREDIT ends when so many bytes were sent."""
+        self._used_bytes = 0
+        """Bytes that came since that CREDIT."""
         self._drain = False
         """The client wants what there is, and its credit taken away then."""
         self._draining = False
@@ -225,7 +227,7 @@ class ConsumerLink(Consumer):
             for each in self._unconfirmed.all():
                 self._say_outcome(*each, ASKED)
         self._said_limit = self._sent
-        self._said_bytes = self._ahead_bytes = 0
+        self._credit_bytes = self._used_bytes = 0
         self._draining = self._again = False
         self._say_credit(force=True)
 
@@ -267,9 +269,9 @@ class ConsumerLink(Consumer):
             counts.messages_redelivered += count
         if self._presettled:
             counts.messages_presettled += count
-        self._ahead_bytes += size
+        self._used_bytes += size
         self._connection.touch()
-        if self._said_limit < self._limit or self._ahead_bytes >= self._said_bytes >> 1:
+        if self._said_limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
             self._say_credit()
 
     def _deliver_rewritten(
@@ -303,7 +305,7 @@ class ConsumerLink(Consumer):
         self._draining = False
         again, self._again = self._again, False
         # The shard had no credit left for more, of messages or of bytes.
-        window_used_up = (number >= self._said_limit or self._ahead_bytes >= self._said_bytes) and (
+        window_used_up = (number >= self._said_limit or self._used_bytes >= self._credit_bytes) and (
             number < self._limit
         )
         self._said_limit = self._sent
@@ -398,7 +400,7 @@ class ConsumerLink(Consumer):
         connection = self._connection
         window = self._window()
         ahead = self._said_limit - self._sent
-        bytes_used = self._ahead_bytes >= self._said_bytes >> 1
+        bytes_used = self._used_bytes >= self._credit_bytes >> 1
         starved = bool(self._link.backlog) or connection.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES
         if ahead > window >> 1 and not (bytes_used or force or starved or connection.paused):
             return
@@ -409,8 +411,8 @@ class ConsumerLink(Consumer):
                 connection.starved[self] = None
             if not force:
                 return
-            # What was said before holds, and no more.
-            size = self._said_bytes - self._ahead_bytes
+            # The client's socket takes no more: the shard keeps what is left of its latest credit.
+            size = self._credit_bytes - self._used_bytes
             limit = min(self._limit, max(self._said_limit, self._sent) if size > 0 else self._sent)
         else:
             is_short = not force and self._mean_size and self._sent + window < self._limit
@@ -422,8 +424,8 @@ class ConsumerLink(Consumer):
                 return
         kib = max(1, size >> 10)
         self._said_limit = limit
-        self._said_bytes = kib << 10
-        self._ahead_bytes = 0
+        self._credit_bytes = kib << 10
+        self._used_bytes = 0
         self._draining = self._drain
         self._home.post(
             frame(

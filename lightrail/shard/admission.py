@@ -124,9 +124,8 @@ class Admission:
         conform(policy, batch, now_ms)
         done = producer.part if number == producer.last_number else 0
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
-        if producer.goes_on:
-            producer.goes_on = False
-        elif done and bounds.refuses(policy) and _acts_at_once(policy) and not producer.is_named:
+        is_back = done and not (producer.goes_on or producer.is_named)
+        if is_back and bounds.refuses(policy) and _acts_at_once(policy):
             # It was answered so before the connection went, or was about to be. Who comes again by name knows
             # that, and wants the rest stored.
             self._turn_away(queue, entry, done, _full(queue))

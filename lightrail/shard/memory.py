@@ -30,7 +30,7 @@ class Memory:
         self.resident = 0
         """All of them."""
         self.flowing = 0
-        """Bytes beside those that have left the queues for the disk, and are in memory until it has them."""
+        """Beside those, bytes that left the queues for the disk; in memory until their commit has ended."""
         self._committing = 0
         """Of `flowing`, what the commit under way writes."""
         self.index = 0

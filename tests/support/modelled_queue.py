@@ -449,7 +449,15 @@ class ModelledQueue(RuleBasedStateMachine):
         """After a dispatch nobody with credit waits for something that is in memory."""
         on_disk = self.on_disk()
         if self.building:
-            asked = {sequence for sequence in on_disk if self.is_asked_for(sequence)}
+            # What consumers hold is looked into as well, and may be all that there is.
+            held = {
+                sequence
+                for consumer in self.machine.consumers
+                for run in consumer.in_flight.runs[consumer.in_flight.head :]
+                if run.batch.data is None
+                for sequence in range(run.sequence, run.end)
+            }
+            asked = {sequence for sequence in on_disk | held if self.is_asked_for(sequence)}
             assert asked, "nobody asked for what has to be looked into"
             return
         ready = self.ready()

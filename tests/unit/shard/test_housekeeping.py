@@ -393,12 +393,18 @@ def test_senders_wait_for_the_disk_while_more_flows_to_it_than_there_is_room_for
     assert memory.flowing == 0
 
 
-def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> None:
+def rejecting() -> tuple[Scene, Peer]:
+    """The same, which waits for the answer to a rejection: the shard has to read the message for that."""
     scene, peer = holding(durable=True)
     scene.reading = False
     peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(), asked=1)
     scene.settle_down()
     assert not peer.take(Kind.SETTLED)
+    return scene, peer
+
+
+def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> None:
+    scene, peer = rejecting()
     assert scene.queue("q") == {"ready": 0, "in_flight": 50}
     scene.reading = True
     scene.settle_down()
@@ -408,11 +414,7 @@ def test_a_rejection_of_what_is_on_disk_is_confirmed_with_its_dead_letter() -> N
 
 
 def test_who_waits_for_such_a_rejection_is_answered_when_the_queue_ends() -> None:
-    scene, peer = holding(durable=True)
-    scene.reading = False
-    peer.settle(2, 0, 1, OutcomeCode.REJECTED, SettleDetail(), asked=1)
-    scene.settle_down()
-    assert not peer.take(Kind.SETTLED)
+    scene, peer = rejecting()
     assert isinstance(scene.names, EveryName)
     scene.names.drop("q")
     scene.refresh()

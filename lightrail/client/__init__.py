@@ -9,6 +9,7 @@ async with lightrail.client.connect("amqp://localhost") as connection:
 """
 
 from lightrail.client.connection import Connection, Event, connect
+from lightrail.client.delivery import Delivery
 from lightrail.client.errors import (
     AuthenticationError,
     ClientError,
@@ -25,9 +26,10 @@ from lightrail.client.management import Management, ManagementError
 from lightrail.client.message import Data, Message, Sequence
 from lightrail.client.options import Credentials, ReconnectPolicy
 from lightrail.client.outcomes import Outcome, OutcomeKind
-from lightrail.client.receiver import Delivery, Receiver
+from lightrail.client.receiver import Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import Sender
+from lightrail.client.tokens import Token
 
 __all__ = [
     "AuthenticationError",
@@ -54,6 +56,7 @@ __all__ = [
     "SendError",
     "Sender",
     "Sequence",
+    "Token",
     "WindowFullError",
     "connect",
 ]

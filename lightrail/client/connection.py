@@ -9,13 +9,13 @@ import asyncio
 import os
 import secrets
 import ssl
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import ConnectionSettings
-from lightrail.amqp.performatives import AmqpError, Source
+from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.sasl import SaslError
 from lightrail.amqp.sasl_client import Mechanism, mechanism_for
 from lightrail.amqp.session import Session
@@ -31,6 +31,8 @@ from lightrail.client.options import Address, Credentials, ReconnectPolicy
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import WINDOW, Sender
+from lightrail.client.sources import source_of
+from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
@@ -38,6 +40,8 @@ CONNECT_S: Final = 10.0
 """For TCP, TLS, SASL and open together."""
 CLOSE_S: Final = 5.0
 HEARTBEAT_S: Final = 30.0
+PRODUCT: Final = Symbol("product")
+"""Property of open by which brokers say what they are."""
 _FINAL: Final = frozenset(
     (
         conditions.NOT_FOUND,
@@ -77,6 +81,7 @@ class Connection:
         self,
         *urls: str,
         credentials: Credentials | None = None,
+        token: TokenSource | None = None,
         tls: ssl.SSLContext | None = None,
         name: str | None = None,
         reconnect: ReconnectPolicy | None = None,
@@ -87,7 +92,9 @@ class Connection:
             raise ValueError("expected the address of a broker, as amqp://localhost")
         self._addresses = [Address.parse(url) for url in urls]
         self._credentials = credentials
+        self._tokens = None if token is None else Tokens(self, token, self._abort)
         self._tls = tls
+        self._is_named = name is not None
         self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
         self._policy = reconnect or ReconnectPolicy()
         self._heartbeat_ms = int(heartbeat * 1000)
@@ -130,6 +137,17 @@ class Connection:
         return self._session is not None and all(link.healthy for link in self._links)
 
     @property
+    def product(self) -> str:
+        """What the broker calls itself; empty where it does not say, or none is connected."""
+        peer = None if self._wire is None else self._wire.engine.peer_open
+        return str((peer.properties or {}).get(PRODUCT, "")) if peer is not None else ""
+
+    def offers(self, capability: str) -> bool:
+        """Whether the broker that is connected has a capability for all links (2.7.1)."""
+        peer = None if self._wire is None else self._wire.engine.peer_open
+        return peer is not None and capability in (peer.offered_capabilities or ())
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed, or given up."""
         return self._error is not None
@@ -162,27 +180,62 @@ class Connection:
         browse: bool = False,
         presettled: bool = False,
         name: str | None = None,
-        filters: dict[str, Any] | None = None,
+        selector: str | None = None,
+        sql: str | None = None,
+        subject: str | None = None,
+        group: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        filters: Mapping[str, Any] | None = None,
+        subscription: str | None = None,
+        shared: bool = False,
         dynamic: bool = False,
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
+
+        With several filters it gets what passes all of them. A broker that does not apply one of them is an
+        error of the receiver, never a receiver of everything.
 
         Args:
             credit: messages that the broker sends ahead; from 1 on.
             browse: copies of what is in the queue, which stays there.
             presettled: at most once: what is on its way when the connection is lost is lost.
             name: of the link; the broker knows it again by that.
-            filters: of the source, by name; values as AMQP has them (messaging 3.5.8).
+            selector: of JMS, as "colour = 'red' AND size > 3".
+            sql: an expression of AMQP Filter Expressions 1.0.
+            subject: a pattern of words, as orders.*.created or orders.#.
+            group: messages of this group-id.
+            properties: application-properties that are equal.
+            filters: others, by name; described values as AMQP has them (messaging 3.5.8).
+            subscription: at a router: the name of a durable subscription, which collects messages while
+                nobody receives, until `Receiver.unsubscribe`. It belongs to the `name` of the connection.
+            shared: several receivers, of any connection, share the subscription of that name.
             dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
                 is open.
         """
         if credit < 1:
             raise ValueError(f"expected a credit of 1 or more, found {credit}")
-        source = Source(
-            address=address,
+        if shared and subscription is None:
+            raise ValueError("expected the name of a subscription to be shared, found none")
+        if subscription is not None:
+            if not shared and not self._is_named:
+                raise ValueError(
+                    "expected a connection with a `name` of its own, by which the broker knows the "
+                    "subscription again after a restart; or `shared`, which belongs to no connection"
+                )
+            # The broker cuts the name of a link to a shared subscription here: one connection has several.
+            name = f"{subscription}|{self._number()}" if shared else subscription
+        source = source_of(
+            address,
+            browse=browse,
             dynamic=dynamic,
-            distribution_mode=Symbol("copy") if browse else None,
-            filter={Symbol(key): value for key, value in filters.items()} if filters else None,
+            selector=selector,
+            sql=sql,
+            subject=subject,
+            group=group,
+            properties=properties,
+            filters=filters,
+            durable=subscription is not None,
+            shared=shared,
         )
         return self._add(
             Receiver(
@@ -278,8 +331,17 @@ class Connection:
         except BaseException:
             wire.abort("it was cancelled")
             raise
+        session = wire.engine.begin()
+        if self._tokens is not None:
+            try:
+                await self._tokens.show(wire, session)
+            except BaseException:
+                wire.abort("no token was accepted")
+                raise
+        if wire.engine.closed:
+            raise ConnectError("the broker closed the connection at once")
         self._wire = wire
-        self._session = wire.engine.begin()
+        self._session = session
         self._again.clear()
         for link in list(self._links):
             link.attach(wire, self._session)
@@ -344,6 +406,8 @@ class Connection:
 
     def _lost(self, wire: Wire, why: str) -> None:
         """The socket is closed."""
+        if self._tokens is not None:
+            self._tokens.stop()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(ConnectError(why))
         if wire is not self._wire:
@@ -353,6 +417,11 @@ class Connection:
             link.lost()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(why)
+
+    def _abort(self, why: str) -> None:
+        """This connection is of no use; the next one is tried."""
+        if self._wire is not None:
+            self._wire.abort(why)
 
     def _give_up(self, error: Exception) -> None:
         """Nothing is tried any more."""
@@ -415,6 +484,7 @@ class connect:  # noqa: N801 - it is called like a function
     Args:
         urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
         credentials: for all of them, in place of those in the addresses.
+        token: gives a Token for the node `$cbs`, beside the credentials or in place of them.
         tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
         name: the container-id.
         reconnect: how to come back after a loss.

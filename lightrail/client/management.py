@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from lightrail.client.errors import ClientError
-from lightrail.client.message import Message
+from lightrail.client.message import Message, MessageId
 from lightrail.client.requests import Requester
 
 NODE: Final = "$management"
@@ -15,6 +15,8 @@ QUEUE: Final = "lightrail.queue"
 ROUTER: Final = "lightrail.router"
 NAME: Final = "lightrail.name"
 SUBSCRIPTION: Final = "lightrail.subscription"
+DELAYED: Final = "delayed"
+PEEK: Final = 100
 PAGE: Final = 500
 """Entities that one answer to a query has at the most."""
 
@@ -39,11 +41,15 @@ class Management:
         self._requester = requester
 
     async def __aenter__(self) -> "Management":
-        await self._requester.opened()
+        await self.opened()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
+
+    async def opened(self) -> None:
+        """Returns when it can be asked. Raises LinkError where the broker has no such node."""
+        await self._requester.opened()
 
     async def close(self) -> None:
         await self._requester.close()
@@ -102,6 +108,34 @@ class Management:
     async def cancel_scheduled(self, queue: str, sequence: int) -> None:
         """Removes a message that waits for its time."""
         await self._call("cancel-scheduled", QUEUE, queue, None, {"sequence": sequence})
+
+    async def cancel(self, queue: str, id: MessageId) -> bool:
+        """Calls a scheduled message off, by its id; whether one with that id waited for its time.
+
+        It looks through the messages of the queue: `cancel_scheduled` does not.
+        """
+        start = 0
+        while found := await self.peek(queue, start=start, count=PEEK):
+            for sequence, state, message in found:
+                if state == DELAYED and message.id == id:
+                    await self.cancel_scheduled(queue, sequence)
+                    return True
+            start = found[-1][0] + 1
+        return False
+
+    async def subscriptions(self, router: str) -> list[dict[str, Any]]:
+        """Those of a router, each with `id`, `target` and `filter` among its attributes."""
+        prefix = f"{router}//"
+        return [each async for each in self.query(SUBSCRIPTION) if str(each["name"]).startswith(prefix)]
+
+    async def dead_letters(
+        self, queue: str, *, start: int = 0, count: int = 20
+    ) -> list[tuple[int, str, Message]]:
+        """Messages of `QUEUE/$dlq` as `peek` gives them; the annotations x-opt-dead-letter-* say why.
+
+        They are a queue as any other: receive from it, and send again what was mended.
+        """
+        return await self.peek(f"{queue}/$dlq", start=start, count=count)
 
     async def _call(
         self,

@@ -1,89 +1,32 @@
-"""Receivers: messages in, and what became of them back."""
+"""Receivers: messages in, by iteration, in batches, or chosen by the application."""
 
 import asyncio
+import contextlib
+import inspect
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
-from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link import Link
-from lightrail.amqp.performatives import AmqpError, Modified, Rejected, Source, Target
-from lightrail.amqp.values import Symbol
-from lightrail.client.errors import ClosedError, LinkError, LostError
+from lightrail.amqp.performatives import AmqpError, Modified, Source, Target
+from lightrail.client.delivery import Delivery
+from lightrail.client.errors import ClientError, ClosedError, LinkError, LostError, link_error
 from lightrail.client.message import Message
+from lightrail.client.sources import NEVER
 from lightrail.client.wire import Wire
+from lightrail.model import conditions
 
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
 
 CREDIT: Final = 100
 """Messages that a receiver has the broker send ahead."""
-FAILED: Final = Modified(delivery_failed=True)
+PASSED_OVER: Final = Modified(undeliverable_here=True)
+LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
+"""Brokers, by the `product` of their open, that drop what a receiver says it can't take (3.4.5)."""
 
-
-class Delivery:
-    """A message that was received, for as long as it is not settled."""
-
-    __slots__ = ("_link", "_number", "_receiver", "message", "settled")
-
-    def __init__(self, receiver: "Receiver", link: Link, number: int, payload: bytes, settled: bool) -> None:
-        self._receiver = receiver
-        self._link = link
-        self._number = number
-        self.message = Message.decode(payload)
-        self.settled = settled
-        """Whether it has an outcome: of the application, or the sender asked for none."""
-
-    @property
-    def body(self) -> Any:
-        """Of its message."""
-        return self.message.body
-
-    async def accept(self) -> None:
-        """It was processed: the broker deletes it. Raises LostError: it comes again."""
-        self._settle(ACCEPTED)
-
-    async def release(self) -> None:
-        """It was not processed: another receiver may have it. Raises LostError: so it will be."""
-        self._settle(RELEASED)
-
-    async def fail(self) -> None:
-        """The attempt failed: it comes again until the queue's max_delivery_count, then is a dead letter.
-
-        Raises LostError: it comes again anyhow.
-        """
-        self._settle(FAILED)
-
-    async def modify(
-        self,
-        *,
-        delivery_failed: bool = False,
-        undeliverable_here: bool = False,
-        annotations: Mapping[str, Any] | None = None,
-    ) -> None:
-        """As `release`, counted as failed or not, not for this receiver, with message-annotations (3.4.5)."""
-        changed = {Symbol(key): value for key, value in (annotations or {}).items()}
-        self._settle(
-            Modified(
-                delivery_failed=delivery_failed,
-                undeliverable_here=undeliverable_here,
-                message_annotations=changed or None,
-            )
-        )
-
-    async def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
-        """It can't be processed: where the queue has dead letters it is one now, with this reason."""
-        self._settle(Rejected(error=AmqpError(condition=Symbol(condition), description=description or None)))
-
-    def _settle(self, state: Any) -> None:
-        if self.settled:
-            raise ClosedError("the message has an outcome already")
-        self._receiver.settle(self._link, self._number, state)
-        self.settled = True
-
-    def __repr__(self) -> str:
-        return f"Delivery({self.message!r})"
+Handler = Callable[[Delivery], Any]
 
 
 class Receiver:
@@ -98,11 +41,13 @@ class Receiver:
         name: str,
         source: Source,
         presettled: bool,
+        target: str | None = None,
     ) -> None:
         self.address = address
         self.name = name
         self._connection = connection
         self._source = source
+        self._target = Target(address=target)
         self._presettled = presettled
         self._window = credit
         self._wire: Wire | None = None
@@ -117,6 +62,10 @@ class Receiver:
         self._first = self._last = 0
         self._opened: asyncio.Future[None] = connection.loop.create_future()
         self._closed: Exception | None = None
+        self._durable = source.expiry_policy == NEVER
+        """Whether the subscription outlives the link."""
+        self._unsubscribed: asyncio.Future[None] | None = None
+        """The broker's answer to the end of a durable subscription."""
         self.on_lost: Callable[[], None] = _nothing
         """Called when the link is lost, before it is attached again."""
 
@@ -172,11 +121,99 @@ class Receiver:
                 return []
         return [self._take() for _ in range(min(count, len(self._buffer)))]
 
+    async def select(
+        self,
+        choose: Callable[[Message], Handler | None],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - that nothing came in time is no error
+    ) -> bool:
+        """Waits for a message that `choose` has a handler for, and calls that with the delivery.
+
+        A message without a handler stays in the queue for others; this receiver does not see it again. What
+        the handler returns is awaited where it can be; then the message is accepted, unless the handler has
+        settled it. A message whose handler raises counts as a failed attempt, and so does one that `choose`
+        raises for; the exception goes on to the caller.
+
+        Args:
+            choose: looks at a message, and returns what handles it, or None.
+            timeout: seconds to wait for a message that has a handler.
+
+        Returns:
+            Whether a handler was called.
+        """
+        self.refuse_to_lose()
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    [delivery] = await self.receive()
+                    try:
+                        handler = choose(delivery.message)
+                    except BaseException:
+                        await self._failed(delivery)
+                        raise
+                    if handler is not None:
+                        break
+                    if not delivery.settled:
+                        with contextlib.suppress(LostError):
+                            delivery.settle(PASSED_OVER)
+        except TimeoutError:
+            return False
+        try:
+            found = handler(delivery)
+            if inspect.isawaitable(found):
+                await found
+        except BaseException:
+            await self._failed(delivery)
+            raise
+        if not delivery.settled:
+            await delivery.accept()
+        return True
+
     async def close(self) -> None:
-        """Detaches; what was received and has no outcome goes back to the queue."""
+        """Detaches; what was received and has no outcome goes back to the queue.
+
+        A durable subscription stays: `unsubscribe` ends it.
+        """
         self._end(ClosedError(f"the receiver of {self.address} is closed"))
 
+    async def unsubscribe(self) -> None:
+        """Closes the receiver, and ends its durable subscription with all that waits there.
+
+        Raises LinkError where the broker could not end it, and LostError where the connection was lost first.
+        """
+        await self.opened()
+        link, wire = self._link, self._wire
+        if link is None or wire is None or not self._attached:
+            raise LostError(f"{self.address}: expected a receiver that is attached, and it is not: try again")
+        self.flush()
+        answer = self._unsubscribed = self._connection.loop.create_future()
+        self._attached = False
+        link.awaits_answer = True
+        link.detach()
+        wire.touch()
+        try:
+            await answer
+        finally:
+            self._unsubscribed = None
+            self._end(ClosedError(f"the receiver of {self.address} is closed"))
+
     # --- inside ------------------------------------------------------------------------------------------
+
+    def refuse_to_lose(self) -> None:
+        """Raises ClientError where the broker drops what a receiver passes over."""
+        product = self._connection.product
+        if product in LOSES_PASSED_OVER:
+            raise ClientError(
+                f"{self.address}: expected a broker that keeps messages which a receiver passes over, and "
+                f"{product} drops them: use a queue for each kind of message"
+            )
+
+    @staticmethod
+    async def _failed(delivery: Delivery) -> None:
+        """Its handler has raised; where the link was lost meanwhile it comes again anyhow."""
+        if not delivery.settled:
+            with contextlib.suppress(LostError):
+                await delivery.fail()
 
     def _take(self) -> Delivery:
         delivery = self._buffer.popleft()
@@ -229,7 +266,7 @@ class Receiver:
         self._connection.forget(self)
         link, self._link = self._link, None
         if link is not None and self._wire is not None:
-            link.detach()
+            link.detach(closed=not self._durable)
             self._wire.touch()
         self._attached = False
         self._buffer.clear()
@@ -248,7 +285,7 @@ class Receiver:
             self.name,
             False,
             source=self._source,
-            target=Target(),
+            target=self._target,
             snd_settle_mode=1 if self._presettled else 0,
         )
         link.context = self
@@ -260,6 +297,9 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        if self._unsubscribed is not None and not self._unsubscribed.done():
+            text = f"{self.address}: the connection was lost before the broker had ended the subscription"
+            self._unsubscribed.set_exception(LostError(text))
         self.on_lost()
 
     def fail(self, error: Exception) -> None:
@@ -273,8 +313,10 @@ class Receiver:
         if link is None or link.attach is None or link.attach.source is None:
             # Its detach follows at once, and says why (2.6.3).
             return
-        self._attached = True
         found = link.attach.source
+        if self._source.filter and not self._filtered(found):
+            return
+        self._attached = True
         if self._source.dynamic and isinstance(found, Source):
             # The broker made a node for it, of another name each time (2.6.3).
             self.address = str(found.address)
@@ -285,7 +327,28 @@ class Receiver:
         assert self._wire is not None
         self._wire.touch()
 
+    def _filtered(self, source: Any) -> bool:
+        """Whether the broker applies all filters; it leaves those out that it does not have (3.5.3)."""
+        applied = (source.filter or {}) if isinstance(source, Source) else {}
+        missing = [str(name) for name in self._source.filter or () if name not in applied]
+        if missing:
+            text = (
+                f"the receiver of {self.address}: expected a broker that filters by {', '.join(missing)}, "
+                "and this one does not: choose among what arrives with `select`, or leave the filter out"
+            )
+            self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
+        return not missing
+
     def detached(self, error: AmqpError | None) -> None:
+        if self._unsubscribed is not None:
+            if self._unsubscribed.done():
+                return
+            if error is None:
+                self._unsubscribed.set_result(None)
+            else:
+                what = f"the subscription of {self.address} was not ended"
+                self._unsubscribed.set_exception(link_error(what, error))
+            return
         self._link = None
         self._attached = False
         self._outcome = None

@@ -4,9 +4,10 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
+from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClosedError, LostError
 from lightrail.client.message import Message
-from lightrail.client.receiver import Delivery, Receiver
+from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
 
 if TYPE_CHECKING:

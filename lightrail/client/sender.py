@@ -1,15 +1,19 @@
 """Senders: messages out, outcomes back."""
 
 import asyncio
+import time
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
-from lightrail.client.errors import ClosedError, LinkError, SendError, WindowFullError
+from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.client.delivery import DELIVERY_TIME
+from lightrail.client.errors import ClientError, ClosedError, LinkError, SendError, WindowFullError
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
@@ -17,6 +21,8 @@ from lightrail.client.wire import Wire
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
 
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+"""Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
 WINDOW: Final = 1_000
 """Messages of a sender that have no outcome yet."""
 
@@ -95,6 +101,52 @@ class Sender:
                 f"{self.address}: {self._window} messages have no outcome yet: await one of them, or `send`"
             )
         return self._hand_in(_encoded(message, fields))
+
+    async def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
+        """Sends messages one behind the other without waiting for each; returns their outcomes, in order.
+
+        What was not accepted raises nothing: look at `accepted` of each outcome. Raises ClosedError.
+        """
+        answers: list[Answer] = []
+        for message in messages:
+            payload = _encoded(message, {})
+            while len(self._answers) + len(self._waiting) >= self._window:
+                await self._for_room()
+            answers.append(self._hand_in(payload))
+        return [await answer for answer in answers]
+
+    async def schedule(
+        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+    ) -> Outcome:
+        """Sends a message that the broker delivers at a time; returns when the broker has accepted it.
+
+        The queue has to have the policy `delay`. `Management.cancel` calls it off by its id.
+
+        Args:
+            at: seconds since the Unix epoch, or
+            delay: seconds from now.
+            message, fields: as of `send`.
+
+        Raises:
+            SendError, ClosedError: as `send`.
+            ClientError: the broker would deliver it at once.
+        """
+        if (at is None) == (delay is None):
+            raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
+        await self.opened()
+        link = self._link
+        offered = () if link is None or link.attach is None else link.attach.offered_capabilities or ()
+        is_offered = DELAYED_DELIVERY in offered or self._connection.offers(DELAYED_DELIVERY)
+        if self._attached and not is_offered:
+            raise ClientError(
+                f"{self.address}: expected a queue that holds messages back until their time, and this one "
+                "would deliver them at once: set its policy `delay`"
+            )
+        due = time.time() + delay if delay is not None else at
+        given = message if isinstance(message, Message) else Message(message)
+        annotations = dict(given.annotations) | dict(fields.pop("annotations", None) or {})
+        annotations[DELIVERY_TIME] = Timestamp(round(due * 1000)) if due is not None else None
+        return await self.send(given, annotations=annotations, **fields)
 
     async def close(self) -> None:
         """Waits for the outcomes of what was sent, then detaches."""

@@ -12,17 +12,21 @@ thread. What was opened before a fork belongs to the process that opened it, and
 """
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from lightrail import client
-from lightrail.client.errors import ClientError
-from lightrail.client.message import Message
+from lightrail.client.errors import ClientError, LostError
+from lightrail.client.management import NAME
+from lightrail.client.message import Message, MessageId
 from lightrail.client.outcomes import Outcome
+from lightrail.client.requests import TIMEOUT_S
 
 Found = TypeVar("Found")
 
@@ -132,6 +136,12 @@ class Delivery:
     def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
         self._loop.call(self._inner.reject(condition, description))
 
+    def dead_letter(self, reason: str, description: str = "") -> None:
+        self._loop.call(self._inner.dead_letter(reason, description))
+
+    def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
+        self._loop.call(self._inner.defer(seconds, delivery_failed=delivery_failed))
+
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -161,6 +171,15 @@ class Sender:
 
     def send(self, message: Any = None, **fields: Any) -> Outcome:
         return self._loop.call(self._inner.send(message, **fields))
+
+    def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
+        # What makes them may block: not on the client's thread.
+        return self._loop.call(self._inner.send_all(list(messages)))
+
+    def schedule(
+        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+    ) -> Outcome:
+        return self._loop.call(self._inner.schedule(message, at=at, delay=delay, **fields))
 
     def send_nowait(self, message: Any = None, **fields: Any) -> "Future[Outcome]":
         answer: Future[Outcome] = Future()
@@ -209,27 +228,64 @@ class Receiver:
         """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
         while True:
             try:
-                inner = self._loop.call(self._next())
+                inner = self._loop.call(_next_of(self._inner))
             except _End:
                 return
             yield Delivery(self._loop, inner)
 
-    async def _next(self) -> client.Delivery:
-        try:
-            return await anext(self._inner)
-        except StopAsyncIteration:
-            raise _End from None
-
     def receive(self, count: int = 1, *, timeout: float | None = None) -> list[Delivery]:
         found = self._loop.call(self._inner.receive(count, timeout=timeout))
         return [Delivery(self._loop, inner) for inner in found]
+
+    def select(
+        self,
+        choose: Callable[[Message], Callable[[Delivery], Any] | None],
+        *,
+        timeout: float | None = None,
+    ) -> bool:
+        """See client.Receiver.select; both functions are called on the thread that calls this."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._inner.refuse_to_lose()
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            found = self.receive(timeout=left)
+            if not found:
+                return False
+            [delivery] = found
+            try:
+                handler = choose(delivery.message)
+                if handler is not None:
+                    handler(delivery)
+            except BaseException:
+                if not delivery.settled:
+                    with contextlib.suppress(LostError):
+                        delivery.fail()
+                raise
+            if not delivery.settled:
+                if handler is not None:
+                    delivery.accept()
+                    return True
+                with contextlib.suppress(LostError):
+                    delivery.modify(undeliverable_here=True)
+            elif handler is not None:
+                return True
+
+    def unsubscribe(self) -> None:
+        self._loop.call(self._inner.unsubscribe())
 
     def close(self) -> None:
         self._loop.call(self._inner.close())
 
 
 class _End(Exception):
-    """A receiver was closed; a generator may not be left by StopAsyncIteration."""
+    """There is no next one; a future may not be left by StopAsyncIteration."""
+
+
+async def _next_of(source: AsyncIterator[Found]) -> Found:
+    try:
+        return await anext(source)
+    except StopAsyncIteration:
+        raise _End from None
 
 
 class Connection:
@@ -266,6 +322,114 @@ class Connection:
             return self._inner.receiver(address, **options)
 
         return Receiver(self._loop, self._loop.call(make()))
+
+    @property
+    def product(self) -> str:
+        return self._inner.product
+
+    def requester(self, address: str) -> "Requester":
+        async def make() -> client.Requester:
+            return self._inner.requester(address)
+
+        return Requester(self._loop, self._loop.call(make()))
+
+    def management(self) -> "Management":
+        async def make() -> client.Management:
+            return self._inner.management()
+
+        return Management(self._loop, self._loop.call(make()))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Requester:
+    """See client.Requester."""
+
+    def __init__(self, loop: _Loop, inner: client.Requester) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self.opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    def request(self, message: Any = None, *, timeout: float | None = TIMEOUT_S, **fields: Any) -> Message:
+        return self._loop.call(self._inner.request(message, timeout=timeout, **fields))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Management:
+    """See client.Management."""
+
+    def __init__(self, loop: _Loop, inner: client.Management) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    def create(self, type: str, name: str, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._loop.call(self._inner.create(type, name, attributes))
+
+    def read(self, name: str, type: str = NAME) -> dict[str, Any]:
+        return self._loop.call(self._inner.read(name, type))
+
+    def update(
+        self, name: str, attributes: Mapping[str, Any], *, type: str = NAME, revision: int | None = None
+    ) -> dict[str, Any]:
+        return self._loop.call(self._inner.update(name, attributes, type=type, revision=revision))
+
+    def delete(self, name: str, *, type: str = NAME, revision: int | None = None) -> None:
+        self._loop.call(self._inner.delete(name, type=type, revision=revision))
+
+    def query(self, type: str = NAME, *attributes: str) -> Iterator[dict[str, Any]]:
+        found = self._inner.query(type, *attributes)
+        while True:
+            try:
+                entity = self._loop.call(_next_of(found))
+            except _End:
+                return
+            yield entity
+
+    def purge(self, queue: str) -> int:
+        return self._loop.call(self._inner.purge(queue))
+
+    def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
+        return self._loop.call(self._inner.peek(queue, start=start, count=count))
+
+    def cancel_scheduled(self, queue: str, sequence: int) -> None:
+        self._loop.call(self._inner.cancel_scheduled(queue, sequence))
+
+    def cancel(self, queue: str, id: MessageId) -> bool:
+        return self._loop.call(self._inner.cancel(queue, id))
+
+    def subscriptions(self, router: str) -> list[dict[str, Any]]:
+        return self._loop.call(self._inner.subscriptions(router))
+
+    def dead_letters(
+        self, queue: str, *, start: int = 0, count: int = 20
+    ) -> list[tuple[int, str, Message]]:
+        return self._loop.call(self._inner.dead_letters(queue, start=start, count=count))
 
     def close(self) -> None:
         self._loop.call(self._inner.close())

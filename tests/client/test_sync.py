@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lightrail.client import ClosedError, ConnectError, LinkError, WindowFullError
+from lightrail.client import ClosedError, ConnectError, LinkError, Message, WindowFullError
 from lightrail.client.sync import Connection, Delivery, ForkError, connect
 from tests.support.broker import Broker
 
@@ -104,3 +104,24 @@ def test_what_was_opened_before_a_fork_says_so_in_the_child_and_a_new_one_works(
 def send_in_child(url: str, results: Any) -> None:
     with connect(url) as connection, connection.sender("fork") as sender:
         results.put(str(sender.send("from the child")))
+
+
+def test_management_requests_schedules_and_choices_work_without_await(broker: Broker) -> None:
+    with connect(broker.amqp) as connection, connection.management() as management:
+        management.create("lightrail.queue", "sync-all", {"delay": True})
+        assert "sync-all" in {each["name"] for each in management.query("lightrail.queue", "name")}
+        assert management.read("sync-all")["delay"] is True
+        with connection.sender("sync-all") as sender, connection.receiver("sync-all") as receiver:
+            sender.schedule("later", delay=60, id="later")
+            assert all(outcome.accepted for outcome in sender.send_all([1, 2, 3]))
+            seen: list[Any] = []
+
+            def even(message: Message) -> Any:
+                return (lambda delivery: seen.append(delivery.body)) if message.body == 2 else None
+
+            assert receiver.select(even, timeout=10)
+            assert not receiver.select(even, timeout=0.05)
+            assert seen == [2]
+        assert management.cancel("sync-all", "later")
+        assert management.purge("sync-all") == 2
+        management.delete("sync-all")

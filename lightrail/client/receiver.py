@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
@@ -123,7 +124,12 @@ class Receiver:
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Receiver":
-        await self.opened()
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            self._end(ClosedError(f"the opening of the receiver of {self.address} was cancelled"))
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -174,6 +180,8 @@ class Receiver:
 
     async def close(self) -> None:
         """Detaches; what was received and has no outcome goes back to the queue."""
+        if self._closed is None:
+            self._connection.check_loop()
         self._end(ClosedError(f"the receiver of {self.address} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
@@ -188,12 +196,15 @@ class Receiver:
         return delivery
 
     async def _for_message(self) -> None:
+        self._connection.check_loop()
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+            if not waiter.cancelled():
                 # It was woken for a message that another one may take.
                 self._wake()
             raise
@@ -207,6 +218,7 @@ class Receiver:
 
     def settle(self, link: Link, number: int, state: Any) -> None:
         """The application says what became of a message."""
+        self._connection.check_loop()
         if link is not self._link or self._wire is None:
             raise LostError(
                 f"{self.address}: the connection that the message came by was lost, and its outcome can't be "
@@ -282,6 +294,7 @@ class Receiver:
             self._opened.set_result(None)
         self._taken = 0
         link.grant(self._window)
+        self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch()
 

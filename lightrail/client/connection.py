@@ -32,11 +32,10 @@ from lightrail.client.management import NODE, Management
 from lightrail.client.options import Address, Credentials, ReconnectPolicy
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
-from lightrail.client.sender import WINDOW, Sender
+from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
-CLOSE_S: Final = 5.0
 STABLE_S: Final = 1.0
 """A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
 _TEMPORARY: Final = frozenset((2, 4))
@@ -113,6 +112,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._numbers = 0
+        self._closing = False
 
     # --- for the application -----------------------------------------------------------------------------
 
@@ -219,6 +219,7 @@ class Connection:
         if self._error is not None:
             return
         self.check_loop()
+        self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
                 for link in list(self._links):
@@ -273,6 +274,8 @@ class Connection:
             assert self._gone is not None
             began = self.loop.time()
             why = await self._gone
+            if self._closing:
+                return
             self._say("lost", str(self._address), why)
             if self.loop.time() - began >= STABLE_S:
                 short = 0

@@ -18,6 +18,8 @@ from lightrail.client.wire import Wire
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
 
+CLOSE_S: Final = 5.0
+"""How long what is closed waits for the outcomes of what was sent."""
 WINDOW: Final = 1_000
 """Messages of a sender that have no outcome yet."""
 
@@ -108,13 +110,21 @@ class Sender:
         return self._hand_in(_encoded(message, fields))
 
     async def close(self) -> None:
-        """Waits for the outcomes of what was sent, then detaches."""
+        """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
+
+        What has none by then has the outcome unknown, or raises ClosedError where it was never sent.
+        """
         if self._closed is not None:
             return
         self._connection.check_loop()
-        while (self._answers or self._waiting) and self._closed is None and not self._connection.closed:
-            await self._for_room()
-        self._end(ClosedError(f"the sender to {self.address} is closed"))
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (self._answers or self._waiting) and self._closed is None:
+                    await self._for_room()
+        except TimeoutError:
+            pass
+        finally:
+            self._end(ClosedError(f"the sender to {self.address} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 

@@ -137,10 +137,18 @@ class Wire(asyncio.Protocol):
                 # With it went all links, those as well that the broker has not answered yet.
                 self.abort(said("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
-                self.why = self.why or said("the broker closed the connection", event.error)
+                if event.by_peer:
+                    self.why = self.why or said("the broker closed the connection", event.error)
+                else:
+                    # Silence of the broker, or a fault of its: an answer to our close is not waited for.
+                    self.why = self.why or said("the connection was closed", event.error)
+                    self._loop.call_soon(self.abort, self.why)
             elif isinstance(event, events.HeaderRejected):
                 self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
             else:
+                if kind is events.Opened:
+                    # From now on silence is counted, and broken; what was due before was the open.
+                    self._loop.call_soon(self._tick)
                 self._negotiate(self, event)
 
     def _flush(self) -> None:

@@ -14,7 +14,8 @@ class Cut:
 
     Attributes:
         bytes_left: until the cut, by direction: of the client's and of the server's bytes.
-        is_silent: nothing is closed: the bytes that follow go nowhere, as through a firewall that forgot.
+        is_silent: nothing is closed: the bytes that follow go nowhere, as through a firewall that forgot; of
+            both directions, for a peer that still hears the other one has no cause to think it lost.
     """
 
     bytes_left: dict[str, float]
@@ -102,6 +103,8 @@ class RandomCuts:
             passed = data[: int(min(cut.bytes_left[side], len(data)))]
             before = cut.bytes_left[side]
             cut.bytes_left[side] -= len(passed)
+            if len(passed) < len(data) and cut.is_silent:
+                cut.bytes_left = {"client": 0, "server": 0}
             if passed:
                 writer.write(passed)
                 await writer.drain()

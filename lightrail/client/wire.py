@@ -132,7 +132,8 @@ class Wire(asyncio.Protocol):
                 else:
                     event.link.context.attached()
             elif isinstance(event, events.Detached):
-                event.link.context.detached(event.error)
+                if event.link.context is not None:
+                    event.link.context.detached(event.error)
             elif isinstance(event, events.Ended):
                 # With it went all links, those as well that the broker has not answered yet.
                 self.abort(said("the broker ended the session", event.error))

@@ -584,3 +584,27 @@ def test_after_a_fault_the_peers_close_is_found_wherever_the_stream_is_cut() -> 
         peer.feed(stream[cut:])
         assert peer.engine.closed
         assert conditions_of(peer.hear()) == [("close", "amqp:decode-error")]
+
+
+def test_a_link_that_is_detached_before_the_peer_has_answered_leaves_nothing_behind() -> None:
+    client = Connection(ConnectionSettings(is_server=False, container_id="client"), 0)
+    server = Connection(ConnectionSettings(), 0)
+    client.open()
+    session = client.begin()
+    exchange(client, server)
+    for _ in range(2):
+        session.attach("a", True, Source(), Target(address="q")).detach()
+    last = session.attach("a", True, Source(), Target(address="q"))
+    _, there = exchange(client, server)
+    for event in there:
+        if isinstance(event, events.Attached):
+            event.link.accept()
+            event.link.grant(10)
+    here, _ = exchange(client, server)
+    assert here == [events.Attached(last), events.Credit(last, 10)]
+    last.send_one(b"\x00Sw\xa1\x02hi")
+    _, (came,) = exchange(client, server)
+    assert isinstance(came, events.Transfers)
+    assert session.links == [last]
+    assert client.opened
+    assert server.opened

@@ -4,6 +4,7 @@ itself or is reported, and nothing is repeated for ever."""
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,11 @@ def ann(data: Path, thing: str, action: str, *more: str, password: str | None = 
     assert admin.main(words) == 0
 
 
+async def change(data: Path, thing: str, action: str, *more: str, password: str | None = None) -> None:
+    """In a thread: the command runs a loop of its own."""
+    await asyncio.to_thread(partial(ann, data, thing, action, *more, password=password))
+
+
 def test_a_queue_that_is_deleted_is_reported_and_the_one_made_after_it_is_another(broker: Broker) -> None:
     async def test() -> None:
         said: list[Event] = []
@@ -101,7 +107,7 @@ def test_a_password_that_changed_is_reported_to_everyone_who_waits_and_not_tried
             await asyncio.to_thread(secured.kill)
             await until(lambda: not connection.healthy)
             answer = sender.send_nowait("waits")
-            ann(secured.data, "user", "password", password="another")
+            await change(secured.data, "user", "password", password="another")
             await asyncio.to_thread(secured.start)
             for waiting in (waits, answer):
                 with pytest.raises(AuthenticationError, match="refused"):
@@ -129,7 +135,7 @@ def test_a_right_that_was_withdrawn_is_reported_and_works_again_for_who_opens_an
             await sender.send("x")
             await receiver.opened()
             await asyncio.to_thread(secured.kill)
-            ann(secured.data, "permission", "set", "/", "listen")
+            await change(secured.data, "permission", "set", "/", "listen")
             await asyncio.to_thread(secured.start)
             with pytest.raises((NotAllowedError, SendError)):
                 await sender.send("no right")
@@ -139,7 +145,7 @@ def test_a_right_that_was_withdrawn_is_reported_and_works_again_for_who_opens_an
             assert receiver.healthy, "the others go on"
             assert [event.kind for event in said].count("link-lost") == 1
             await asyncio.to_thread(secured.kill)
-            ann(secured.data, "permission", "set", "/", "all")
+            await change(secured.data, "permission", "set", "/", "all")
             await asyncio.to_thread(secured.start)
             await until(lambda: connection.healthy)
             async with connection.sender("rights") as again:

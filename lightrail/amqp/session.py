@@ -275,8 +275,8 @@ class Session(Windows):
         if self._leaving and key in self._leaving:
             # Attaches are answered in order, so this answers the earliest.
             leaving = self._leaving[key]
-            link = self.inputs[handle] = leaving.pop(0)
-            link.handle = handle
+            earliest = self.inputs[handle] = leaving.pop(0)
+            earliest.handle = handle
             if not leaving:
                 del self._leaving[key]
             return

@@ -222,8 +222,7 @@ class Connection:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                for link in list(self._links):
-                    await link.close()
+                await asyncio.gather(*(link.close() for link in list(self._links)))
                 if self._wire is not None and self._gone is not None:
                     self._wire.close("it was closed by the application")
                     await asyncio.shield(self._gone)

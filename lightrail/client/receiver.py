@@ -18,6 +18,8 @@ from lightrail.client.wire import Wire
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
 
+CLOSE_S: Final = 5.0
+"""How long what is closed waits for messages that are on their way."""
 CREDIT: Final = 100
 """Messages that a receiver has the broker send ahead."""
 FAILED: Final = Modified(delivery_failed=True)
@@ -118,6 +120,8 @@ class Receiver:
         self._first = self._last = 0
         self._opened: asyncio.Future[None] = connection.loop.create_future()
         self._closed: Exception | None = None
+        self._drained: asyncio.Future[None] | None = None
+        """Of a receiver that closes: the broker has sent what it had under way."""
         self.on_lost: Callable[[], None] = _nothing
         """Called when the link is lost, before it is attached again."""
 
@@ -179,10 +183,36 @@ class Receiver:
         return [self._take() for _ in range(min(count, len(self._buffer)))]
 
     async def close(self) -> None:
-        """Detaches; what was received and has no outcome goes back to the queue."""
-        if self._closed is None:
-            self._connection.check_loop()
-        self._end(ClosedError(f"the receiver of {self.address} is closed"))
+        """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
+
+        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker still
+        has under way when a link ends count as deliveries that failed.
+        """
+        if self._closed is not None:
+            return
+        self._connection.check_loop()
+        error = ClosedError(f"the receiver of {self.address} is closed")
+        link = self._link
+        if link is None or not self._attached or self._presettled:
+            self._end(error)
+            return
+        self.flush()
+        self._stop(error)
+        try:
+            if link.credit > 0:
+                self._drained = self._connection.loop.create_future()
+                link.grant(link.credit, drain=True)
+                assert self._wire is not None
+                self._wire.touch()
+                async with asyncio.timeout(CLOSE_S):
+                    await self._drained
+        except TimeoutError:
+            pass
+        finally:
+            self.flush()
+            if link is self._link:
+                link.release_unsettled()  # type: ignore[attr-defined]
+            self._leave()
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -235,21 +265,35 @@ class Receiver:
 
     def _end(self, error: Exception) -> None:
         if self._closed is not None:
+            self._leave()
             return
-        self._closed = error
         self.flush()
-        self._connection.forget(self)
-        link, self._link = self._link, None
-        if link is not None and self._wire is not None:
-            link.detach()
-            self._wire.touch()
-        self._attached = False
+        self._stop(error)
+        self._leave()
+
+    def _stop(self, error: Exception) -> None:
+        """Nothing more is given out."""
+        self._closed = error
         self._buffer.clear()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()
         while self._waiters:
             self._wake()
+
+    def _leave(self) -> None:
+        """Detaches."""
+        self._connection.forget(self)
+        link, self._link = self._link, None
+        if link is not None and self._wire is not None:
+            link.detach()
+            self._wire.touch()
+        self._attached = False
+        self._end_drain()
+
+    def _end_drain(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     # --- from the connection -----------------------------------------------------------------------------
 
@@ -272,6 +316,7 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        self._end_drain()
         self.on_lost()
 
     def fail(self, error: Exception) -> None:
@@ -304,6 +349,9 @@ class Receiver:
         self._outcome = None
         self._buffer.clear()
         self.on_lost()
+        if self._closed is not None:
+            self._leave()
+            return
         self._connection.link_lost(self, f"the receiver of {self.address}", error)
 
     def refuse(self, error: LinkError) -> None:
@@ -311,7 +359,11 @@ class Receiver:
         self._end(error)
 
     def heard(self, event: events.Event) -> None:
-        if isinstance(event, events.Transfers):
+        if self._closed is not None:
+            # They came while it is drained, and are released with the rest.
+            if event.link.credit <= 0:  # type: ignore[attr-defined]
+                self._end_drain()
+        elif isinstance(event, events.Transfers):
             link = event.link
             number = event.first_delivery_id
             settled = event.settled

@@ -131,6 +131,9 @@ class Wire(asyncio.Protocol):
                     event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
                 else:
                     event.link.context.attached()
+            elif isinstance(event, events.Drained):
+                if event.link.context is not None:
+                    event.link.context.heard(event)
             elif isinstance(event, events.Detached):
                 if event.link.context is not None:
                     event.link.context.detached(event.error)

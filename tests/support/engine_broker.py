@@ -126,6 +126,10 @@ class _Served(asyncio.Protocol):
                     event.link.grant(self.broker.credit)
                 case events.Outcome():
                     self.settled(event)
+                case events.Credit():
+                    self.broker.push()
+                    if event.drain:
+                        event.link.drained()
 
     def attached(self, link: Link) -> None:
         if link.is_sender:

@@ -185,8 +185,8 @@ class Receiver:
     async def close(self) -> None:
         """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
 
-        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker still
-        has under way when a link ends count as deliveries that failed.
+        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker
+        still has under way when a link ends count as deliveries that failed.
         """
         if self._closed is not None:
             return

@@ -1,5 +1,5 @@
-"""A hundred subscriptions under load while the broker is bounced by kill -9: all are back within 2 s of its port
-being open, nothing accepted is lost, each link keeps its order. The long form bounces it 20 times."""
+"""A hundred subscriptions under load while the broker is bounced by kill -9: all are back within 2 s of its
+port being open, nothing accepted is lost, each link keeps its order. The long form bounces it 20 times."""
 
 import asyncio
 import time

@@ -1,5 +1,5 @@
-"""Threads, forks, loops and interpreters that end in the middle: nothing hangs, nothing is left to be reported by
-nobody, and what can't be used any more says why."""
+"""Threads, forks, loops and interpreters that end in the middle: nothing hangs, nothing is left to be
+reported by nobody, and what can't be used any more says why."""
 
 import asyncio
 import multiprocessing
@@ -19,7 +19,10 @@ JOIN_S = 30.0
 
 def python(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program, *arguments], capture_output=True, text=True, timeout=JOIN_S
+        [sys.executable, "-X", "dev", "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=JOIN_S,
     )
 
 

@@ -1,5 +1,5 @@
-"""What ends in order leaves nothing locked: messages without an outcome are there for the next receiver at once,
-in their order, and count as never delivered."""
+"""What ends in order leaves nothing locked: messages without an outcome are there for the next receiver at
+once, in their order, and count as never delivered."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -35,7 +35,7 @@ async def everything_is_there(connection: Connection, name: str, expected: list[
         assert not await receiver.receive(timeout=0.05)
 
 
-@pytest.mark.parametrize("same", (True, False), ids=("same-connection", "another-connection"))
+@pytest.mark.parametrize("same", [True, False], ids=("same-connection", "another-connection"))
 def test_what_a_receiver_did_not_settle_is_there_for_the_next_one(broker: Broker, same: bool) -> None:
     async def test() -> None:
         name = f"locked/{same}"

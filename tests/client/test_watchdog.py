@@ -1,5 +1,5 @@
-"""What changes at the broker while a connection is there: names, rights, passwords, addresses. It comes back by
-itself or is reported, and nothing is repeated for ever."""
+"""What changes at the broker while a connection is there: names, rights, passwords, addresses. It comes back
+by itself or is reported, and nothing is repeated for ever."""
 
 import asyncio
 import time

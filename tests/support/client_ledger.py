@@ -64,7 +64,7 @@ class Ledger:
         return set(self.accepted) <= set(self.received)
 
     def check(self) -> None:
-        """accepted ⊆ received ⊆ accepted ∪ unknown; first deliveries in order; nothing came twice without cause.
+        """What was accepted arrived, what arrived was sent and not refused, first deliveries are in order.
 
         A message comes again only when the receiver's connection was lost: before it was settled, or with the
         settlement still on its way. `losses` of the connection bound that from above in `check_twice`.
@@ -84,5 +84,3 @@ class Ledger:
         again = len(self.received) - len(set(self.received))
         # The settlements of one window and the deliveries of the next may be on their way at once.
         assert again <= losses * 2 * credit, f"{self.name}: {again} came again over {losses} losses"
-
-

@@ -1,6 +1,6 @@
 """A broker in the loop of the test: our engine in the server's role, which does what the test asks for.
 
-As a program (`python -m tests.support.engine_broker`) it prints its port and serves until its stdin is closed.
+As a program (`python -m tests.support.engine_broker`) it prints its port and serves until its stdin closes.
 """
 
 import asyncio
@@ -152,7 +152,9 @@ class _Served(asyncio.Protocol):
 
     def give_back(self, link: Link) -> None:
         held = self.held.pop(link)
-        self.broker.of(_address(link.source)).extendleft(held[number] for number in sorted(held, reverse=True))
+        self.broker.of(_address(link.source)).extendleft(
+            held[number] for number in sorted(held, reverse=True)
+        )
 
     def settled(self, event: events.Outcome) -> None:
         held = self.held[event.link]

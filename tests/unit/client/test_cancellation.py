@@ -1,5 +1,5 @@
-"""Any await may be cancelled at any step of the loop: the connection goes on, and no message, place of a window
-or credit is lost. Steps are counted, so nothing waits for a time to pass."""
+"""Any await may be cancelled at any step of the loop: the connection goes on, and no message, place of a
+window or credit is lost. Steps are counted, so nothing waits for a time to pass."""
 
 import asyncio
 import gc
@@ -173,15 +173,14 @@ def play(schedule: list[tuple[Operation, int, int]]) -> None:
 
     async def test() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-        async with EngineBroker(credit=2) as broker:
-            async with connect(broker.url) as connection:
-                scene = Scene(broker, connection)
-                await scene.begin()
-                async with asyncio.TaskGroup() as tasks:
-                    for operation, gap, count in schedule:
-                        await steps(gap)
-                        tasks.create_task(cancelled_after(operation(scene), count))
-                await scene.check()
+        async with EngineBroker(credit=2) as broker, connect(broker.url) as connection:
+            scene = Scene(broker, connection)
+            await scene.begin()
+            async with asyncio.TaskGroup() as tasks:
+                for operation, gap, count in schedule:
+                    await steps(gap)
+                    tasks.create_task(cancelled_after(operation(scene), count))
+            await scene.check()
 
     asyncio.run(asyncio.wait_for(test(), DEADLINE_S))
     gc.collect()
@@ -204,5 +203,3 @@ def test_whatever_is_cancelled_whenever_nothing_is_lost_and_everything_goes_on(
     schedule: list[tuple[Operation, int, int]],
 ) -> None:
     play(schedule)
-
-

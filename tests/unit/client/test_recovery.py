@@ -84,15 +84,19 @@ def test_credentials_that_cannot_be_checked_now_are_tried_again_and_wrong_ones_a
 
 def test_a_session_that_the_broker_ends_is_begun_again_with_all_its_links() -> None:
     async def test() -> None:
-        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
-            async with connection.sender("ends") as sender, connection.receiver("ends") as receiver:
-                served = broker.connections[0]
-                for session in list(served.engine.sessions.values()):
-                    session.end("amqp:internal-error", "no more")
-                served.write()
-                await until(lambda: served not in broker.connections)
-                await sender.send("again")
-                assert (await anext(receiver)).body == "again"
+        async with (
+            EngineBroker() as broker,
+            connect(broker.url, reconnect=SOON) as connection,
+            connection.sender("ends") as sender,
+            connection.receiver("ends") as receiver,
+        ):
+            served = broker.connections[0]
+            for session in list(served.engine.sessions.values()):
+                session.end("amqp:internal-error", "no more")
+            served.write()
+            await until(lambda: served not in broker.connections and connection.healthy)
+            await sender.send("again")
+            assert (await anext(receiver)).body == "again"
 
     play(test())
 
@@ -151,12 +155,19 @@ def test_an_event_callback_that_raises_stops_nothing() -> None:
         def raises(event: Event) -> None:
             raise RuntimeError(event.kind)
 
-        async with EngineBroker() as broker:
-            async with connect(broker.url, reconnect=SOON, on_event=raises) as connection:
-                broker.connections[0].transport.abort()
-                await until(lambda: not connection.healthy)
-                await until(lambda: connection.healthy)
-        assert [str(context["exception"]) for context in failed] == ["connected", "lost", "connected", "closed"]
+        async with (
+            EngineBroker() as broker,
+            connect(broker.url, reconnect=SOON, on_event=raises) as connection,
+        ):
+            broker.connections[0].transport.abort()
+            await until(lambda: not connection.healthy)
+            await until(lambda: connection.healthy)
+        assert [str(context["exception"]) for context in failed] == [
+            "connected",
+            "lost",
+            "connected",
+            "closed",
+        ]
 
     play(test())
 
@@ -166,9 +177,10 @@ def test_the_second_address_is_used_where_the_first_is_dead_and_the_first_when_i
         said: list[Event] = []
         first, second = EngineBroker(), EngineBroker()
         async with second:
-            async with first, connect(
-                first.url, second.url, reconnect=SOON, on_event=said.append
-            ) as connection:
+            async with (
+                first,
+                connect(first.url, second.url, reconnect=SOON, on_event=said.append) as connection,
+            ):
                 sender = connection.sender("either")
                 await sender.send(1)
             await until(lambda: bool(said) and said[-1].kind == "closed")
@@ -190,7 +202,7 @@ def test_the_second_address_is_used_where_the_first_is_dead_and_the_first_when_i
     play(test())
 
 
-def test_a_closed_sender_does_not_wait_for_a_broker_that_gives_no_credit_for_messages_that_were_cancelled() -> None:
+def test_sends_that_are_cancelled_before_the_broker_gives_credit_leave_no_trace_in_the_window() -> None:
     async def test() -> None:
         async with EngineBroker(credit=0) as broker, connect(broker.url) as connection:
             async with connection.sender("full", window=2) as sender:

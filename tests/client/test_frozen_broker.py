@@ -1,5 +1,5 @@
-"""Processes of the broker that stand still (SIGSTOP) and go on, or are killed one by one, under load: the ledger
-of what was accepted and received is whole. The long form runs for LIGHTRAIL_SOAK_SECONDS."""
+"""Processes of the broker that stand still (SIGSTOP) and go on, or are killed one by one, under load: the
+ledger of what was accepted and received is whole. The long form runs for LIGHTRAIL_SOAK_SECONDS."""
 
 import asyncio
 import os

@@ -13,6 +13,7 @@ from lightrail.client import (
     ConnectError,
     Event,
     LinkError,
+    LostError,
     ReconnectPolicy,
     SendError,
     connect,
@@ -215,6 +216,26 @@ def test_sends_that_are_cancelled_before_the_broker_gives_credit_leave_no_trace_
                 broker.give_credit(10)
                 await asyncio.gather(*(sender.send(number) for number in range(10)))
             assert len(broker.of("full")) == 10
+
+    play(test())
+
+
+def test_a_requester_whose_answers_are_refused_says_so_to_those_who_wait_and_those_who_come() -> None:
+    async def test() -> None:
+        async with (
+            EngineBroker() as broker,
+            connect(broker.url, reconnect=SOON) as connection,
+            connection.requester("service") as requester,
+        ):
+            waits = asyncio.create_task(requester.request("?"))
+            await until(lambda: len(broker.of("service")) == 1)
+            served = broker.connections[0]
+            served.outgoing[0].detach("amqp:unauthorized-access", "no right to listen")
+            served.write()
+            with pytest.raises((LinkError, LostError)):
+                await waits
+            with pytest.raises(LinkError, match="no right"):
+                await requester.request("?")
 
     play(test())
 

@@ -215,6 +215,15 @@ class SenderSettled(Event):
         self.last_delivery_id = last_delivery_id
 
 
+class Drained(Event):
+    """To a client: the peer has used up the credit that we asked it to drain on an incoming link (2.6.7)."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: "Link") -> None:
+        self.link = link
+
+
 class Detached(Event):
     """The link is gone, by the peer's detach (`by_peer`) or by a fault of its that we answered with one."""
 

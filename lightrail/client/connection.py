@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import AmqpError
 from lightrail.amqp.sasl import SaslError
 from lightrail.amqp.sasl_client import Mechanism, mechanism_for
@@ -22,23 +23,26 @@ from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol
 from lightrail.client.errors import (
     AuthenticationError,
+    ClientError,
     ClosedError,
     ConnectError,
+    NotAllowedError,
     link_error,
 )
 from lightrail.client.management import NODE, Management
 from lightrail.client.options import Address, Credentials, ReconnectPolicy
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
-from lightrail.client.sender import WINDOW, Sender
+from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.sources import source_of
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
-CONNECT_S: Final = 10.0
-"""For TCP, TLS, SASL and open together."""
-CLOSE_S: Final = 5.0
+STABLE_S: Final = 1.0
+"""A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
+_TEMPORARY: Final = frozenset((2, 4))
+"""The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
 HEARTBEAT_S: Final = 30.0
 PRODUCT: Final = Symbol("product")
 """Property of open by which brokers say what they are."""
@@ -100,6 +104,7 @@ class Connection:
         self._heartbeat_ms = int(heartbeat * 1000)
         self._on_event = on_event
         self.loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._links: dict[Sender | Receiver, None] = {}
         self._again: dict[Sender | Receiver, int] = {}
         """Links that the broker ended, with how often they were attached since without success."""
@@ -115,13 +120,20 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._numbers = 0
+        self._closing = False
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Connects. Raises ConnectError where no address lets us in at the first round."""
+        self.check_loop()
         self._task = self.loop.create_task(self._run(), name=f"lightrail.client {self._address}")
-        await asyncio.shield(self._first)
+        try:
+            await asyncio.shield(self._first)
+        except asyncio.CancelledError:
+            # Nobody has the connection that would come of it.
+            self._give_up(ClosedError("the opening of the connection was cancelled"))
+            raise
 
     async def __aenter__(self) -> "Connection":
         if self._task is None:
@@ -260,10 +272,11 @@ class Connection:
         """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""
         if self._error is not None:
             return
+        self.check_loop()
+        self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                for link in list(self._links):
-                    await link.close()
+                await asyncio.gather(*(link.close() for link in list(self._links)))
                 if self._wire is not None and self._gone is not None:
                     self._wire.close("it was closed by the application")
                     await asyncio.shield(self._gone)
@@ -275,7 +288,21 @@ class Connection:
     # --- what keeps it true --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._keep_true()
+        except asyncio.CancelledError:
+            # By the end of the loop, unless it was given up before.
+            self._give_up(ClosedError("the event loop of the connection ended before it was closed"))
+            raise
+        except Exception as error:
+            failure = ClientError(f"internal error: {error!r}")
+            failure.__cause__ = error
+            self._give_up(failure)
+
+    async def _keep_true(self) -> None:
         attempt = 0
+        short = 0
+        """Connections in a row that were lost at once."""
         while self._error is None:
             reasons: list[str] = []
             for address in self._addresses:
@@ -298,14 +325,22 @@ class Connection:
                 continue
             attempt = 0
             assert self._gone is not None
+            began = self.loop.time()
             why = await self._gone
+            if self._closing:
+                return
             self._say("lost", str(self._address), why)
-            await asyncio.sleep(self._policy.wait(0))
+            if self.loop.time() - began >= STABLE_S:
+                short = 0
+            await asyncio.sleep(self._policy.wait(short))
+            short += 1
 
     async def _connect(self, address: Address) -> None:
         """Raises ConnectError."""
         self._address = address
         self._ready = self.loop.create_future()
+        # Where TCP or TLS fails first nobody asks how the negotiation ended.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._gone = self.loop.create_future()
         self._mechanism = None
         settings = ConnectionSettings(
@@ -320,17 +355,23 @@ class Connection:
         if address.scheme == "amqps":
             secure = self._tls or ssl.create_default_context()
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(self._policy.connect):
                 await self.loop.create_connection(lambda: wire, address.host, address.port, ssl=secure)
                 await self._ready
         except TimeoutError:
             wire.abort("it took too long")
-            raise ConnectError(f"expected it to let us in within {CONNECT_S:g} s, and it did not") from None
+            raise ConnectError(
+                f"expected it to let us in within {self._policy.connect:g} s, and it did not"
+            ) from None
         except OSError as error:
             raise ConnectError(str(error)) from error
         except BaseException:
             wire.abort("it was cancelled")
             raise
+        if not wire.usable:
+            # It was closed between the broker's open and this step of ours.
+            wire.abort("the broker closed the connection at once")
+            raise ConnectError(wire.why)
         session = wire.engine.begin()
         if self._tokens is not None:
             try:
@@ -338,13 +379,13 @@ class Connection:
             except BaseException:
                 wire.abort("no token was accepted")
                 raise
-        if wire.engine.closed:
-            raise ConnectError("the broker closed the connection at once")
+            if not wire.usable:
+                raise ConnectError(wire.why)
         self._wire = wire
         self._session = session
         self._again.clear()
         for link in list(self._links):
-            link.attach(wire, self._session)
+            self._attach(link, wire, self._session)
         wire.touch()
         if not self._first.done():
             self._first.set_result(None)
@@ -371,7 +412,10 @@ class Connection:
                 engine.open()
                 wire.touch()
             elif isinstance(event, events.SaslFailed):
-                raise SaslError("the broker refused the user or the password")
+                if event.code in _TEMPORARY:
+                    wire.abort(f"the broker can't check the credentials now (sasl-code {event.code})")
+                else:
+                    raise SaslError("the broker refused the user or the password")
             elif isinstance(event, events.Opened) and not ready.done():
                 ready.set_result(None)
         except SaslError as error:
@@ -448,10 +492,40 @@ class Connection:
     def _add(self, link: LinkType) -> LinkType:
         if self._error is not None:
             raise ClosedError(f"the connection is closed: {self._error}")
-        self._links[link] = None
+        self.check_loop()
         if self._wire is not None and self._session is not None:
-            link.attach(self._wire, self._session)
+            try:
+                link.attach(self._wire, self._session)
+            except LocalError as error:
+                raise ClientError(f"{link.address}: {error}") from None
+        self._links[link] = None
         return link
+
+    def _attach(self, link: "Sender | Receiver", wire: Wire, session: Session) -> None:
+        try:
+            link.attach(wire, session)
+        except LocalError as error:
+            # More links than this broker takes, as it may be after the loss of another one.
+            link.fail(ClientError(f"{link.address}: {error}"))
+
+    def check_loop(self) -> None:
+        """Raises ClientError outside of the loop that the connection belongs to, as after a fork."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            return
+        if os.getpid() != self._pid:
+            raise ClientError(
+                f"expected to be used by process {self._pid}, which opened it, and is used by {os.getpid()}: "
+                "open a connection after the fork"
+            )
+        raise ClientError(
+            "expected to be used on the event loop that opened it, and is used "
+            + ("outside of a loop" if running is None else "on another one")
+            + ": open a connection there, or use lightrail.client.sync, whose objects any thread may use"
+        )
 
     def forget(self, link: "Sender | Receiver") -> None:
         """It is closed."""
@@ -462,20 +536,37 @@ class Connection:
         """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
         found = link_error(what, error)
         self._say("link-lost", link.address or "", str(found))
+        if self._tokens is not None and self._tokens.is_due and isinstance(found, NotAllowedError):
+            self._abort(f"the token ran out: {found}")
+            return
         if not link._opened.done() or found.condition in _FINAL:
             link.refuse(found)
             return
         attempt = self._again.get(link, 0)
+        if attempt == self._policy.attempts:
+            link.refuse(found)
+            return
         self._again[link] = attempt + 1
         self.loop.call_later(self._policy.wait(attempt), self._attach_again, link, self._wire)
 
+    def link_attached(self, link: "Sender | Receiver") -> None:
+        """The broker has opened a link."""
+        if self._again.pop(link, 0):
+            self._say("link-attached", link.address or "")
+
     def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
         if link in self._links and wire is self._wire and wire is not None and self._session is not None:
-            link.attach(wire, self._session)
+            self._attach(link, wire, self._session)
 
     def _say(self, kind: str, where: str, reason: str = "") -> None:
-        if self._on_event is not None:
+        if self._on_event is None:
+            return
+        try:
             self._on_event(Event(kind, where, reason))
+        except Exception as error:
+            self.loop.call_exception_handler(
+                {"message": f"on_event of a connection failed for {kind}", "exception": error}
+            )
 
 
 class connect:  # noqa: N801 - it is called like a function

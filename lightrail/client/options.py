@@ -77,7 +77,9 @@ class ReconnectPolicy:
 
     first: float = 0.05
     factor: float = 2.0
-    longest: float = 10.0
+    longest: float = 1.5
+    connect: float = 10.0
+    """Seconds of one attempt for TCP, TLS, SASL and open together."""
     attempts: int | None = None
     """In a row without success, each at all addresses, before the connection is given up; None: for ever."""
 

@@ -1,10 +1,10 @@
 """Receivers: messages in, by iteration, in batches, or chosen by the application."""
 
 import asyncio
-import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
@@ -20,6 +20,8 @@ from lightrail.model import conditions
 if TYPE_CHECKING:
     from lightrail.client.connection import Connection
 
+CLOSE_S: Final = 5.0
+"""How long what is closed waits for messages that are on their way."""
 CREDIT: Final = 100
 """Messages that a receiver has the broker send ahead."""
 PASSED_OVER: Final = Modified(undeliverable_here=True)
@@ -66,13 +68,20 @@ class Receiver:
         """Whether the subscription outlives the link."""
         self._unsubscribed: asyncio.Future[None] | None = None
         """The broker's answer to the end of a durable subscription."""
+        self._drained: asyncio.Future[None] | None = None
+        """Of a receiver that closes: the broker has sent what it had under way."""
         self.on_lost: Callable[[], None] = _nothing
         """Called when the link is lost, before it is attached again."""
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Receiver":
-        await self.opened()
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            self._end(ClosedError(f"the opening of the receiver of {self.address} was cancelled"))
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -154,7 +163,7 @@ class Receiver:
                     if handler is not None:
                         break
                     if not delivery.settled:
-                        with contextlib.suppress(LostError):
+                        with suppress(LostError):
                             delivery.settle(PASSED_OVER)
         except TimeoutError:
             return False
@@ -170,11 +179,38 @@ class Receiver:
         return True
 
     async def close(self) -> None:
-        """Detaches; what was received and has no outcome goes back to the queue.
+        """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
 
         A durable subscription stays: `unsubscribe` ends it.
+
+        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker
+        still has under way when a link ends count as deliveries that failed.
         """
-        self._end(ClosedError(f"the receiver of {self.address} is closed"))
+        if self._closed is not None:
+            return
+        self._connection.check_loop()
+        error = ClosedError(f"the receiver of {self.address} is closed")
+        link = self._link
+        if link is None or not self._attached or self._presettled:
+            self._end(error)
+            return
+        self.flush()
+        self._stop(error)
+        try:
+            if link.credit > 0:
+                self._drained = self._connection.loop.create_future()
+                link.grant(link.credit, drain=True)
+                assert self._wire is not None
+                self._wire.touch()
+                async with asyncio.timeout(CLOSE_S):
+                    await self._drained
+        except TimeoutError:
+            pass
+        finally:
+            self.flush()
+            if link is self._link:
+                link.release_unsettled()  # type: ignore[attr-defined]
+            self._leave()
 
     async def unsubscribe(self) -> None:
         """Closes the receiver, and ends its durable subscription with all that waits there.
@@ -212,7 +248,7 @@ class Receiver:
     async def _failed(delivery: Delivery) -> None:
         """Its handler has raised; where the link was lost meanwhile it comes again anyhow."""
         if not delivery.settled:
-            with contextlib.suppress(LostError):
+            with suppress(LostError):
                 await delivery.fail()
 
     def _take(self) -> Delivery:
@@ -225,12 +261,15 @@ class Receiver:
         return delivery
 
     async def _for_message(self) -> None:
+        self._connection.check_loop()
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
         self._waiters.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            with suppress(ValueError):
+                self._waiters.remove(waiter)
+            if not waiter.cancelled():
                 # It was woken for a message that another one may take.
                 self._wake()
             raise
@@ -244,6 +283,7 @@ class Receiver:
 
     def settle(self, link: Link, number: int, state: Any) -> None:
         """The application says what became of a message."""
+        self._connection.check_loop()
         if link is not self._link or self._wire is None:
             raise LostError(
                 f"{self.address}: the connection that the message came by was lost, and its outcome can't be "
@@ -260,21 +300,35 @@ class Receiver:
 
     def _end(self, error: Exception) -> None:
         if self._closed is not None:
+            self._leave()
             return
-        self._closed = error
         self.flush()
-        self._connection.forget(self)
-        link, self._link = self._link, None
-        if link is not None and self._wire is not None:
-            link.detach(closed=not self._durable)
-            self._wire.touch()
-        self._attached = False
+        self._stop(error)
+        self._leave()
+
+    def _stop(self, error: Exception) -> None:
+        """Nothing more is given out."""
+        self._closed = error
         self._buffer.clear()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()
         while self._waiters:
             self._wake()
+
+    def _leave(self) -> None:
+        """Detaches."""
+        self._connection.forget(self)
+        link, self._link = self._link, None
+        if link is not None and self._wire is not None:
+            link.detach(closed=not self._durable)
+            self._wire.touch()
+        self._attached = False
+        self._end_drain()
+
+    def _end_drain(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     # --- from the connection -----------------------------------------------------------------------------
 
@@ -300,6 +354,7 @@ class Receiver:
         if self._unsubscribed is not None and not self._unsubscribed.done():
             text = f"{self.address}: the connection was lost before the broker had ended the subscription"
             self._unsubscribed.set_exception(LostError(text))
+        self._end_drain()
         self.on_lost()
 
     def fail(self, error: Exception) -> None:
@@ -324,6 +379,7 @@ class Receiver:
             self._opened.set_result(None)
         self._taken = 0
         link.grant(self._window)
+        self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch()
 
@@ -354,6 +410,9 @@ class Receiver:
         self._outcome = None
         self._buffer.clear()
         self.on_lost()
+        if self._closed is not None:
+            self._leave()
+            return
         self._connection.link_lost(self, f"the receiver of {self.address}", error)
 
     def refuse(self, error: LinkError) -> None:
@@ -361,7 +420,11 @@ class Receiver:
         self._end(error)
 
     def heard(self, event: events.Event) -> None:
-        if isinstance(event, events.Transfers):
+        if self._closed is not None:
+            # They came while it is drained, and are released with the rest.
+            if event.link.credit <= 0:  # type: ignore[attr-defined]
+                self._end_drain()
+        elif isinstance(event, events.Transfers):
             link = event.link
             number = event.first_delivery_id
             settled = event.settled

@@ -2,10 +2,11 @@
 
 import asyncio
 import secrets
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.client.delivery import Delivery
-from lightrail.client.errors import ClosedError, LostError
+from lightrail.client.errors import ClientError, ClosedError, LostError
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
@@ -31,6 +32,8 @@ class Requester:
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self._prefix = secrets.token_hex(8)
         self._number = 0
+        self._ended: Exception | None = None
+        """Why no answer comes any more, once the task has ended."""
         self._task: asyncio.Task[None] | None = None
         receiver.on_lost = self._lost
 
@@ -67,6 +70,8 @@ class Requester:
             SendError: the broker did not take the question.
             LostError: the connection was lost meanwhile; whether it was carried out is not known.
         """
+        if self._ended is not None and (self._task is None or self._task.done()):
+            raise self._ended.with_traceback(None)
         self._number += 1
         id = f"{self._prefix}-{self._number}"
         answer: asyncio.Future[Message] = self._loop.create_future()
@@ -91,11 +96,17 @@ class Requester:
         await self._receiver.close()
 
     async def _listen(self) -> None:
-        async for delivery in self._receiver:
-            self._answered(delivery)
-            if not delivery.settled:
-                await delivery.accept()
-        self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
+        self._ended = ClosedError(f"the requester of {self._sender.address} is closed")
+        try:
+            async for delivery in self._receiver:
+                self._answered(delivery)
+                if not delivery.settled:
+                    with suppress(LostError):
+                        await delivery.accept()
+        except ClientError as error:
+            # The receiver of the answers was refused, or the connection given up.
+            self._ended = error
+        self._fail(self._ended)
 
     def _answered(self, delivery: Delivery) -> None:
         answer = self._answers.get(str(delivery.message.correlation_id))

@@ -5,6 +5,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
+CLOSE_S: Final = 5.0
+"""How long what is closed waits for the outcomes of what was sent."""
 WINDOW: Final = 1_000
 """Messages of a sender that have no outcome yet."""
 
@@ -50,12 +53,17 @@ class Sender:
         self._room: deque[asyncio.Future[None]] = deque()
         """Calls of `send` that wait for the window."""
         self._opened: asyncio.Future[None] = connection.loop.create_future()
-        self._closed = False
+        self._closed: Exception | None = None
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Sender":
-        await self.opened()
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            self._end(ClosedError(f"the opening of the sender to {self.address} was cancelled"))
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -84,7 +92,12 @@ class Sender:
         payload = _encoded(message, fields)
         while len(self._answers) + len(self._waiting) >= self._window:
             await self._for_room()
-        outcome = await self._hand_in(payload)
+        answer = self._hand_in(payload)
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            self._take_back(answer)
+            raise
         if outcome is not ACCEPTED and not outcome.accepted:
             raise SendError(f"{self.address}: a message was {outcome}", outcome)
         return outcome
@@ -149,16 +162,28 @@ class Sender:
         return await self.send(given, annotations=annotations, **fields)
 
     async def close(self) -> None:
-        """Waits for the outcomes of what was sent, then detaches."""
-        while (self._answers or self._waiting) and not self._closed and not self._connection.closed:
-            await self._for_room()
-        self._end(ClosedError(f"the sender to {self.address} is closed"))
+        """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
+
+        What has none by then has the outcome unknown, or raises ClosedError where it was never sent.
+        """
+        if self._closed is not None:
+            return
+        self._connection.check_loop()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (self._answers or self._waiting) and self._closed is None:
+                    await self._for_room()
+        except TimeoutError:
+            pass
+        finally:
+            self._end(ClosedError(f"the sender to {self.address} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def _hand_in(self, payload: bytes) -> Answer:
-        if self._closed:
-            raise ClosedError(f"the sender to {self.address} is closed")
+        self._connection.check_loop()
+        if self._closed is not None:
+            raise self._closed.with_traceback(None)
         answer: Answer = self._connection.loop.create_future()
         self._waiting.append((payload, answer))
         if self._wire is not None:
@@ -170,14 +195,25 @@ class Sender:
         self._room.append(waiter)
         try:
             await waiter
-        finally:
-            if waiter.cancelled():
+        except asyncio.CancelledError:
+            with suppress(ValueError):
+                self._room.remove(waiter)
+            # It was woken for room that another one may use.
+            self._wake()
+            raise
+
+    def _take_back(self, answer: Answer) -> None:
+        """Its call was cancelled: what has not left yet leaves no more, and its place is free."""
+        for index, (_, waiting) in enumerate(self._waiting):
+            if waiting is answer:
+                del self._waiting[index]
                 self._wake()
+                return
 
     def _wake(self) -> None:
         """Lets as many calls go on as there is room for now; all that wait where nothing is under way."""
         room = self._window - len(self._answers) - len(self._waiting)
-        if not (self._answers or self._waiting) or self._closed:
+        if not (self._answers or self._waiting) or self._closed is not None:
             room = len(self._room)
         while self._room and room > 0:
             waiter = self._room.popleft()
@@ -186,9 +222,9 @@ class Sender:
                 room -= 1
 
     def _end(self, error: Exception) -> None:
-        if self._closed:
+        if self._closed is not None:
             return
-        self._closed = True
+        self._closed = error
         self._connection.forget(self)
         link, self._link = self._link, None
         if link is not None and self._wire is not None:
@@ -247,6 +283,7 @@ class Sender:
         self._attached = True
         if not self._opened.done():
             self._opened.set_result(None)
+        self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch(self)
 

@@ -183,6 +183,8 @@ class Sender:
 
     def send_nowait(self, message: Any = None, **fields: Any) -> "Future[Outcome]":
         answer: Future[Outcome] = Future()
+        # It is on its way: it can't be cancelled any more.
+        answer.set_running_or_notify_cancel()
 
         async def hand_in() -> None:
             def done(inner: "asyncio.Future[Outcome]") -> None:

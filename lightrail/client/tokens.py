@@ -77,6 +77,8 @@ class Tokens:
         self._receiver: Receiver | None = None
         self._reply_to = ""
         self._number = 0
+        self.is_due = False
+        """The next token should have been shown: what the broker refuses now may be for want of it."""
 
     async def show(self, wire: Wire, session: "Session") -> None:
         """Shows the first token on a new connection.
@@ -113,6 +115,7 @@ class Tokens:
 
     def stop(self) -> None:
         """The connection is lost or closed."""
+        self.is_due = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -126,6 +129,7 @@ class Tokens:
         while True:
             left = expires_at - self._clock()
             await asyncio.sleep(max(AGAIN_S, left * RENEW_AT))
+            self.is_due = True
             try:
                 async with asyncio.timeout(ANSWER_S):
                     found = await self._put()
@@ -134,6 +138,7 @@ class Tokens:
                     self._failed(f"the token ran out, and no other could be shown: {error or 'no answer'}")
                     return
                 continue
+            self.is_due = False
             if found is None:
                 return
             expires_at = found

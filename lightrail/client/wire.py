@@ -53,7 +53,8 @@ class Wire(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._flushes = False
-        self._why = ""
+        self.why = ""
+        """What was wrong, once something is."""
         self.dirty: dict[LinkOwner, None] = {}
         """Those that have gathered something in this turn."""
         self.paused = False
@@ -77,8 +78,8 @@ class Wire(asyncio.Protocol):
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
-        why = f"the socket was closed: {exc}" if exc else "the broker closed the socket"
-        self._lost(self, self._why or why)
+        self.why = self.why or (f"the socket was closed: {exc}" if exc else "the broker closed the socket")
+        self._lost(self, self.why)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -87,6 +88,11 @@ class Wire(asyncio.Protocol):
         self.paused = False
 
     # --- for the connection and its links ----------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether both sides have opened the connection, and neither closed it."""
+        return self.engine.opened and self._transport is not None and not self._transport.is_closing()
 
     def touch(self, owner: LinkOwner | None = None) -> None:
         """Something is to be written when this turn of the loop ends."""
@@ -102,14 +108,14 @@ class Wire(asyncio.Protocol):
 
     def close(self, why: str = "") -> None:
         """Closes in order: the broker is told, and answers."""
-        self._why = self._why or why
+        self.why = self.why or why
         self.engine.close()
         self._flush()
         self._tick()
 
     def abort(self, why: str) -> None:
         """Closes at once."""
-        self._why = self._why or why
+        self.why = self.why or why
         if self._transport is not None:
             self._transport.abort()
 
@@ -125,17 +131,28 @@ class Wire(asyncio.Protocol):
                     event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
                 else:
                     event.link.context.attached()
+            elif isinstance(event, events.Drained):
+                if event.link.context is not None:
+                    event.link.context.heard(event)
             elif isinstance(event, events.Detached):
-                event.link.context.detached(event.error)
+                if event.link.context is not None:
+                    event.link.context.detached(event.error)
             elif isinstance(event, events.Ended):
-                for link in event.session.links:
-                    if link.context is not None:
-                        link.context.detached(event.error)
+                # With it went all links, those as well that the broker has not answered yet.
+                self.abort(said("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
-                self._why = self._why or said("the broker closed the connection", event.error)
+                if event.by_peer:
+                    self.why = self.why or said("the broker closed the connection", event.error)
+                else:
+                    # Silence of the broker, or a fault of its: an answer to our close is not waited for.
+                    self.why = self.why or said("the connection was closed", event.error)
+                    self._loop.call_soon(self.abort, self.why)
             elif isinstance(event, events.HeaderRejected):
-                self._why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
+                self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
             else:
+                if kind is events.Opened:
+                    # From now on silence is counted, and broken; what was due before was the open.
+                    self._loop.call_soon(self._tick)
                 self._negotiate(self, event)
 
     def _flush(self) -> None:

@@ -134,6 +134,10 @@ class Connection:
         """Whether it was closed, or given up."""
         return self._error is not None
 
+    def fileno(self) -> int:
+        """The number of its socket in this process; -1 while it has none."""
+        return -1 if self._wire is None else self._wire.fileno()
+
     def sender(
         self,
         address: str | None = None,
@@ -168,7 +172,7 @@ class Connection:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
         Args:
-            credit: messages that the broker sends ahead; from 1 on.
+            credit: messages that the broker sends ahead; with 0 it sends those that `Receiver.grant` asks for.
             browse: copies of what is in the queue, which stays there.
             presettled: at most once: what is on its way when the connection is lost is lost.
             name: of the link; the broker knows it again by that.
@@ -176,8 +180,8 @@ class Connection:
             dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
                 is open.
         """
-        if credit < 1:
-            raise ValueError(f"expected a credit of 1 or more, found {credit}")
+        if credit < 0:
+            raise ValueError(f"expected a credit of 0 or more, found {credit}")
         source = Source(
             address=address,
             dynamic=dynamic,

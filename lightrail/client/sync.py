@@ -14,6 +14,7 @@ thread. What was opened before a fork belongs to the process that opened it, and
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -21,6 +22,7 @@ from typing import Any, Self, TypeVar
 
 from lightrail import client
 from lightrail.client.errors import ClientError
+from lightrail.client.management import NAME
 from lightrail.client.message import Message
 from lightrail.client.outcomes import Outcome
 
@@ -75,10 +77,23 @@ def _loop_of_process() -> _Loop:
         return _loop
 
 
+_connections: "weakref.WeakSet[client.Connection]" = weakref.WeakSet()
+
+
 def _after_fork() -> None:
-    """The lock may have been taken by a thread that the child does not have."""
+    """In the child: a lock that no thread of the parent holds, and none of the parent's sockets.
+
+    A broker notices the death of the parent by the end of its socket, which a copy in a child would keep
+    open. The number stays in use, for a file that is empty: whoever closes it closes no other's file.
+    """
     global _lock
     _lock = threading.Lock()
+    numbers = [number for connection in list(_connections) if (number := connection.fileno()) >= 0]
+    if numbers:
+        empty = os.open(os.devnull, os.O_RDWR)
+        for number in numbers:
+            os.dup2(empty, number)
+        os.close(empty)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -224,12 +239,64 @@ class Receiver:
         found = self._loop.call(self._inner.receive(count, timeout=timeout))
         return [Delivery(self._loop, inner) for inner in found]
 
+    def grant(self, count: int) -> None:
+        self._loop.call(self._inner.grant(count))
+
     def close(self) -> None:
         self._loop.call(self._inner.close())
 
 
 class _End(Exception):
     """A receiver was closed; a generator may not be left by StopAsyncIteration."""
+
+
+class Management:
+    """See client.Management; `query` gives a list."""
+
+    def __init__(self, loop: _Loop, inner: client.Management) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create(self, type: str, name: str, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._loop.call(self._inner.create(type, name, attributes))
+
+    def read(self, name: str, type: str = NAME) -> dict[str, Any]:
+        return self._loop.call(self._inner.read(name, type))
+
+    def update(
+        self, name: str, attributes: Mapping[str, Any], *, type: str = NAME, revision: int | None = None
+    ) -> dict[str, Any]:
+        return self._loop.call(self._inner.update(name, attributes, type=type, revision=revision))
+
+    def delete(self, name: str, *, type: str = NAME, revision: int | None = None) -> None:
+        self._loop.call(self._inner.delete(name, type=type, revision=revision))
+
+    def query(self, type: str = NAME, *attributes: str) -> list[dict[str, Any]]:
+        async def all_of_them() -> list[dict[str, Any]]:
+            return [each async for each in self._inner.query(type, *attributes)]
+
+        return self._loop.call(all_of_them())
+
+    def purge(self, queue: str) -> int:
+        return self._loop.call(self._inner.purge(queue))
+
+    def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
+        return self._loop.call(self._inner.peek(queue, start=start, count=count))
+
+    def cancel_scheduled(self, queue: str, sequence: int) -> None:
+        self._loop.call(self._inner.cancel_scheduled(queue, sequence))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
 
 
 class Connection:
@@ -267,6 +334,12 @@ class Connection:
 
         return Receiver(self._loop, self._loop.call(make()))
 
+    def management(self) -> Management:
+        async def make() -> client.Management:
+            return self._inner.management()
+
+        return Management(self._loop, self._loop.call(make()))
+
     def close(self) -> None:
         self._loop.call(self._inner.close())
 
@@ -276,6 +349,8 @@ def connect(*urls: str, **options: Any) -> Connection:
     loop = _loop_of_process()
 
     async def make() -> client.Connection:
-        return await client.connect(*urls, **options)
+        connection = await client.connect(*urls, **options)
+        _connections.add(connection)
+        return connection
 
     return Connection(loop, loop.call(make()))

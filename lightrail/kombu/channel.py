@@ -113,7 +113,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         address = self._names.queue(queue)
         if passive:
             figures = self._known("queue", queue, address).get("figures") or {}
-            return queue_declare_ok_t(queue, int(figures.get("ready", 0)), int(figures.get("consumers", 0)))
+            return queue_declare_ok_t(queue, int(figures.get("ready", 0)), len(figures.get("consumers") or ()))
         self._host()
         policy = queue_policy(
             durable=durable,

@@ -125,7 +125,7 @@ def decode(message: Message, names: Names) -> dict[str, Any]:
             "exchange": annotations.get(EXCHANGE, ""),
             "routing_key": message.subject or "",
             "priority": message.priority,
-            "redelivered": not message.first_acquirer or message.delivery_count > 0,
+            "redelivered": message.delivery_count > 0,
         },
     }
 

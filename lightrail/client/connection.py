@@ -172,7 +172,7 @@ class Connection:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
         Args:
-            credit: messages that the broker sends ahead; with 0 it sends those that `Receiver.grant` asks for.
+            credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
             browse: copies of what is in the queue, which stays there.
             presettled: at most once: what is on its way when the connection is lost is lost.
             name: of the link; the broker knows it again by that.

@@ -185,8 +185,8 @@ class Receiver:
         """
         if self._window:
             raise ValueError(
-                f"{self.address}: expected a receiver that was opened with credit=0, found one whose window of "
-                f"{self._window} refills itself"
+                f"{self.address}: expected a receiver that was opened with credit=0, found one whose window "
+                f"of {self._window} refills itself"
             )
         self._granted = max(0, self._granted + count)
         if self._link is not None and self._attached and self._wire is not None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
-from kombu.message import Message
+from kombu.message import Message as KombuMessage
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
@@ -25,7 +25,7 @@ from lightrail.kombu.names import binding_filter, binding_id, exchange_policy, q
 from lightrail.model import conditions
 
 GET_S: Final = 0.2
-"""How long `basic_get` waits for a message: AMQP 1.0 pushes, and an empty queue is one that pushes nothing."""
+"""How long `basic_get` waits: AMQP 1.0 pushes, and an empty queue is one that pushes nothing."""
 _THERE: Final = 409
 _MISSING: Final = 404
 
@@ -33,7 +33,7 @@ _MISSING: Final = 404
 class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
     """A channel. Transport options: `delay` (True), `queue_policy` ({}), `get_timeout` (seconds)."""
 
-    Message = Message
+    Message = KombuMessage
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -70,7 +70,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             return self.connection.management.read(address)
         except ManagementError as error:
             if error.status == _MISSING:
-                raise ChannelError(f"NOT_FOUND - no {what} {name!r} in {self._names.host!r}", (0, 0), "", 404) from error
+                raise ChannelError(
+                    f"NOT_FOUND - no {what} {name!r} in {self._names.host!r}", (0, 0), "", 404
+                ) from error
             raise
 
     def exchange_declare(
@@ -87,7 +89,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             return
         self._host()
         # The type is kept with the router: who binds has to know it.
-        policy = exchange_policy(type or "direct", durable) | {"description": f"kombu {type or 'direct'} exchange"}
+        policy = exchange_policy(type or "direct", durable) | {
+            "description": f"kombu {type or 'direct'} exchange"
+        }
         self._create(ROUTER, address, policy)
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
@@ -113,7 +117,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         address = self._names.queue(queue)
         if passive:
             figures = self._known("queue", queue, address).get("figures") or {}
-            return queue_declare_ok_t(queue, int(figures.get("ready", 0)), len(figures.get("consumers") or ()))
+            return queue_declare_ok_t(
+                queue, int(figures.get("ready", 0)), len(figures.get("consumers") or ())
+            )
         self._host()
         policy = queue_policy(
             durable=durable,
@@ -155,7 +161,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         if if_unused or if_empty:
             figures = self._known("queue", queue, address).get("figures") or {}
             if (if_unused and figures.get("consumers")) or (if_empty and figures.get("messages")):
-                raise ChannelError(f"PRECONDITION_FAILED - queue {queue!r} is in use or not empty", (0, 0), "", 406)
+                raise ChannelError(
+                    f"PRECONDITION_FAILED - queue {queue!r} is in use or not empty", (0, 0), "", 406
+                )
         self._delete(address)
 
     def _delete(self, name: str, type: str = NAME) -> None:
@@ -243,14 +251,16 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
             self._cancelled.append(consumer)
             consumer.cancel()
 
-    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> KombuMessage | None:
         """One message, or None where none came within `get_timeout`."""
         self.connection.check()
         receiver = self.connection.broker.receiver(self._names.queue(queue), credit=0)
         try:
             receiver.opened()
         except NotFoundError as error:
-            raise ChannelError(f"NOT_FOUND - no queue {queue!r} in {self._names.host!r}", (0, 0), "", 404) from error
+            raise ChannelError(
+                f"NOT_FOUND - no queue {queue!r} in {self._names.host!r}", (0, 0), "", 404
+            ) from error
         receiver.grant(1)
         found = receiver.receive(1, timeout=self._get_s)
         if not found:
@@ -272,13 +282,13 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
 
     def _message(
         self, delivery: Delivery, consumer: Consumer | None, done: Callable[[], None], no_ack: bool
-    ) -> Message:
+    ) -> KombuMessage:
         tag = next(self._tags)
         if not no_ack:
             self._unsettled[tag] = (delivery, consumer, done)
-        return self.Message(channel=self, delivery_tag=tag, **letters.decode(delivery.message, self._names))
+        return KombuMessage(channel=self, delivery_tag=tag, **letters.decode(delivery.message, self._names))
 
-    def message_to_python(self, message: Message) -> Message:
+    def message_to_python(self, message: KombuMessage) -> KombuMessage:
         return message
 
     # --- settling ----------------------------------------------------------------------------------------
@@ -312,7 +322,9 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         return [tag for tag in list(self._unsettled) if tag <= last]
 
     def flow(self, active: bool = True) -> None:
-        raise NotImplementedError("expected a prefetch_count to bound what comes: consumers have no flow to stop")
+        raise NotImplementedError(
+            "expected a prefetch_count to bound what comes: consumers have no flow to stop"
+        )
 
     def close(self) -> None:
         """Ends its consumers; what is not settled goes back to its queue."""

@@ -1,13 +1,12 @@
 """Connections: one to the broker for all channels, and the inbox that their consumers fill.
 
 The client library connects again by itself. Kombu and Celery have their own way to come back, which makes
-consumers anew and forgets what was not settled. So a connection that was lost once is given up here, and Kombu makes
-another. What is being sent at that moment may still find its way within one attempt to connect again.
+consumers anew and forgets what was not settled. So a connection that was lost once is given up here, and Kombu
+makes another. What is being sent at that moment may still find its way within one attempt to connect again.
 """
 
 import os
 import queue
-import socket
 import threading
 import time
 from typing import Any, Final
@@ -27,8 +26,9 @@ _ONCE: Final = ReconnectPolicy(attempts=1)
 
 
 class Connection:
-    """What Kombu calls a connection. Raises ConnectionGoneError from `__init__` where no broker is reached,
-    AuthenticationError where it refuses the user.
+    """What Kombu calls a connection, made at once.
+
+    Raises ConnectionGoneError where no broker is reached, AuthenticationError where it refuses the user.
     """
 
     def __init__(self, client: Any, url: str, names: Names, **options: Any) -> None:
@@ -62,7 +62,8 @@ class Connection:
         """Raises ConnectionGoneError once the connection was lost, and in another process."""
         if self.pid != os.getpid():
             raise ConnectionGoneError(
-                f"expected to be used by process {self.pid}, which opened it, found {os.getpid()}: it opens its own"
+                f"expected to be used by process {self.pid}, which opened it, found {os.getpid()}: "
+                "open a connection after the fork"
             )
         if self._lost:
             raise ConnectionGoneError(f"the connection to the broker was lost: {self._lost}")
@@ -82,7 +83,7 @@ class Connection:
 
         Raises:
             SendError: the broker refused it.
-            ConnectionGoneError: no answer came; it may have been accepted, and sending it again may double it.
+            ConnectionGoneError: no answer came: it may have been accepted, and may be doubled if sent again.
         """
         self.check()
         with self._lock:
@@ -100,7 +101,7 @@ class Connection:
             raise
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Delivers one message to its consumer. Raises socket.timeout (TimeoutError) after so many seconds."""
+        """Delivers one message to its consumer. Raises TimeoutError (as sockets do) after so many seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.check()
@@ -108,7 +109,7 @@ class Connection:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
                 arrival = self.inbox.get(timeout=left) if left != 0 else self.inbox.get_nowait()
             except queue.Empty:
-                raise socket.timeout(f"no message came within {timeout} s") from None
+                raise TimeoutError(f"no message came within {timeout} s") from None
             if arrival is None:
                 self.check()
                 continue

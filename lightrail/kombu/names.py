@@ -88,7 +88,8 @@ def exchange_policy(type: str, durable: bool) -> dict[str, Any]:
     """
     if type not in EXCHANGE_TYPES:
         raise ChannelError(
-            f"expected an exchange of type {', '.join(sorted(EXCHANGE_TYPES))}, found {type}: bind by routing keys"
+            f"expected an exchange of type {', '.join(sorted(EXCHANGE_TYPES))}, found {type}: "
+            "bind by routing keys"
         )
     return {"unroutable": "reject" if type == "direct" and durable else "drop"}
 

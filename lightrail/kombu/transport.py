@@ -22,7 +22,6 @@ from lightrail.kombu.names import EXCHANGE_TYPES, Names
 class Transport(base.Transport):  # type: ignore[misc, unused-ignore]
     """lightrail://[USER[:PASSWORD]@]HOST[:PORT][/VIRTUAL_HOST]; with `broker_use_ssl`, over TLS."""
 
-    Channel = Channel
     scheme = "amqp"
     default_port = PORTS["amqp"]
     connection_errors = (*base.Transport.connection_errors, *CONNECTION_ERRORS)
@@ -58,7 +57,7 @@ class Transport(base.Transport):  # type: ignore[misc, unused-ignore]
         return Connection(client, url, Names.of(client.virtual_host), **options)
 
     def create_channel(self, connection: Connection) -> Channel:
-        return self.Channel(connection)
+        return Channel(connection)
 
     def close_channel(self, channel: Channel) -> None:
         channel.close()

@@ -1,6 +1,5 @@
-"""Kombu on a real broker: what is published comes, to whom it should, and comes back when nobody settles it."""
+"""Kombu on a real broker: what is published comes to whom it should, and again when nobody settles it."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,7 +38,7 @@ def drain(connection: Connection, found: list[Message], count: int) -> list[obje
 def is_silent(connection: Connection) -> bool:
     try:
         connection.drain_events(timeout=SILENCE_S)
-    except socket.timeout:
+    except TimeoutError:
         return True
     return False
 

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.client.errors import ClosedError, LostError
+from lightrail.client.errors import ClientError, ClosedError, LostError
 from lightrail.client.message import Message
 from lightrail.client.receiver import Delivery, Receiver
 from lightrail.client.sender import Sender
@@ -90,10 +90,15 @@ class Requester:
         await self._receiver.close()
 
     async def _listen(self) -> None:
-        async for delivery in self._receiver:
-            self._answered(delivery)
-            if not delivery.settled:
-                await delivery.accept()
+        try:
+            async for delivery in self._receiver:
+                self._answered(delivery)
+                if not delivery.settled:
+                    await delivery.accept()
+        except ClientError as error:
+            # The connection was given up, or the broker ended the node for answers: requests raise why.
+            self._fail(error)
+            return
         self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
 
     def _answered(self, delivery: Delivery) -> None:

@@ -56,14 +56,10 @@ class Worker:
         self.process.wait()
 
     def stop(self) -> None:
-        if not self.ended:
-            self.process.terminate()
-            try:
-                self.process.wait(15)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        """kill -9 of all its processes: a warm shutdown takes the pool some seconds."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Scene:
@@ -170,3 +166,16 @@ def test_a_task_whose_process_dies_runs_again(tmp_path: Path) -> None:
         scene.worker().until_ready()
         scene.task("dies_at_first", "again").apply_async()
         wait.until(lambda: "again" in scene.notes(), "the task has run again", DEADLINE_S)
+
+
+def test_a_task_that_runs_at_a_warm_shutdown_is_acknowledged(tmp_path: Path) -> None:
+    with playing(tmp_path) as scene:
+        worker = scene.worker()
+        worker.until_ready()
+        scene.task("note", "last", 1.0).apply_async()
+        wait.until(lambda: "note[" in worker.said(), "the worker has the task")
+        worker.process.terminate()
+        worker.process.wait(DEADLINE_S)
+        assert scene.done.read_text().split() == ["last"]
+        with scene.app.connection_for_read() as connection:
+            assert connection.channel().basic_get("celery") is None

@@ -46,9 +46,12 @@ def test_credit_that_is_taken_back_brings_nothing(broker: Broker) -> None:
 
 
 def test_a_window_that_refills_itself_is_not_granted_to(broker: Broker) -> None:
-    with connect(broker.amqp) as connection, connection.receiver("window") as receiver:
-        with pytest.raises(ValueError, match="credit=0"):
-            receiver.grant(1)
+    with (
+        connect(broker.amqp) as connection,
+        connection.receiver("window") as receiver,
+        pytest.raises(ValueError, match="credit=0"),
+    ):
+        receiver.grant(1)
 
 
 def test_management_without_await(broker: Broker) -> None:

@@ -89,12 +89,17 @@ def test_a_requester_whose_connection_is_given_up_leaves_no_error_behind(
 ) -> None:
     async def test() -> None:
         with Broker(tmp_path / "data", "--frontends", "1", "--shards", "1") as doomed:
-            connection = await connect(doomed.amqp, reconnect=ReconnectPolicy(attempts=1))
+            ended = asyncio.Event()
+            connection = await connect(
+                doomed.amqp,
+                reconnect=ReconnectPolicy(attempts=1),
+                on_event=lambda event: ended.set() if event.kind == "closed" else None,
+            )
             requester = connection.requester("$management")
             await requester.opened()
             doomed.kill_everything()
-            while not connection.closed:
-                await asyncio.sleep(0.01)
+            await ended.wait()
+            await asyncio.sleep(0)
         del requester
         gc.collect()
 

@@ -2,7 +2,8 @@
 
 The client library connects again by itself. Kombu and Celery have their own way to come back, which makes
 consumers anew and forgets what was not settled. So a connection that was lost once is given up here, and
-Kombu makes another. What is being sent at that moment may still find its way within one attempt to connect again.
+Kombu makes another. What is being sent at that moment may still find its way, within one attempt to connect
+again.
 """
 
 import os

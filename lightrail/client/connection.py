@@ -164,6 +164,10 @@ class Connection:
         """Whether it was closed, or given up."""
         return self._error is not None
 
+    def fileno(self) -> int:
+        """The number of its socket in this process; -1 while it has none."""
+        return -1 if self._wire is None else self._wire.fileno()
+
     def sender(
         self,
         address: str | None = None,
@@ -208,7 +212,7 @@ class Connection:
         error of the receiver, never a receiver of everything.
 
         Args:
-            credit: messages that the broker sends ahead; from 1 on.
+            credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
             browse: copies of what is in the queue, which stays there.
             presettled: at most once: what is on its way when the connection is lost is lost.
             name: of the link; the broker knows it again by that.
@@ -224,8 +228,8 @@ class Connection:
             dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
                 is open.
         """
-        if credit < 1:
-            raise ValueError(f"expected a credit of 1 or more, found {credit}")
+        if credit < 0:
+            raise ValueError(f"expected a credit of 0 or more, found {credit}")
         if shared and subscription is None:
             raise ValueError("expected the name of a subscription to be shared, found none")
         if subscription is not None:

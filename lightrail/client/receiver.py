@@ -58,6 +58,8 @@ class Receiver:
         self._buffer: deque[Delivery] = deque()
         self._taken = 0
         """Messages that the application took since credit was given last."""
+        self._granted = 0
+        """Of a receiver without a window: messages that the application asked for and that have not come."""
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._outcome: Any = None
         """What is gathered of this turn: one outcome of deliveries that follow each other."""
@@ -178,6 +180,25 @@ class Receiver:
             await delivery.accept()
         return True
 
+    async def grant(self, count: int) -> None:
+        """Lets the broker send `count` more messages, for a receiver that was opened with a credit of 0.
+
+        For applications that bound what they have not settled, where a window counts what they have not
+        taken. Credit that was granted and not used is granted again after a loss. A negative count takes back
+        as much of it as the broker has not used yet.
+
+        Raises ValueError for a receiver whose window refills itself.
+        """
+        if self._window:
+            raise ValueError(
+                f"{self.address}: expected a receiver that was opened with credit=0, found one whose window "
+                f"of {self._window} refills itself"
+            )
+        self._granted = max(0, self._granted + count)
+        if self._link is not None and self._attached and self._wire is not None:
+            self._link.grant(self._granted)
+            self._wire.touch()
+
     async def close(self) -> None:
         """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
 
@@ -254,7 +275,7 @@ class Receiver:
     def _take(self) -> Delivery:
         delivery = self._buffer.popleft()
         self._taken += 1
-        if self._taken << 1 >= self._window and self._wire is not None:
+        if self._taken << 1 >= self._window > 0 and self._wire is not None:
             self._wire.touch(self)
         if self._waiters and self._buffer:
             self._wake()
@@ -378,7 +399,7 @@ class Receiver:
         if not self._opened.done():
             self._opened.set_result(None)
         self._taken = 0
-        link.grant(self._window)
+        link.grant(self._window or self._granted)
         self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch()
@@ -432,6 +453,8 @@ class Receiver:
             for payload in event.payloads:
                 append(Delivery(self, link, number, payload, settled))
                 number += 1
+            if not self._window:
+                self._granted = max(0, self._granted - len(event.payloads))
             if self._waiters:
                 self._wake()
 
@@ -443,7 +466,7 @@ class Receiver:
         if self._outcome is not None:
             link.settle(self._first, self._last, self._outcome)
             self._outcome = None
-        if self._taken << 1 >= self._window and self._closed is None:
+        if self._taken << 1 >= self._window > 0 and self._closed is None:
             self._taken = 0
             link.grant(self._window - len(self._buffer))
 

@@ -16,6 +16,7 @@ import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
@@ -79,10 +80,23 @@ def _loop_of_process() -> _Loop:
         return _loop
 
 
+_connections: "weakref.WeakSet[client.Connection]" = weakref.WeakSet()
+
+
 def _after_fork() -> None:
-    """The lock may have been taken by a thread that the child does not have."""
+    """In the child: a lock that no thread of the parent holds, and none of the parent's sockets.
+
+    A broker notices the death of the parent by the end of its socket, which a copy in a child would keep
+    open. The number stays in use, for a file that is empty: whoever closes it closes no other's file.
+    """
     global _lock
     _lock = threading.Lock()
+    numbers = [number for connection in list(_connections) if (number := connection.fileno()) >= 0]
+    if numbers:
+        empty = os.open(os.devnull, os.O_RDWR)
+        for number in numbers:
+            os.dup2(empty, number)
+        os.close(empty)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -275,6 +289,9 @@ class Receiver:
     def unsubscribe(self) -> None:
         self._loop.call(self._inner.unsubscribe())
 
+    def grant(self, count: int) -> None:
+        self._loop.call(self._inner.grant(count))
+
     def close(self) -> None:
         self._loop.call(self._inner.close())
 
@@ -442,6 +459,8 @@ def connect(*urls: str, **options: Any) -> Connection:
     loop = _loop_of_process()
 
     async def make() -> client.Connection:
-        return await client.connect(*urls, **options)
+        connection = await client.connect(*urls, **options)
+        _connections.add(connection)
+        return connection
 
     return Connection(loop, loop.call(make()))

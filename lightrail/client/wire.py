@@ -113,6 +113,11 @@ class Wire(asyncio.Protocol):
         self._flush()
         self._tick()
 
+    def fileno(self) -> int:
+        """The number of the socket; -1 once it is closed."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
     def abort(self, why: str) -> None:
         """Closes at once."""
         self.why = self.why or why

@@ -4,8 +4,10 @@ A message never changes once it is made: what came from a broker goes on with th
 makes another one.
 """
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
+from struct import error as StructError  # noqa: N812
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,7 +16,7 @@ from lightrail.amqp.composite import write_composite
 from lightrail.amqp.decoder import read_value
 from lightrail.amqp.encoder import write_binary, write_items, write_map, write_value
 from lightrail.amqp.sections import PRIORITY_DEFAULT, Area, Header, Properties, Sections
-from lightrail.amqp.values import DecodeError, Symbol
+from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, DecodeError, Symbol
 
 MessageId = int | uuid.UUID | bytes | str
 """What AMQP lets a message-id or correlation-id be."""
@@ -70,6 +72,7 @@ class Message:
         "_application",
         "_areas",
         "_body",
+        "_body_sections",
         "_delivery_annotations",
         "_footer",
         "_header",
@@ -105,6 +108,7 @@ class Message:
         footer: Mapping[str, Any] | None = None,
     ) -> None:
         self._body = body
+        self._body_sections: bytes | None = None
         self._header = Header(durable, priority, None if ttl is None else _milliseconds("ttl", ttl), False, 0)
         self._properties = Properties(
             id,
@@ -141,8 +145,12 @@ class Message:
         try:
             return self._payload
         except AttributeError:
+            pass
+        try:
             payload = self._payload = self._encoded()
-            return payload
+        except (StructError, OverflowError) as error:
+            raise ValueError(f"expected values within the range of their AMQP types: {error}") from None
+        return payload
 
     def _encoded(self) -> bytes:
         header = self._header
@@ -157,7 +165,9 @@ class Message:
         if self._application:
             parts.append(_APPLICATION + write_map(self._application))
         body = self._body
-        if isinstance(body, bytes | bytearray | memoryview):
+        if self._body_sections is not None:
+            parts.append(self._body_sections)
+        elif isinstance(body, bytes | bytearray | memoryview) and not isinstance(body, _DECIMALS):
             parts.append(_DATA + write_binary(bytes(body)))
         elif isinstance(body, Data):
             parts.extend(_DATA + write_binary(each) for each in body or (b"",))
@@ -171,31 +181,24 @@ class Message:
         return b"".join(parts)
 
     def replace(self, **changes: Any) -> "Message":
-        """The same message but for these arguments of the constructor."""
-        kept: dict[str, Any] = {
-            "body": self.body,
-            "id": self.id,
-            "subject": self.subject,
-            "to": self.to,
-            "reply_to": self.reply_to,
-            "correlation_id": self.correlation_id,
-            "content_type": self.content_type,
-            "content_encoding": self.content_encoding,
-            "group": self.group,
-            "group_sequence": self.group_sequence,
-            "reply_to_group": self.reply_to_group,
-            "user_id": self.user_id,
-            "expires_at": self.expires_at,
-            "created_at": self.created_at,
-            "durable": self.durable,
-            "priority": self.priority,
-            "ttl": self.ttl,
-            "properties": self.properties,
-            "annotations": self.annotations,
-            "delivery_annotations": self.delivery_annotations,
-            "footer": self.footer,
-        }
-        return Message(**{**kept, **changes})
+        """The same message but for these arguments of the constructor; its deliveries count from 0 again.
+
+        Raises DecodeError where a message that came is malformed.
+        """
+        made = Message(**changes)
+        # Kept as it came: the attributes alone would lose described addresses, times before 1970, and whether
+        # bytes are a data section or an amqp-value.
+        header = {name: getattr(self._header, name) for name in _HEADER if name not in changes}
+        made._header = dataclasses.replace(made._header, **header)
+        kept = [field for name, field in _FIELDS.items() if name not in changes]
+        fields = {field: getattr(self._properties, field) for field in kept}
+        made._properties = dataclasses.replace(made._properties, **fields)
+        if "body" not in changes:
+            made._body, made._body_sections = self._body, self._body_sections
+        for name, section in _MAPS.items():
+            if name not in changes:
+                setattr(made, section, getattr(self, section))
+        return made
 
     # --- sections, read once --------------------------------------------------------------------------
 
@@ -215,6 +218,10 @@ class Message:
         _, value_at = read_value(payload, area[0] + 1, area[1], 1)
         found, _ = read_value(payload, value_at, area[1], 0)
         return MappingProxyType(found)
+
+    def _read_body_sections(self) -> bytes:
+        area = self._areas.body
+        return b"" if area is None else self._payload[area[0] : area[1]]
 
     def _read_body(self) -> Any:
         area = self._areas.body
@@ -356,6 +363,33 @@ class Message:
 
 _SHOWN: Final = ("id", "subject", "correlation_id", "group", "properties")
 _NO_PROPERTIES: Final = Properties()
+_DECIMALS: Final = (Decimal32, Decimal64, Decimal128)
+"""Bytes to Python, and values of their own types to AMQP."""
+_HEADER: Final = ("durable", "priority", "ttl")
+"""The arguments of the constructor that are fields of the header, by the same names."""
+_FIELDS: Final = {
+    "id": "message_id",
+    "user_id": "user_id",
+    "to": "to",
+    "subject": "subject",
+    "reply_to": "reply_to",
+    "correlation_id": "correlation_id",
+    "content_type": "content_type",
+    "content_encoding": "content_encoding",
+    "expires_at": "absolute_expiry_time",
+    "created_at": "creation_time",
+    "group": "group_id",
+    "group_sequence": "group_sequence",
+    "reply_to_group": "reply_to_group_id",
+}
+"""By argument of the constructor: the field of properties (messaging 3.2.4)."""
+_MAPS: Final = {
+    "properties": "_application",
+    "annotations": "_annotations",
+    "delivery_annotations": "_delivery_annotations",
+    "footer": "_footer",
+}
+"""By argument of the constructor: the attribute with the map."""
 _READERS: Final[Mapping[str, Any]] = {
     "_areas": lambda message: _areas(message._payload),
     "_header": lambda message: sections.decode_header(message._payload),
@@ -365,6 +399,7 @@ _READERS: Final[Mapping[str, Any]] = {
     "_delivery_annotations": lambda message: message._map(message._areas.delivery_annotations),
     "_footer": lambda message: message._map(message._areas.footer),
     "_body": Message._read_body,
+    "_body_sections": Message._read_body_sections,
 }
 """By attribute of a message that came: what reads it. Raises DecodeError."""
 

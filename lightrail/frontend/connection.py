@@ -50,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
         "_sessions",
         "_unread",
         "_unread_max",
+        "_written_bytes",
         "amqp",
         "caller",
         "claims",
@@ -58,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "deadline_ms",
         "frontend",
         "has_more",
+        "has_read_large",
         "inside",
         "lent_bytes",
         "number",
@@ -125,6 +127,10 @@ class ClientConnection(asyncio.Protocol):
         """Bytes that shards may send ahead of what the socket's peer reads, over all receiving links."""
         self.lent_bytes = 0
         """Bytes that may wait beyond those, of answers."""
+        self.has_read_large = False
+        """It has read a message that was larger than its links may be sent ahead."""
+        self._written_bytes = 0
+        """Bytes written to the socket, those that wait for it included."""
         self._unread_max = 0
         """Bytes that may wait for the socket while `paused`, before it is not read either."""
         self._unread = False
@@ -278,6 +284,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.paused = False
         self.frontend.outflow.give_back(self)
+        self.frontend.outflow.reservations.read(self)
         if self._unread:
             self._unread = False
             if not self.frontend.intake.holds(self):
@@ -310,6 +317,7 @@ class ClientConnection(asyncio.Protocol):
             data = b"".join(output)
             output.clear()
             self.frontend.counts.frame_bytes_sent += len(data)
+            self._written_bytes += len(data)
             transport.write(data)
             if self.paused and transport.get_write_buffer_size() > self._unread_max:
                 self._unread_too_much(transport)
@@ -354,6 +362,10 @@ class ClientConnection(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         """Bytes that wait for the socket."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def taken_bytes(self) -> int:
+        """Bytes that the socket has taken, over the life of the connection."""
+        return self._written_bytes - self.waiting_bytes()
 
     def delivered(self) -> int:
         """Messages that its receivers were sent from queues: rises as long as they get any."""
@@ -404,6 +416,12 @@ class ClientConnection(asyncio.Protocol):
         if self.amqp is not None and not self.amqp.closed:
             self.amqp.close(condition, description)
             self.touch()
+
+    def cut(self, why: str) -> None:
+        """Ends the connection of a peer that does not read: a close would wait behind what is unread."""
+        log.warning("connection from %s is cut: %s", self._peer, why)
+        self.frontend.counts.connections_failed += 1
+        self.abort()
 
     def abort(self) -> None:
         """Ends the socket at once; what was not written is lost."""

@@ -27,6 +27,7 @@ from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
+    EXACT,
     HEADER_SIZE,
     Kind,
     OutcomeCode,
@@ -53,7 +54,6 @@ class ConsumerLink(Consumer):
         "_attached",
         "_base",
         "_closed",
-        "_connection",
         "_credit_bytes",
         "_drain",
         "_draining",
@@ -63,12 +63,16 @@ class ConsumerLink(Consumer):
         "_mean_size",
         "_options",
         "_presettled",
+        "_reserved",
         "_said_limit",
         "_sent",
         "_unconfirmed",
         "_unsettled",
         "_unsettled_bytes",
         "_used_bytes",
+        "_wanted",
+        "connection",
+        "has_large",
     )
 
     def __init__(
@@ -81,7 +85,7 @@ class ConsumerLink(Consumer):
         options: ConsumerOpen,
     ) -> None:
         self.number = number
-        self._connection = connection
+        self.connection = connection
         self._link = link
         self._home = home
         self._options = options
@@ -103,6 +107,12 @@ class ConsumerLink(Consumer):
         """The shard was told so, up to `_said_limit`, and has not answered."""
         self._again = False
         """The client's credit changed meanwhile."""
+        self._wanted = 0
+        """Bytes of the next message, which the shard reported instead of sending it; 0 for none."""
+        self._reserved = 0
+        """Bytes for it that the latest CREDIT includes, and that have not come."""
+        self.has_large = False
+        """It came, and room is reserved for it until the client has read it."""
         self._mean_size = 0.0
         """Of messages, in bytes; 0 before the first."""
         self._unsettled = 0
@@ -157,7 +167,7 @@ class ConsumerLink(Consumer):
     def _settle(self, first: int, last: int, state: object, asked: int = 0) -> None:
         self._settled(last - first + 1)
         code = self._say_outcome(first, last, state, asked)
-        self._connection.frontend.counts.outcomes[code] += last - first + 1
+        self.connection.frontend.counts.outcomes[code] += last - first + 1
 
     def _say_outcome(self, first: int, last: int, state: object, asked: int) -> OutcomeCode:
         code, body = self._encode_outcome(state)
@@ -229,13 +239,15 @@ class ConsumerLink(Consumer):
         self._said_limit = self._sent
         self._credit_bytes = self._used_bytes = 0
         self._draining = self._again = False
+        self._wanted = 0
+        self._unreserve()
         self._say_credit(force=True)
 
     def ready(self) -> None:
         """The shard took the consumer: the client's attach is answered."""
         if not self._closed and not self._attached:
             self._attached = True
-            self._connection.accept_outgoing(self._link)
+            self.connection.accept_outgoing(self._link)
 
     def deliver(self, part: bytes, number: int, count: int) -> None:
         """A slice of the queue for the client."""
@@ -261,8 +273,8 @@ class ConsumerLink(Consumer):
             self._unsettled += count
             charge = size + limits.UNSETTLED_SLICE_BYTES
             self._unsettled_bytes += charge
-            self._connection.unsettled_bytes += charge
-        counts = self._connection.frontend.counts
+            self.connection.unsettled_bytes += charge
+        counts = self.connection.frontend.counts
         counts.messages_delivered += count
         counts.message_bytes_delivered += size
         if attempts:
@@ -270,7 +282,9 @@ class ConsumerLink(Consumer):
         if self._presettled:
             counts.messages_presettled += count
         self._used_bytes += size
-        self._connection.touch()
+        self.connection.touch()
+        if self._reserved and self._used_bytes >= self._credit_bytes >> 1:
+            self._large_came()
         if self._said_limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
             self._say_credit()
 
@@ -278,7 +292,7 @@ class ConsumerLink(Consumer):
         self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int
     ) -> None:
         """Deliveries whose header a broker must change (messaging 3.2.1): delivery-count, ttl."""
-        now_ms = self._connection.frontend.now_ms()
+        now_ms = self.connection.frontend.now_ms()
         start = blob_at
         for end in ends:
             stop = blob_at + end - base
@@ -298,6 +312,61 @@ class ConsumerLink(Consumer):
             message = with_header(message, header)
             self._link.send_one(message, 0, self._presettled)
 
+    def larger(self, number: int, size: int) -> None:
+        """See Consumer: the message comes when there is room for it."""
+        if self._closed or size <= self._credit_bytes - self._used_bytes:
+            # What was said since is enough.
+            return
+        if self._reserved:
+            # Smaller ones came instead, and used a part of it up.
+            self._large_came()
+        self._wanted = size
+        self._said_limit = self._sent
+        if not self._draining:
+            self._say_credit()
+
+    def _large_came(self) -> None:
+        """The message that room was reserved for is in the output, which leaves at the end of this turn."""
+        self._reserved = self._wanted = 0
+        self.has_large = True
+        connection = self.connection
+        connection.frontend.later(0, lambda: connection.frontend.outflow.reservations.read(connection))
+
+    def large_was_read(self) -> None:
+        """The socket is free again: so is the room of the message, unless that waits for the session."""
+        if self._link.backlog and not self._closed:
+            self.connection.starved[self] = None
+            return
+        self.has_large = False
+        self.connection.has_read_large = True
+        self.connection.frontend.outflow.reservations.release(self)
+        self.writable()
+
+    def reserved(self, size: int) -> None:
+        """There is room now for the message that this link waits for."""
+        self._reserved = size
+        self._say_credit()
+        if self._said_limit <= self._sent:
+            self._unreserve()
+
+    @property
+    def awaits_large(self) -> bool:
+        """Whether its credit has room for a large message that has not come."""
+        return self._reserved > 0
+
+    def take_back(self) -> None:
+        """Others wait for the room that is reserved for a message, and it does not come."""
+        self._wanted = 0
+        self._unreserve()
+        self._credit_bytes = self._used_bytes = 0
+        self._say_credit(force=True)
+
+    def _unreserve(self) -> None:
+        """No large message comes or waits for room; the room of one that came is kept until it is read."""
+        self._reserved = 0
+        if not self.has_large:
+            self.connection.frontend.outflow.reservations.release(self)
+
     def drained(self, number: int) -> None:
         """The shard has nothing (more) for the credit that it knew of, and took that away."""
         if self._closed or not self._draining:
@@ -305,9 +374,9 @@ class ConsumerLink(Consumer):
         self._draining = False
         again, self._again = self._again, False
         # The shard had no credit left for more, of messages or of bytes.
-        window_used_up = (number >= self._said_limit or self._used_bytes >= self._credit_bytes) and (
-            number < self._limit
-        )
+        window_used_up = (
+            number >= self._said_limit or self._used_bytes >= self._credit_bytes or self._wanted > 0
+        ) and number < self._limit
         self._said_limit = self._sent
         if window_used_up:
             # There may be more. While the socket is full that is asked when it is `writable`.
@@ -318,7 +387,7 @@ class ConsumerLink(Consumer):
             self._drain = False
             self._limit = self._sent
             self._link.drained()
-            self._connection.touch()
+            self.connection.touch()
 
     def settled(self, number: int, count: int, is_certain: bool) -> None:
         """See Consumer: what the client waits for to be settled is."""
@@ -330,42 +399,47 @@ class ConsumerLink(Consumer):
             return
         for each in found:
             self._link.settle_sent(*each)
-            self._connection.touch()
+            self.connection.touch()
 
     def _can_not_confirm(self) -> None:
         """A client that waits for us to settle would wait for ever: its link ends. Others need no answer."""
         if self._link.rcv_settle_mode == SETTLE_SECOND:
-            self._connection.frontend.later(0, self._end_unconfirmed)
+            self.connection.frontend.later(0, self._end_unconfirmed)
 
     def _end_unconfirmed(self) -> None:
         if not self._closed:
-            self._connection.lose(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
+            self.connection.lose(self._link, conditions.DETACH_FORCED, UNCONFIRMED)
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
         if not self._closed:
             self._leave()
-            self._connection.refuse_link(self._link, self._attached, refusal)
+            self.connection.refuse_link(self._link, self._attached, refusal)
 
     # --- credit towards the shard ----------------------------------------------------------------------
 
     def writable(self) -> None:
         """What held deliveries back may be over: a full socket, a shut session window, too much unsettled."""
-        if not self._closed and self._sent < self._limit:
+        if self._closed:
+            return
+        if self.has_large and not self.connection.paused and not self._link.backlog:
+            self.large_was_read()
+        elif self._sent < self._limit:
             self._say_credit()
 
     def close(self) -> None:
         """The client's link is gone: the shard takes back what it held."""
         if not self._closed:
             self._leave()
-        if not self._connection.frontend.stopping:
+        if not self.connection.frontend.stopping:
             self._home.close_consumer(self.number)
         # Else our goodbye brings it back: the end of the broker is no failed delivery.
 
     def _leave(self) -> None:
         self._closed = True
-        self._connection.consumers -= 1
-        self._connection.starved.pop(self, None)
+        self._unreserve()
+        self.connection.consumers -= 1
+        self.connection.starved.pop(self, None)
         self._settled(self._unsettled)
 
     def _settled(self, count: int) -> None:
@@ -376,7 +450,7 @@ class ConsumerLink(Consumer):
             count, size = self._unsettled, self._unsettled_bytes
         self._unsettled -= count
         self._unsettled_bytes -= size
-        self._connection.unsettled_bytes -= size
+        self.connection.unsettled_bytes -= size
 
     @property
     def sent(self) -> int:
@@ -390,14 +464,14 @@ class ConsumerLink(Consumer):
 
     def _window(self) -> int:
         """Messages that the shard may send ahead; the links of a connection share its window."""
-        whole = self._connection.window_bytes / self._mean_size if self._mean_size else 0.0
-        share = (whole or limits.DELIVERY_WINDOW_FIRST) / self._connection.consumers
+        whole = self.connection.window_bytes / self._mean_size if self._mean_size else 0.0
+        share = (whole or limits.DELIVERY_WINDOW_FIRST) / self.connection.consumers
         return max(1, min(limits.DELIVERY_WINDOW_MAX, int(share)))
 
     def _say_credit(self, *, force: bool = False) -> None:
         if self._draining:
             return
-        connection = self._connection
+        connection = self.connection
         window = self._window()
         ahead = self._said_limit - self._sent
         bytes_used = self._used_bytes >= self._credit_bytes >> 1
@@ -406,7 +480,7 @@ class ConsumerLink(Consumer):
             return
         # Runs are counted where credit is due, not with each slice.
         starved = starved or connection.has_too_much_unsettled()
-        if starved or connection.paused:
+        if starved or connection.paused or self.has_large:
             if starved:
                 connection.starved[self] = None
             if not force:
@@ -420,8 +494,22 @@ class ConsumerLink(Consumer):
                 window = self._window()
             size = connection.window_bytes // connection.consumers
             limit = min(self._limit, self._sent + window)
+            if limit == self._sent and (self._wanted or self._reserved):
+                # The client wants nothing now.
+                self._wanted = 0
+                self._unreserve()
             if not force and (limit == self._sent or (limit == self._said_limit and not bytes_used)):
                 return
+            if self._wanted > size:
+                if not self._reserved and not connection.frontend.outflow.reservations.reserve(
+                    self, self._wanted
+                ):
+                    return
+                size = self._reserved = self._wanted
+            elif self._reserved:
+                # The message may be on its way.
+                size = max(size, self._credit_bytes - self._used_bytes)
+            self._wanted = 0
         kib = max(1, size >> 10)
         self._said_limit = limit
         self._credit_bytes = kib << 10
@@ -430,7 +518,7 @@ class ConsumerLink(Consumer):
         self._home.post(
             frame(
                 Kind.CREDIT,
-                flags=DRAIN if self._drain else 0,
+                flags=EXACT | DRAIN if self._drain else EXACT,
                 link=self.number,
                 epoch=self._home.epoch,
                 count=kib,

@@ -12,14 +12,16 @@ when a buffer has passed its mark.
 
 from typing import TYPE_CHECKING, Final
 
+from lightrail.frontend.reservations import Reservations
 from lightrail.model import limits
 
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
 
-ROOMS: Final = 1 + 2 * limits.DELIVERY_WINDOW_BYTES // limits.WRITE_HIGH_WATER
-"""What a connection may hold, in rooms: one in the socket's buffer, a window on the way from its shards, and
-a piece as large as a window of which the kernel has accepted all but the end: it stays in memory whole."""
+ROOMS: Final = 2 + 2 * limits.DELIVERY_WINDOW_BYTES // limits.WRITE_HIGH_WATER
+"""What a connection may hold, in rooms: one in the socket's buffer, a window on the way from its shards, one
+for messages that are larger than their link's part of the window (reservations.py), and a piece as large as a
+window of which the kernel has accepted all but the end: it stays in memory whole."""
 SHARE: Final = 2
 """What a room would cost may be at most this part of the bytes that are left."""
 LENT_AT_ONCE: Final = 512 * 1024
@@ -29,11 +31,13 @@ LENT_AT_ONCE: Final = 512 * 1024
 class Outflow:
     """One per frontend."""
 
-    __slots__ = ("_grown", "_is_short", "free_bytes")
+    __slots__ = ("_grown", "_is_short", "free_bytes", "reservations")
 
     def __init__(self) -> None:
         self.free_bytes = limits.FRONTEND_UNREAD_BYTES
         """Of FRONTEND_UNREAD_BYTES, what no connection has beyond its smallest room."""
+        self.reservations = Reservations(self)
+        """For messages that are larger than what their link may be sent ahead."""
         self._grown: dict[ClientConnection, int] = {}
         """Connections with more than the smallest room, with what each had received at the latest look."""
         self._is_short = False
@@ -73,6 +77,7 @@ class Outflow:
     def forget(self, connection: "ClientConnection") -> None:
         """The socket is closed."""
         self.give_back(connection)
+        self.reservations.forget(connection)
         self._shrink(connection)
 
     def look(self) -> None:

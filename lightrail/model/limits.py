@@ -93,6 +93,11 @@ FRONTEND_UNREAD_BYTES: Final = 128 * 1024 * 1024
 have on the way to them; past it buffers and windows stay as small as they are."""
 OUTFLOW_LOOK_MS: Final = 1_000
 """Where that is used up, connections that received nothing for so long go back to WRITE_ROOM_MIN."""
+LARGE_READ_BYTES: Final = 512 * 1024
+"""What a client has to read of a message that is charged to FRONTEND_UNREAD_BYTES, in each LARGE_READ_LOOKS
+while others wait for these bytes; a client that reads less is closed."""
+LARGE_READ_LOOKS: Final = 10
+"""Looks of OUTFLOW_LOOK_MS."""
 WRITE_ROOM_MIN: Final = 64 * 1024
 """Bytes that may wait for the socket of each connection, whatever others use; its shards may send ahead as
 many times that as DELIVERY_WINDOW_BYTES is WRITE_HIGH_WATER."""

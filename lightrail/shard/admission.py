@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Store, StoreBroken, StoreError
+from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
@@ -232,6 +232,9 @@ class Admission:
         if fits or done > entry.done:
             error = self._take(queue, entry, chosen, fits, done, now_ms)
             if isinstance(error, StoreBroken):
+                return Progress.WAITS
+            if isinstance(error, StoreBusy):
+                self.unfinished[queue] = None
                 return Progress.WAITS
             if error is not None:
                 self._counts.store_failures += 1

@@ -18,7 +18,7 @@ from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
-from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken, StoreFull
+from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken, StoreBusy, StoreFull
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
@@ -45,6 +45,7 @@ from lightrail.wire.frames import (
     DURABLE,
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
+    EXACT,
     HEADER,
     HEADER_SIZE,
     VERSION,
@@ -195,6 +196,9 @@ class Engine:
                     self._rare(peer, part, now_ms)
             except NumberMissing as error:
                 self._greet_anew(peer, str(error), now_ms)
+            except StoreBusy:
+                # Its sender waits, and so does what comes behind it, until the commit under way has ended.
+                rest = parts[place:]
             except StoreBroken as error:
                 self.commit_failed(error)
             except Exception as error:
@@ -598,7 +602,7 @@ class Engine:
             return
         queue = consumer.queue
         size = kib << 10 if kib else commands.UNBOUNDED
-        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size)
+        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size, bool(flags & EXACT))
         self._performer.perform(queue, queue.machine.apply(credit, now_ms), now_ms)
         self._performer.touched[queue] = None
 
@@ -665,6 +669,8 @@ class Engine:
                 record.flags = SPILLED
             try:
                 batch.place = self._store.append(record, now_ms)
+            except StoreBusy:
+                raise
             except (StoreFull, ValueError) as error:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1

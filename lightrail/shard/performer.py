@@ -102,6 +102,12 @@ class Performer:
                 consumer = self.consumers.get(effect.consumer)
                 if consumer is not None:
                     consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
+            elif isinstance(effect, effects.Larger):
+                consumer = self.consumers.get(effect.consumer)
+                if consumer is not None:
+                    kib = -(-effect.size >> 10)
+                    larger = frame(Kind.LARGER, link=consumer.link, count=kib, number=effect.number)
+                    consumer.peer.out.append(larger)
             elif isinstance(effect, effects.Returned):
                 self._returned(queue, effect.runs, now_ms)
             elif isinstance(effect, effects.Released):

@@ -13,7 +13,7 @@ from lightrail.model import conditions, limits
 from lightrail.shard.admission import Share, fitting, index_full, share
 from lightrail.shard.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.journal.record import Append, Record
-from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.journal.store import Store, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.moving.tenancy import moved
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
@@ -109,7 +109,10 @@ class Routes:
             refusing, producer.refusing = producer.refusing, False
             while producer in lines:
                 held = lines[producer][0]
-                if not self._route(producer, held.part, now_ms, self._still):
+                try:
+                    if not self._route(producer, held.part, now_ms, self._still):
+                        break
+                except StoreBusy:
                     break
                 self.holding.take(producer)
                 if producer.refusing:
@@ -202,6 +205,8 @@ class Routes:
                 batch.place = self._store.append(
                     Append(places, producer.id, number, batch, 0, count, 0, flags), now_ms
                 )
+            except StoreBusy:
+                raise
             except (StoreError, ValueError) as error:
                 # No room, or more than a record may hold.
                 self._counts.store_failures += 1
@@ -236,17 +241,20 @@ class Routes:
             fits, why = fitting(queue, batch, now_ms)
             if fits < taken:
                 taken, refusal, full = fits, why, queue
+        left = batch.count - taken
         if refusal is not None:
-            full.machine.counters.refused += batch.count - taken
             refusal.accepted = taken
-            producer.refusing = True
             if not taken:
+                full.machine.counters.refused += left
+                producer.refusing = True
                 self._refuse(producer, number, refusal, False)
                 return
             batch = joined([Run(batch, 0, taken, 0)], None)
         found = [share(queue, batch, now_ms) for queue in targets]
         try:
             waits = self._write(producer, number, batch, found, now_ms, cut=refusal is not None)
+        except StoreBusy:
+            raise
         except (StoreError, ValueError) as error:
             # No room, or more than a record may hold.
             self._counts.store_failures += 1
@@ -258,6 +266,8 @@ class Routes:
         if refusal is None:
             self._answer(producer, number, waits)
         else:
+            full.machine.counters.refused += left
+            producer.refusing = True
             self._refuse(producer, number, refusal, waits)
         for each in found:
             machine = each.queue.machine

@@ -75,6 +75,7 @@ class Kind(IntEnum):
     MOVED = 79
     BOUNCED = 80
     SETTLED = 81
+    LARGER = 82
 
 
 # Flags of ENQUEUE.
@@ -83,6 +84,8 @@ AFRESH: Final = 2
 """Every earlier batch of the producer has had its answer: after a refusal, batches are taken from here on."""
 # Flags of CREDIT.
 DRAIN: Final = 1
+EXACT: Final = 2
+"""Nothing goes beyond the bytes of the credit: a next message that is larger is answered with LARGER."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
 """The frame is answered with SETTLED when what it says is on disk."""

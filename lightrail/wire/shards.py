@@ -110,6 +110,9 @@ class Consumer:
         """Everything numbered below was delivered, and no credit is left."""
         raise NotImplementedError
 
+    def larger(self, number: int, size: int) -> None:
+        """The next message has up to `size` bytes, more than the exact credit had left, which is used up."""
+
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this consumer (any more)."""
         raise NotImplementedError
@@ -183,6 +186,7 @@ class ShardPeer:
     __slots__ = (
         "_attempt",
         "_boot",
+        "_connections",
         "_context",
         "_flush",
         "_frontend",
@@ -236,6 +240,7 @@ class ShardPeer:
         self._now_ms = now_ms
         self._schedule_flush = schedule_flush
         self._attempt = 0
+        self._connections = 0
         self._greeting_ms = GREETING_MS
         self._shard_boot = 0
         self._heard_ms = now_ms()
@@ -269,7 +274,11 @@ class ShardPeer:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + self._frontend.encode())
+        # A name for each connection: where the shard reads the handshake of a former one after that of a new
+        # one by the same name, ROUTER_HANDOVER leaves the new one open and unheard for ever.
+        self._connections += 1
+        name = f"{self._frontend}/{self._connections}"
+        socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + name.encode())
         connect(socket, address)
         # What shards said leaves for the clients at once, not with the next round of the loop.
         return LoopSocket(self._loop, socket, self._receive, self._flush)
@@ -496,6 +505,9 @@ class ShardPeer:
         elif kind == Kind.DRAINED:
             if (consumer := consumers.get(link)) is not None:
                 consumer.drained(number)
+        elif kind == Kind.LARGER:
+            if (consumer := consumers.get(link)) is not None:
+                consumer.larger(number, count << 10)
         elif kind == Kind.PONG:
             if number != self._shard_boot:
                 self._lost("it was started again")

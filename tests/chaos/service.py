@@ -105,7 +105,12 @@ class Service:
 
     @property
     def supervisor(self) -> int:
-        return self.broker.process.pid
+        """The process that looks after the others now; waits while it is being started anew."""
+        return wait.until(self._supervisor, "a supervisor runs")
+
+    def _supervisor(self) -> int:
+        pid = self.broker.process.pid
+        return 0 if wait.gone(pid) else pid
 
     def find(self, role: str, id: int = 0) -> int:
         """The process of a role now; waits while it is being started."""
@@ -117,13 +122,17 @@ class Service:
     def kill(self, role: str, id: int = 0) -> None:
         """kill -9 of one process; returns when it is gone."""
         pid = self.supervisor if role == "supervisor" else self.find(role, id)
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            # It may have ended by itself, as a child of a supervisor that was killed just before.
+            os.kill(pid, signal.SIGKILL)
         wait.until(lambda: wait.gone(pid), f"{role} {pid} is gone")
 
     def kill_everything(self) -> None:
         """kill -9 of all at once, as if the machine had lost its power but not its disk cache."""
-        wait.freeze(self.supervisor)
-        pids = self.everyone()
+        supervisor = self.supervisor
+        with suppress(ProcessLookupError, FileNotFoundError):
+            wait.freeze(supervisor)
+        pids = [supervisor, *children(supervisor).values()]
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -134,7 +143,8 @@ class Service:
     def frozen(self, role: str, id: int = 0) -> Iterator[int]:
         """SIGSTOP of one process for as long as the block runs."""
         pid = self.find(role, id)
-        wait.freeze(pid)
+        with suppress(ProcessLookupError, FileNotFoundError):
+            wait.freeze(pid)
         try:
             yield pid
         finally:

@@ -3,7 +3,9 @@
 from contextlib import ExitStack
 from pathlib import Path
 
-from lightrail.amqp import frames
+import pytest
+
+from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import Attach, Source, Target
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.outflow import ROOMS
@@ -14,21 +16,27 @@ from tests.chaos.bystanders import bystanders
 from tests.chaos.ledger import Ledger
 from tests.chaos.traffic import Sender
 from tests.support import wait
+from tests.support.amqp_client import Client
+from tests.support.broker import Broker
 
 MB = 1024 * 1024
 CLIENTS = 250
 HEAP = 1.5
 """What a shared byte takes in the process: the allocator keeps some of the pieces between."""
 SLACK = 64 * MB
-BROWSE = frame(
-    Attach(
-        name="browser",
-        handle=0,
-        role=True,
-        source=Source(address="stuck", distribution_mode=Symbol("copy")),
-        target=Target(),
+MARK = 16 * MB
+
+
+def browse(handle: int = 0) -> bytes:
+    return frame(
+        Attach(
+            name=f"browser{handle}",
+            handle=handle,
+            role=True,
+            source=Source(address="stuck", distribution_mode=Symbol("copy")),
+            target=Target(),
+        )
     )
-)
 
 
 def test_clients_that_do_not_read_share_what_may_wait_for_them(tmp_path: Path) -> None:
@@ -42,7 +50,7 @@ def test_clients_that_do_not_read_share_what_may_wait_for_them(tmp_path: Path) -
             sender.finish()
         them.before = them.weigh()
         them.peak.clear()
-        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + BROWSE + attacks.credit(0, 0x7FFFFFFF)
+        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + browse() + attacks.credit(0, 0x7FFFFFFF)
         for _ in range(CLIENTS):
             stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096)).say(begin)
         for _ in range(5):
@@ -69,9 +77,73 @@ def test_a_receiver_that_does_not_read_is_sent_few_large_messages_however_much_c
         them.before = them.weigh()
         them.peak.clear()
         attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=1 << 20))
-        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + BROWSE
+        begin = frames.AMQP_HEADER + attacks.OPEN + attacks.BEGIN + browse()
         attacker.say(begin + attacks.credit(0, 10_000))
         for _ in range(10):
             them.still_served()
             them.weigh()
         assert them.growth < bound, them.report()
+
+
+LINKS = 60
+
+
+@pytest.mark.parametrize(
+    ("connections", "is_browser"),
+    [(1, True), (1, False), (20, True)],
+    ids=["one that browses", "one that consumes", "twenty that browse"],
+)
+def test_nor_does_each_link_of_such_clients_get_a_large_message(
+    tmp_path: Path, connections: int, is_browser: bool
+) -> None:
+    """Sixty links with credit for messages of 8 MB: browsers would get 480 MB, consumers all 192."""
+    per_connection = LINKS // connections
+    bound = SLACK + (4 * LARGE if connections == 1 else int(HEAP * limits.FRONTEND_UNREAD_BYTES))
+    count = 2 if is_browser else 24
+    with (
+        bystanders(tmp_path / "data", "--memory-mark", str(MARK), growth_max=bound) as them,
+        ExitStack() as stack,
+    ):
+        where = lambda: them.broker.amqp  # noqa: E731 - asked again with every connection
+        with Sender(where, "stuck", Ledger(), number=9, count_max=count, size=LARGE) as sender:
+            wait.until(lambda: sender.page.accepted == count or sender.failure, "it is filled", 60.0)
+            sender.finish()
+        them.before = them.weigh()
+        them.peak.clear()
+        # What it took to write the messages is not what clients that do not read cost.
+        them.sender.slowest_answer = 0.0
+        for _ in range(connections):
+            attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096))
+            links = [
+                browse(handle) if is_browser else attacks.attach(handle, "stuck", receiver=True)
+                for handle in range(per_connection)
+            ]
+            credits = [attacks.credit(handle, 100) for handle in range(per_connection)]
+            attacker.say(b"".join([frames.AMQP_HEADER, attacks.OPEN, attacks.BEGIN, *links, *credits]))
+        for _ in range(15):
+            them.still_served()
+            them.weigh()
+        assert them.growth < bound, them.report()
+
+
+def test_who_reads_drains_large_messages_over_several_links(tmp_path: Path) -> None:
+    """Each is larger than what its link may be sent ahead; the drain ends when all have come."""
+    with Broker(tmp_path / "data") as broker:
+        where = lambda: broker.amqp  # noqa: E731 - asked again with every connection
+        with Sender(where, "large", Ledger(), number=9, count_max=4, size=LARGE) as sender:
+            wait.until(lambda: sender.page.accepted == 4 or sender.failure, "it is filled", 60.0)
+            sender.finish()
+        with Client(broker.amqp) as client:
+            session = client.session()
+            drains, waits = [client.attach(session, name, "large", sender=False) for name in "ab"]
+            drains.grant(10, drain=True)
+            waits.grant(1)
+            came = 0
+
+            def all_came() -> bool:
+                nonlocal came
+                came += sum(isinstance(event, events.Transfers) for event in client.step(0.05))
+                return came >= 4 and not drains.credit
+
+            wait.until(all_came, "all messages and the end of the drain", 30.0)
+            assert came == 4

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,8 @@ class Faults:
 
     def terminate(self) -> None:
         ended = len(self.scene.service.exits)
-        os.kill(self.scene.service.supervisor, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(self.scene.service.supervisor, signal.SIGTERM)
         wait.until(lambda: len(self.scene.service.exits) > ended, "the broker ends", 60.0)
 
 

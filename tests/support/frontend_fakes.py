@@ -101,6 +101,20 @@ class FakeConnection:
         self.refused: list[tuple[Any, bool, Refusal]] = []
         self.lost: list[tuple[str, str]] = []
         self.touched = 0
+        self.taken = 0
+        """Bytes that its socket has taken."""
+        self.cuts: list[str] = []
+        self.has_read_large = False
+
+    def set_room(self, room: int) -> None:
+        self.room = room
+        self.window_bytes = 2 * room
+
+    def taken_bytes(self) -> int:
+        return self.taken
+
+    def cut(self, why: str) -> None:
+        self.cuts.append(why)
 
     def has_too_much_unsettled(self) -> bool:
         return self.unsettled_bytes > limits.CONNECTION_UNSETTLED_BYTES

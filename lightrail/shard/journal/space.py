@@ -18,7 +18,7 @@ from typing import Final
 from lightrail.model import limits
 from lightrail.shard.journal.files import NO_SPACE, DiskFile, Files
 from lightrail.shard.journal.segment import Segment, name_of
-from lightrail.shard.journal.store import StoreFull
+from lightrail.shard.journal.store import StoreBusy, StoreFull
 
 NOT_READY: Final = (
     "expected the next segment to be ready, found that the commit before it is still on its way to the disk, "
@@ -86,11 +86,14 @@ class Space:
 
         Raises:
             StoreFull: there is none of that size; nothing has changed.
+            StoreBusy: the commit under way makes one at its end.
         """
         if self.spare is None:
             self._prepare_without_waiting()
         spare = self.spare
         if spare is None:
+            if self.is_committing and not self.full:
+                raise StoreBusy(NOT_READY)
             raise StoreFull(self.refusal() if self.full else NOT_READY)
         if spare.capacity < needed:
             try:

@@ -28,6 +28,10 @@ class StoreFull(StoreError):
     """There is no room for this record now. Try again later: when space is back, appends work again."""
 
 
+class StoreBusy(StoreFull):
+    """There is room when the commit under way has ended; until then the store says that it `is_crowded`."""
+
+
 class StoreBroken(StoreError):
     """A write or sync failed, so nobody knows what is on disk: only a restart, with recovery, helps."""
 

@@ -37,7 +37,7 @@ from lightrail.shard.journal.commit import Entry, JournalCommit, Part, Reached, 
 from lightrail.shard.journal.record import Append, encode_append_head
 from lightrail.shard.journal.segment import Segment
 from lightrail.shard.journal.space import Space
-from lightrail.shard.journal.store import Commit
+from lightrail.shard.journal.store import Commit, StoreBusy
 from lightrail.shard.journal.tables import Tables
 from lightrail.shard.queue.runs import Place
 
@@ -61,6 +61,7 @@ class Tail:
         "_segments",
         "_space",
         "_tables",
+        "_turned_away",
         "_whole",
         "drops",
         "lsn",
@@ -99,6 +100,8 @@ class Tail:
         self._part = Part(self.segment, 0)
         self._parts: list[Part] = []
         self._in_flight: JournalCommit | None = None
+        self._turned_away = False
+        """A record found no room, and there is some when the commit under way has ended."""
         self._lsn_begun = lsn
         """Of the last record in commits."""
         self._messages = 0
@@ -208,6 +211,7 @@ class Tail:
 
         Raises:
             StoreFull: there is no space; nothing has changed.
+            StoreBusy: there is some when the commit under way has ended.
         """
         lsn = self.lsn + 1
         snapshot = encode_small(self._tables.snapshot(), lsn, self._unsynced(lsn), now_ms)
@@ -215,7 +219,12 @@ class Tail:
         needed = head + length
         if needed * 4 > self._segment_bytes:
             needed += self._segment_bytes // 4  # Settlements need room beside a very large record.
-        segment = self._space.take(needed)
+        try:
+            segment = self._space.take(needed)
+        except StoreBusy:
+            self._turned_away = True
+            raise
+        self._turned_away = False
         old = self._part
         if old.segment.capacity:
             old.end = old.segment.capacity = old.segment.end
@@ -243,9 +252,11 @@ class Tail:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether the last quarter of the segment is reached and the next one waits for the commit thread."""
+        """Whether the next segment waits for the commit thread, and this one has little room."""
         space, segment = self._space, self.segment
-        return space.spare is None and space.is_committing and segment.end * 4 > segment.capacity * 3
+        if space.spare is not None or not space.is_committing:
+            return False
+        return self._turned_away or segment.end * 4 > segment.capacity * 3
 
     def _unsynced(self, lsn: int) -> int:
         """How many records before this one are not known to be on disk."""

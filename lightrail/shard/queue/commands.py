@@ -93,12 +93,13 @@ class Lose(NamedTuple):
 
 class Credit(NamedTuple):
     """The consumer may be sent the delivery numbers below `limit`, and no more turns once it was sent `size`
-    bytes."""
+    bytes; where `exact`, no message that is larger than what is left of them either."""
 
     consumer: int
     limit: int
     drain: bool = False
     size: int = UNBOUNDED
+    exact: bool = False
 
 
 class Settle(NamedTuple):

@@ -3,11 +3,12 @@
 from collections import deque
 from collections.abc import Iterator
 
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 from lightrail.shard.queue.commands import UNBOUNDED, ConsumerOptions
 from lightrail.shard.queue.effects import Refused
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.policy import Policy
+from lightrail.shard.queue.runs import Run
 
 
 class Ring:
@@ -29,8 +30,10 @@ class Consumer:
         "cursor",
         "departed",
         "draining",
+        "exact",
         "id",
         "in_flight",
+        "larger",
         "limit",
         "lock_ms",
         "lock_ms_before",
@@ -55,6 +58,11 @@ class Consumer:
         """The next delivery number."""
         self.room = UNBOUNDED
         """Bytes that it may still be sent by its latest credit; without any its limit is `next`."""
+        self.exact = 0
+        """Half of its latest credit in bytes, where no message may be larger than what is left of `room`;
+        else 0."""
+        self.larger = 0
+        """Bytes of the message that was too large for its exact credit, until that is reported."""
         self.draining = False
         self.waits = False
         """Whether it stands in the ring of its priority: it has credit and competes."""
@@ -73,6 +81,34 @@ class Consumer:
         """It is gone, and only what it locked is left."""
         self.standby = False
         """It gets nothing as long as another is the single active one."""
+
+    @property
+    def turn_bytes(self) -> int:
+        """Bytes of one turn: at least one message, unless the credit is exact."""
+        return min(limits.DELIVERY_SLICE_BYTES, self.room) if self.exact else limits.DELIVERY_SLICE_BYTES
+
+    def fits(self, run: Run, gathered: int = 0) -> bool:
+        """Whether the first message of a run may be sent; one that is too large for the credit is noted.
+
+        A run that is only on disk fits where its size is not known.
+
+        Args:
+            gathered: bytes that are about to be sent before it.
+        """
+        room = self.room - gathered
+        if not self.exact or run.batch.size <= room:
+            return True
+        ends, first = run.batch.ends, run.first
+        if ends is not None:
+            size: int = ends[first] - ends[first - 1] if first else ends[first]
+        elif run.batch.count == 1:
+            size = run.batch.size
+        else:
+            return True
+        if size <= room:
+            return True
+        self.larger = size
+        return False
 
     def locks(self, lock_ms: int) -> None:
         """From the next delivery on, locks last so long."""
@@ -253,9 +289,11 @@ class Consumers:
             self._choose_active()
         return consumer
 
-    def credit(self, consumer: Consumer, limit: int, drain: bool, size: int) -> None:
+    def credit(self, consumer: Consumer, limit: int, drain: bool, size: int, exact: bool) -> None:
         """Sets the limit; one below what was sent already takes the credit away."""
         consumer.room = size
+        consumer.exact = size >> 1 if exact else 0
+        consumer.larger = 0
         consumer.limit = limit if limit > consumer.next else consumer.next
         if drain != consumer.draining:
             consumer.draining = drain

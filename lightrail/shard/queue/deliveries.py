@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
-from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Reason, Removed
+from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Larger, Reason, Removed
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.in_flight import Remembering
 from lightrail.shard.queue.locks import Locks
@@ -153,7 +153,9 @@ class Deliveries:
                     got, blocked = self.deliver_around(consumer, share, effects)
                 else:
                     got, blocked = self.deliver(consumer, share, effects)
-                if consumer.room <= 0:
+                if consumer.larger:
+                    self.report_larger(consumer, effects)
+                elif consumer.room <= 0:
                     consumer.limit = consumer.next
                 if consumer.next == consumer.limit:
                     consumer.waits = False
@@ -176,10 +178,13 @@ class Deliveries:
         """
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         got = False
         while wanted > 0 and room > 0 and ready.count:
-            if ready.runs[ready.head].batch.data is None:
+            head = ready.runs[ready.head]
+            if consumer.exact and not consumer.fits(head):
+                return got, False
+            if head.batch.data is None:
                 return got, True
             run, size = ready.take_first(wanted, room)
             wanted -= run.last - run.first
@@ -192,7 +197,7 @@ class Deliveries:
         """The same where some runs are barred for some consumers: those are passed over."""
         ready = self.ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         got = False
         index = ready.index(consumer.cursor)
         while wanted > 0 and room > 0 and index < len(ready.runs):
@@ -206,6 +211,8 @@ class Deliveries:
                 # A hole of a sparse line.
                 index += 1
                 continue
+            if consumer.exact and not consumer.fits(run):
+                break
             if run.batch.data is None:
                 size = 1 if self._eviction.joins else limits.DELIVERY_SLICE_BYTES
                 effects.extend(Fetch(each) for each in self._eviction.want(index, size))
@@ -251,15 +258,20 @@ class Deliveries:
         while browser.next < browser.limit and index < len(ready.runs):
             run = ready.runs[index]
             index += 1
-            if run.batch.data is None:
-                if self._eviction.ask(run):
-                    effects.append(Fetch(run))
-                return
             skipped = max(browser.cursor - run.sequence, 0)
             rest = run.cut(skipped, run.count)
+            if run.batch.data is None:
+                if rest.count and not browser.fits(rest):
+                    self.report_larger(browser, effects)
+                elif self._eviction.ask(run):
+                    effects.append(Fetch(run))
+                return
             while rest.count and browser.next < browser.limit:
+                if not browser.fits(rest):
+                    self.report_larger(browser, effects)
+                    return
                 wanted = min(rest.count, browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
-                piece, rest = rest.split(fitting(rest, wanted, limits.DELIVERY_SLICE_BYTES))
+                piece, rest = rest.split(fitting(rest, wanted, browser.turn_bytes))
                 browser.cursor = piece.end
                 self.show_copy(browser, piece, effects)
 
@@ -271,6 +283,16 @@ class Deliveries:
         if browser.room <= 0:
             browser.limit = browser.next
         self._counters.browsed += run.count
+
+    def report_larger(self, consumer: Consumer, effects: list[Effect]) -> None:
+        """Uses up the credit of a consumer whose next message is too large for it, and reports that message.
+
+        One that was sent half of the bytes gets new credit without a report; who drains has to know why.
+        """
+        consumer.limit = consumer.next
+        if consumer.room > consumer.exact or consumer.draining:
+            effects.append(Larger(consumer.id, consumer.next, consumer.larger))
+        consumer.larger = 0
 
     def drain(self, effects: list[Effect]) -> None:
         """Takes the credit of draining consumers; one whose next run has yet to come from disk waits."""

@@ -61,6 +61,17 @@ class Drained(NamedTuple):
     number: int
 
 
+class Larger(NamedTuple):
+    """The consumer's next message has `size` bytes, which are more than its exact credit has left.
+
+    Its credit is used up by that: its limit is now `number`, its next delivery number.
+    """
+
+    consumer: int
+    number: int
+    size: int
+
+
 class Removed(NamedTuple):
     """Messages are gone for good; those with a place free it, durable ones are settled in the journal."""
 
@@ -146,6 +157,7 @@ Effect = (
     Stored
     | Deliver
     | Drained
+    | Larger
     | Removed
     | Purged
     | Returned

@@ -202,7 +202,7 @@ class Groups(Order):
         ready = self._line
         ring = consumer.ring
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         share_of_groups = -(-len(self.groups) // max(1, len(ring.turn) if ring is not None else 1))
         claims = max(1, share_of_groups - len(self._owned.get(consumer.id, ())))
         got = False
@@ -229,6 +229,8 @@ class Groups(Order):
             if not allowed:
                 self._refuse(consumer, sequence, group if own else None)
                 continue
+            if consumer.exact and not consumer.fits(run, self._gathered_bytes):
+                break
             if own:
                 heappop(self._mine[consumer.id])
             else:

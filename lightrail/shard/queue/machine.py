@@ -109,7 +109,7 @@ class Machine(Outcomes):
             case Credit():
                 consumer = self.consumers.by_id.get(command.consumer)
                 if consumer is not None:
-                    self.consumers.credit(consumer, command.limit, command.drain, command.size)
+                    self.consumers.credit(consumer, command.limit, command.drain, command.size, command.exact)
             case Attach():
                 self._attach(command, effects)
             case Detach():

@@ -146,10 +146,15 @@ class Order:
                 return
             wanted = min(browser.limit - browser.next, limits.DELIVERY_SLICE_MESSAGES)
             low, high, browser.cursor = self._stretch(
-                browser, run, position, run.end, wanted, limits.DELIVERY_SLICE_BYTES
+                browser, run, position, run.end, wanted, browser.turn_bytes
             )
             if high > low:
-                self._deliveries.show_copy(browser, run.cut(low - run.sequence, high - run.sequence), effects)
+                chosen = run.cut(low - run.sequence, high - run.sequence)
+                if not browser.fits(chosen):
+                    browser.cursor = low
+                    self._deliveries.report_larger(browser, effects)
+                    return
+                self._deliveries.show_copy(browser, chosen, effects)
             if self.unfinished:
                 return
 
@@ -185,10 +190,13 @@ class Order:
     ) -> tuple[bool, bool]:
         """One turn from the head of a line of single messages."""
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         got = blocked = False
         while wanted > 0 and room > 0 and ready.count:
-            if ready.runs[ready.head].batch.data is None:
+            head = ready.runs[ready.head]
+            if consumer.exact and not consumer.fits(head, self._gathered_bytes):
+                break
+            if head.batch.data is None:
                 blocked = True
                 break
             run, size = ready.take_single(ready.head)
@@ -220,6 +228,7 @@ class Order:
             self._eviction.taken_bytes += self._gathered_bytes
             self._deliveries.hand_over(consumer, self._gathered, self._gathered_bytes, effects)
             self._gathered = None
+            self._gathered_bytes = 0
 
     # --- choosing -------------------------------------------------------------------------------------
 
@@ -235,7 +244,7 @@ class Order:
         """Hands a consumer what it selects of its view; True if it got something."""
         ready = self._ready
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         got = False
         while wanted > 0 and room > 0:
             index = view.top(ready)
@@ -255,6 +264,11 @@ class Order:
                 self._fetch_from(index, effects)
                 break
             low, high, position = self._stretch(consumer, run, start, stop, wanted, room)
+            if high > low and consumer.exact:
+                chosen = run.cut(low - run.sequence, high - run.sequence)
+                if not consumer.fits(chosen, self._gathered_bytes):
+                    view.advance(low)
+                    break
             view.advance(position)
             if high > low:
                 taken, size = ready.take_part(index, low, high)

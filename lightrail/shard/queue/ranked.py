@@ -68,7 +68,7 @@ class Ranked(Order):
             return self._choose(consumer, view, share, effects), False
         ready, shared = self._line, self._shared
         wanted = min(share, consumer.limit - consumer.next, limits.DELIVERY_SLICE_MESSAGES)
-        room = limits.DELIVERY_SLICE_BYTES
+        room = consumer.turn_bytes
         got = False
         while wanted > 0 and room > 0:
             index = shared.top(ready)
@@ -82,6 +82,8 @@ class Ranked(Order):
                 self._views[consumer.id] = view = shared.copy()
                 self._hand_over(consumer, effects)
                 return self._choose(consumer, view, wanted, effects) or got, False
+            if consumer.exact and not consumer.fits(run, self._gathered_bytes):
+                break
             if run.last - run.first == 1:
                 run, size = ready.take_single(index)
             else:

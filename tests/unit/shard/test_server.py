@@ -21,7 +21,8 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
-from lightrail.shard.journal.store import Recovered
+from lightrail.shard.journal.record import Record
+from lightrail.shard.journal.store import Recovered, StoreBusy
 from lightrail.shard.queue.runs import Place, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
@@ -57,10 +58,19 @@ class SlowStore(MemoryStore):
         self.closed = False
         self.crowded_by = 1 << 30
         """Records from which on the store is crowded while a commit is under way."""
+        self.busy_from = 1 << 30
+        """The same, where it finds out by a record that does not fit."""
+        self._is_busy = False
 
     @property
     def is_crowded(self) -> bool:
-        return self._in_flight is not None and self._records >= self.crowded_by
+        return self._in_flight is not None and (self._is_busy or self._records >= self.crowded_by)
+
+    def append(self, record: Record, now_ms: int = 0) -> Place | None:
+        self._is_busy = self._in_flight is not None and self._records >= self.busy_from
+        if self._is_busy:
+            raise StoreBusy("send again in a moment")
+        return super().append(record, now_ms)
 
     def begin_commit(self) -> MemoryCommit:
         commit = super().begin_commit()
@@ -506,6 +516,28 @@ def test_what_comes_to_a_crowded_store_waits_in_the_socket_until_the_commit_has_
         store.go_on.set()
         await frontend.until(Kind.PONG, 2)
         await frontend.until(Kind.ACCEPTED, 2)
+        assert server._engine._queues.find("q").machine.gauges.ready == 8
+
+    play(test, tmp_path)
+
+
+def test_what_finds_no_room_before_the_commit_has_ended_waits_and_is_not_refused(tmp_path: Path) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+        await frontend.until(Kind.PRODUCER_READY)
+        store.go_on.clear()
+        frontend.say(batch(1, 1, [b"a"]), frame(Kind.PING))
+        await frontend.until(Kind.PONG)
+        store.busy_from = 2
+        frontend.say(*(batch(1, number, [b"b"]) for number in range(2, 9)), frame(Kind.PING))
+        await asyncio.to_thread(wait.until, lambda: server._socket.is_paused, "a paused socket", WAIT_S)
+        server._turn()
+        assert store._records == 2
+        assert sum(1 for kind, _, _ in frontend.heard if kind is Kind.PONG) == 1
+        store.go_on.set()
+        await frontend.until(Kind.PONG, 2)
+        await frontend.until(Kind.ACCEPTED, 2)
+        assert not [kind for kind, _, _ in frontend.heard if kind is Kind.REFUSED]
         assert server._engine._queues.find("q").machine.gauges.ready == 8
 
     play(test, tmp_path)

@@ -16,6 +16,7 @@ from lightrail.wire.frames import (
     DURABLE,
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
+    EXACT,
     HEADER,
     HEADER_SIZE,
     SEQUENCE,
@@ -229,6 +230,8 @@ def examples() -> dict[str, bytes]:
             ),
         ),
         "SETTLED": frame(Kind.SETTLED, flags=UNCERTAIN, link=6, count=3, number=7),
+        "CREDIT_EXACT": frame(Kind.CREDIT, flags=EXACT, link=6, epoch=3, count=128, number=200),
+        "LARGER": frame(Kind.LARGER, link=6, count=8_192, number=7),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 

@@ -11,7 +11,7 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Credit, Outcome
 from lightrail.amqp.performatives import Modified
 from lightrail.frontend.relays import RelayLink
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import DRAIN, Kind
+from lightrail.wire.frames import DRAIN, EXACT, Kind
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import ShardAway, ShardRefused
 from tests.support.frontend_fakes import FakeLink
@@ -239,7 +239,7 @@ def test_a_drain_that_has_no_answer_is_asked_of_the_new_shard(play: Play) -> Non
         move(scene, queue, 1)
         scene.down(0)
         (credit,) = [each for each in scene.said(1) if each.kind == Kind.CREDIT]
-        assert (credit.number, credit.flags) == (5, DRAIN)
+        assert (credit.number, credit.flags) == (5, EXACT | DRAIN)
         await scene.settle()
         assert receiver.link.drains == 1
 

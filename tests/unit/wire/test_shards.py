@@ -1,7 +1,9 @@
 """ShardPeer: greetings, what is said again, what is dropped, and errors that stay with their link."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -419,3 +421,60 @@ def test_at_most_so_many_requests_wait_for_a_shard(rig: Rig, monkeypatch: pytest
             each.cancel()
 
     asyncio.run(check())
+
+
+# --- over ZeroMQ --------------------------------------------------------------------------------------------
+
+
+def ready_of(name: bytes) -> bytes:
+    """The handshake of a DEALER (ZMTP 3.0, mechanism NULL), all that it says before it is heard."""
+    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+    body = b"\x05READY"
+    for key, value in ((b"Socket-Type", b"DEALER"), (b"Identity", name)):
+        body += bytes((len(key),)) + key + len(value).to_bytes(4, "big") + value
+    return greeting + bytes((4, len(body))) + body
+
+
+def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new_one(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/shard.sock"
+
+    async def heard(shard: "zmq.Socket[bytes]") -> bytes:
+        """The name of whoever greets next."""
+        assert await asyncio.to_thread(shard.poll, 10_000), "nobody is heard"
+        return shard.recv_multipart()[0]
+
+    async def test(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+        shard = context.socket(zmq.ROUTER)
+        shard.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        shard.bind(address)
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(f"{tmp_path}/shard.sock")
+            peer = ShardPeer(
+                asyncio.get_running_loop(),
+                context,
+                shard=0,
+                address=address,
+                frontend="frontend-0",
+                boot=7,
+                now_ms=lambda: 0,
+                schedule_flush=lambda: None,
+                flush=lambda: None,
+            )
+            try:
+                former = await heard(shard)
+                peer.reach(address)
+                while await heard(shard) == former:
+                    pass
+                late.sendall(ready_of(former))
+                # Greetings are repeated until they are answered; some may be from before the handshake.
+                for _ in range(3):
+                    await heard(shard)
+            finally:
+                peer.close()
+                shard.close(0)
+
+    context = zmq.Context()
+    try:
+        asyncio.run(test(context))
+    finally:
+        context.destroy(0)

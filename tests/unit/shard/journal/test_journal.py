@@ -14,7 +14,14 @@ from lightrail.shard.journal.extent import SLOT_BYTES, SLOTS
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of
-from lightrail.shard.journal.store import Recovered, StoreBroken, StoreError, StoreFull, StoreRefused
+from lightrail.shard.journal.store import (
+    Recovered,
+    StoreBroken,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+)
 from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from tests.support.fake_files import FakeFiles
 
@@ -387,11 +394,11 @@ def test_while_the_commit_thread_hangs_appending_never_waits_for_it() -> None:
     size = live[len(live) - 1].length
     for _ in range(room // size):
         live[len(live)] = send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
-    with pytest.raises(StoreFull, match="send again in a moment"):
+    with pytest.raises(StoreBusy, match="send again in a moment"):
         send(journal, len(live), now_ms=limits.FULL_RETRY_MS)
     assert room > size
     assert not journal.full
-    with pytest.raises(StoreFull, match="send again in a moment"):
+    with pytest.raises(StoreBusy, match="send again in a moment"):
         journal._tail.roll(0, 0)
     files.goes_on.set()
     thread.join()

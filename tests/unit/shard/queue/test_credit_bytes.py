@@ -4,7 +4,7 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import RELEASED, Credit, Settle
-from lightrail.shard.queue.effects import Drained
+from lightrail.shard.queue.effects import Deliver, Drained, Effect, Larger
 from lightrail.shard.queue.policy import Policy
 from tests.support.checked_queue import DELAY, GROUPS, LAST_VALUE, SORTED, Bench
 
@@ -72,3 +72,64 @@ def test_what_comes_back_goes_out_with_the_next_credit() -> None:
     assert not bench.get()
     bench.do(Credit(1, 100, size=1))
     assert names(bench.get()) == "a"
+
+
+# --- exact credit ----------------------------------------------------------------------------------------
+
+
+def reported(effects: list[Effect]) -> list[Larger]:
+    return [effect for effect in effects if isinstance(effect, Larger)]
+
+
+@POLICIES
+@pytest.mark.parametrize("browse", [False, True])
+@pytest.mark.parametrize("selects", [False, True])
+def test_exact_credit_is_never_exceeded_and_a_larger_message_is_reported(
+    policy: Policy, browse: bool, selects: bool
+) -> None:
+    bench = Bench(policy)
+    bench.put(*large("a", "b", "c"))
+    bench.consumer(1, credit=0, browse=browse, selects=(lambda message: True) if selects else None)
+    bench.do(Credit(1, 100, size=LARGE - 1, exact=True))
+    assert reported(bench.dispatch()) == [Larger(1, 0, LARGE)]
+    assert not bench.get()
+    bench.do(Credit(1, 100, size=LARGE, exact=True))
+    assert names(bench.get()) == "a"
+    assert not bench.get()
+    bench.do(Credit(1, 100, size=4 * LARGE, exact=True))
+    assert names(bench.get()) == "b c"
+
+
+@POLICIES
+def test_small_messages_before_a_larger_one_come_within_the_bytes(policy: Policy) -> None:
+    bench = Bench(policy)
+    bench.put(*[name.ljust(300) for name in "abcde"], *large("f"))
+    bench.consumer(1, credit=0)
+    bench.do(Credit(1, 100, size=1_024, exact=True))
+    # More than half of the bytes were used: there will be credit without a report.
+    effects = bench.dispatch()
+    assert sum(effect.run.size for effect in effects if isinstance(effect, Deliver)) == 900
+    assert not reported(effects)
+    bench.do(Credit(1, 100, size=4_096, exact=True))
+    effects = bench.dispatch()
+    assert sum(effect.run.count for effect in effects if isinstance(effect, Deliver)) == 2
+    assert reported(effects) == [Larger(1, 5, LARGE)]
+
+
+def test_who_drains_gets_the_report_before_the_answer() -> None:
+    bench = Bench(Policy())
+    bench.put("a".ljust(600), *large("b"))
+    bench.consumer(1, credit=0)
+    bench.do(Credit(1, 100, drain=True, size=1_024, exact=True))
+    effects = bench.dispatch()
+    assert effects[-2:] == [Larger(1, 1, LARGE), Drained(1, 1)]
+
+
+def test_others_get_the_message_that_was_too_large_for_one() -> None:
+    bench = Bench(Policy())
+    bench.consumer(1, credit=0)
+    bench.consumer(2, credit=0)
+    bench.do(Credit(1, 100, size=1_024, exact=True), Credit(2, 100, size=LARGE, exact=True))
+    bench.put(*large("a"))
+    effects = bench.dispatch()
+    assert [effect.consumer for effect in effects if isinstance(effect, Deliver)] == [2]

@@ -7,6 +7,7 @@ every process sees them, and nothing is emulated here.
 import itertools
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from amqp.protocol import queue_declare_ok_t
@@ -15,7 +16,7 @@ from kombu.message import Message as KombuMessage
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from lightrail.client import ManagementError, NotFoundError, SendError
+from lightrail.client import ClientError, ManagementError, NotFoundError, SendError
 from lightrail.client.management import NAME, QUEUE, ROUTER, SUBSCRIPTION
 from lightrail.client.sync import Delivery
 from lightrail.kombu import letters
@@ -327,7 +328,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         )
 
     def close(self) -> None:
-        """Ends its consumers; what is not settled goes back to its queue."""
+        """Ends its consumers; what is not settled goes back to its queue, as delivered before where it was."""
         with self._lock:
             if self.closed:
                 return
@@ -338,6 +339,10 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         unsettled, self._unsettled = self._unsettled, {}
         if not self.connection.connected:
             return
+        for delivery, _, _ in unsettled.values():
+            # What is only released comes again as if nobody had seen it.
+            with suppress(ClientError):
+                delivery.fail()
         for consumer in (*consumers.values(), *self._cancelled):
             consumer.close()
         for _, _, done in unsettled.values():

@@ -328,7 +328,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         )
 
     def close(self) -> None:
-        """Ends its consumers; what is not settled goes back to its queue, as delivered before where it was."""
+        """Ends its consumers; what is not settled goes back to its queue, marked where it was delivered."""
         with self._lock:
             if self.closed:
                 return

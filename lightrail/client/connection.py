@@ -9,16 +9,12 @@ import asyncio
 import os
 import secrets
 import ssl
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lightrail.amqp import events
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import AmqpError
-from lightrail.amqp.sasl import SaslError
-from lightrail.amqp.sasl_client import Mechanism, mechanism_for
 from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol
 from lightrail.client.errors import (
@@ -30,6 +26,7 @@ from lightrail.client.errors import (
     link_error,
 )
 from lightrail.client.management import NODE, Management
+from lightrail.client.opening import Opening
 from lightrail.client.options import Address, Credentials, ReconnectPolicy
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
@@ -41,8 +38,6 @@ from lightrail.model import conditions
 
 STABLE_S: Final = 1.0
 """A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
-_TEMPORARY: Final = frozenset((2, 4))
-"""The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
 HEARTBEAT_S: Final = 30.0
 PRODUCT: Final = Symbol("product")
 """Property of open by which brokers say what they are."""
@@ -110,10 +105,7 @@ class Connection:
         """Links that the broker ended, with how often they were attached since without success."""
         self._wire: Wire | None = None
         self._session: Session | None = None
-        self._mechanism: Mechanism | None = None
         self._address = self._addresses[0]
-        self._ready: asyncio.Future[None] | None = None
-        """Of the attempt under way."""
         self._gone: asyncio.Future[str] | None = None
         """Of the connection that is there: why it was lost."""
         self._first: asyncio.Future[None] = self.loop.create_future()
@@ -342,40 +334,17 @@ class Connection:
     async def _connect(self, address: Address) -> None:
         """Raises ConnectError."""
         self._address = address
-        self._ready = self.loop.create_future()
-        # Where TCP or TLS fails first nobody asks how the negotiation ended.
-        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._gone = self.loop.create_future()
-        self._mechanism = None
-        settings = ConnectionSettings(
-            container_id=self._name,
-            hostname=address.host,
-            is_server=False,
-            uses_sasl=True,
+        opening = Opening(
+            self.loop,
+            address,
+            credentials=self._credentials,
+            tls=self._tls,
+            name=self._name,
             idle_time_out_ms=2 * self._heartbeat_ms,
+            lost=self._lost,
         )
-        wire = Wire(self.loop, settings, self._negotiate, self._lost)
-        secure = None
-        if address.scheme == "amqps":
-            secure = self._tls or ssl.create_default_context()
-        try:
-            async with asyncio.timeout(self._policy.connect):
-                await self.loop.create_connection(lambda: wire, address.host, address.port, ssl=secure)
-                await self._ready
-        except TimeoutError:
-            wire.abort("it took too long")
-            raise ConnectError(
-                f"expected it to let us in within {self._policy.connect:g} s, and it did not"
-            ) from None
-        except OSError as error:
-            raise ConnectError(str(error)) from error
-        except BaseException:
-            wire.abort("it was cancelled")
-            raise
-        if not wire.usable:
-            # It was closed between the broker's open and this step of ours.
-            wire.abort("the broker closed the connection at once")
-            raise ConnectError(wire.why)
+        wire = await opening.run(self._policy.connect)
         session = wire.engine.begin()
         if self._tokens is not None:
             try:
@@ -395,69 +364,10 @@ class Connection:
             self._first.set_result(None)
         self._say("connected", str(address))
 
-    def _negotiate(self, wire: Wire, event: events.Event) -> None:
-        """SASL and open, as the engine says what is due."""
-        engine = wire.engine
-        ready = self._ready
-        assert ready is not None
-        try:
-            if isinstance(event, events.SaslOffered):
-                self._mechanism = self._choose(event.mechanisms)
-                engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
-                self.loop.call_soon(wire.go_on)
-            elif isinstance(event, events.SaslChallenged):
-                # PBKDF2 takes a tenth of a second: in a thread.
-                assert self._mechanism is not None
-                answer = self.loop.run_in_executor(None, self._mechanism.respond, event.challenge)
-                answer.add_done_callback(lambda done: self._respond(wire, done))
-            elif isinstance(event, events.SaslSucceeded):
-                assert self._mechanism is not None
-                self._mechanism.verify(event.additional_data)
-                engine.open()
-                wire.touch()
-            elif isinstance(event, events.SaslFailed):
-                if event.code in _TEMPORARY:
-                    wire.abort(f"the broker can't check the credentials now (sasl-code {event.code})")
-                else:
-                    raise SaslError("the broker refused the user or the password")
-            elif isinstance(event, events.Opened) and not ready.done():
-                ready.set_result(None)
-        except SaslError as error:
-            self._refused(wire, error)
-
-    def _respond(self, wire: Wire, answer: "asyncio.Future[bytes]") -> None:
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is not None:
-            self._refused(wire, error)
-        elif not wire.engine.closed:
-            wire.engine.sasl_respond(answer.result())
-            wire.go_on()
-
-    def _refused(self, wire: Wire, error: BaseException) -> None:
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(AuthenticationError(f"{self._address}: {error}"))
-        wire.abort(str(error))
-
-    def _choose(self, offered: Sequence[str]) -> Mechanism:
-        given = self._credentials or self._address.credentials
-        is_secure = self._address.scheme == "amqps" or self._address.is_local
-        return mechanism_for(
-            offered,
-            given.user,
-            given.password,
-            secrets.token_urlsafe(18),
-            is_secure=is_secure,
-            has_certificate=self._tls is not None,
-        )
-
     def _lost(self, wire: Wire, why: str) -> None:
         """The socket is closed."""
         if self._tokens is not None:
             self._tokens.stop()
-        if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(ConnectError(why))
         if wire is not self._wire:
             return
         self._wire = self._session = None

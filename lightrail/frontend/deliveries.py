@@ -315,7 +315,7 @@ class ConsumerLink(Consumer):
     def larger(self, number: int, size: int) -> None:
         """See Consumer: the message comes when there is room for it."""
         if self._closed or size <= self._credit_bytes - self._used_bytes:
-            # What was said since is enough.
+            # The latest CREDIT, which crossed this report, has room for the message.
             return
         if self._reserved:
             # Smaller ones came instead, and used a part of it up.

@@ -148,7 +148,7 @@ class Reservations:
     def _charge(self, link: "ConsumerLink", size: int) -> bool:
         beside = self._charged
         if link.connection.has_read_large and not any(each.has_read_large for each in beside):
-            # Whoever reads has a place that none who does not read can take.
+            # A place for clients that have read a large message, which clients that do not read never get.
             pass
         elif beside and size * SHARE > self._outflow.free_bytes:
             return False

@@ -1,4 +1,4 @@
-"""Large messages come when there is room for them, whoever else does not read; none is kept unused."""
+"""Large messages are sent when there is room, whichever clients do not read; no room stays unused."""
 
 import pytest
 

@@ -439,7 +439,7 @@ def test_a_former_connection_whose_handshake_comes_late_does_not_silence_the_new
     address = f"ipc://{tmp_path}/shard.sock"
 
     async def heard(shard: "zmq.Socket[bytes]") -> bytes:
-        """The name of whoever greets next."""
+        """The ZeroMQ name of the connection whose greeting is read next."""
         assert await asyncio.to_thread(shard.poll, 10_000), "nobody is heard"
         return shard.recv_multipart()[0]
 

@@ -131,9 +131,19 @@ def test_a_type_checker_knows_the_client(installed: Installed, tmp_path: Path) -
         '    reveal_type(connection.sender("q").send("m").accepted)\n'
         "    connection.sender(1)\n"
     )
+    readme = tmp_path / "readme.py"
+    readme.write_text(first_message())
     check = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(installed.bin / "python")]
     done = subprocess.run(
-        [*check, "--config-file", os.devnull, "--cache-dir", str(tmp_path / "cache"), str(script)],
+        [
+            *check,
+            "--config-file",
+            os.devnull,
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            str(script),
+            str(readme),
+        ],
         cwd=tmp_path,
         env=environment_of_pip(),
         capture_output=True,

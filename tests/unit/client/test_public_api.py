@@ -1,7 +1,7 @@
 """The public API: names and signatures that applications may use, as a text that a change of them changes.
 
-Renew public_api.txt beside this file by `python tests/unit/client/test_public_api.py`, and read its diff as an
-application does: a name or parameter that is lost, renamed or moved breaks it.
+Renew public_api.txt beside this file by `python tests/unit/client/test_public_api.py`, and read its diff as
+an application does: a name or parameter that is lost, renamed or moved breaks it.
 """
 
 import enum

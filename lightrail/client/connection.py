@@ -27,7 +27,7 @@ from lightrail.client.errors import (
 )
 from lightrail.client.management import NODE, Management
 from lightrail.client.opening import Opening
-from lightrail.client.options import Address, Credentials, ReconnectPolicy
+from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
@@ -317,7 +317,7 @@ class Connection:
                 if not self._first.done() or attempt == self._policy.attempts:
                     self._give_up(failure)
                     return
-                await asyncio.sleep(self._policy.wait(attempt - 1))
+                await asyncio.sleep(pause_s(self._policy, attempt - 1))
                 continue
             attempt = 0
             assert self._gone is not None
@@ -328,7 +328,7 @@ class Connection:
             self._say("lost", str(self._address), why)
             if self.loop.time() - began >= STABLE_S:
                 short = 0
-            await asyncio.sleep(self._policy.wait(short))
+            await asyncio.sleep(pause_s(self._policy, short))
             short += 1
 
     async def _connect(self, address: Address) -> None:
@@ -461,7 +461,7 @@ class Connection:
             link.refuse(found)
             return
         self._again[link] = attempt + 1
-        self.loop.call_later(self._policy.wait(attempt), self._attach_again, link, self._wire)
+        self.loop.call_later(pause_s(self._policy, attempt), self._attach_again, link, self._wire)
 
     def link_attached(self, link: "Sender | Receiver") -> None:
         """The broker has opened a link."""

@@ -83,10 +83,11 @@ class ReconnectPolicy:
     attempts: int | None = None
     """In a row without success, each at all addresses, before the connection is given up; None: for ever."""
 
-    def wait(self, attempt: int, draw: Callable[[], float] = random.random) -> float:
-        """Seconds before an attempt, the first one being 0."""
-        longest: float = min(self.longest, self.first * self.factor ** min(attempt, 64))
-        return longest * (0.5 + 0.5 * draw())
+
+def pause_s(policy: ReconnectPolicy, attempt: int, draw: Callable[[], float] = random.random) -> float:
+    """Seconds before an attempt, the first one being 0; `draw` gives numbers from 0 to 1."""
+    longest = min(policy.longest, policy.first * policy.factor ** min(attempt, 64))
+    return longest * (0.5 + 0.5 * draw())
 
 
 TlsContext = ssl.SSLContext

@@ -180,6 +180,14 @@ class Sender:
         self._loop.call(self._inner.opened())
 
     @property
+    def address(self) -> str | None:
+        return self._inner.address
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
     def healthy(self) -> bool:
         return self._inner.healthy
 
@@ -235,6 +243,14 @@ class Receiver:
 
     def opened(self) -> None:
         self._loop.call(self._inner.opened())
+
+    @property
+    def address(self) -> str | None:
+        return self._inner.address
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
 
     @property
     def healthy(self) -> bool:

@@ -125,3 +125,13 @@ def test_management_requests_schedules_and_choices_work_without_await(broker: Br
         assert management.cancel("sync-all", "later")
         assert management.purge("sync-all") == 2
         management.delete("sync-all")
+
+
+def test_a_node_of_the_broker_has_an_address_to_send_to(broker: Broker) -> None:
+    with connect(broker.amqp) as connection, connection.receiver(dynamic=True) as receiver:
+        assert receiver.address
+        with connection.sender(receiver.address, name="of-mine") as sender:
+            assert (sender.address, sender.name) == (receiver.address, "of-mine")
+            sender.send("x")
+        [delivery] = receiver.receive(timeout=10)
+        assert delivery.body == "x"

@@ -86,8 +86,8 @@ def test_what_came_goes_on_as_the_same_bytes(body: Any, fields: dict[str, Any]) 
 
 @given(VALUES, FIELDS)
 def test_proton_reads_the_same(body: Any, fields: dict[str, Any]) -> None:
-    # Proton has no bytes as a value of a map, where it hands out memoryviews, and reads an empty id as none. Texts
-    # of properties end at their first NUL for it.
+    # Proton has no bytes as a value of a map, where it hands out memoryviews, and reads an empty id as none.
+    # Texts of properties end at their first NUL for it.
     assume(not any("\0" in value for value in fields.values() if type(value) is str))
     message = Message(body, **fields)
     theirs = proton.Message()

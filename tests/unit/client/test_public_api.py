@@ -8,6 +8,7 @@ import enum
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,7 +21,7 @@ import lightrail.client.sync
 GOLDEN: Final = Path(__file__).with_name("public_api.txt")
 
 OF_THE_LIBRARY: Final = {
-    "Connection": {"check_loop", "fileno", "forget", "link_attached", "link_lost", "offers", "open"},
+    "Connection": {"check_loop", "fileno", "forget", "link_attached", "link_lost", "loop", "offers", "open"},
     "Delivery": {"settle"},
     "Receiver": {
         "attach",
@@ -30,6 +31,7 @@ OF_THE_LIBRARY: Final = {
         "flush",
         "heard",
         "lost",
+        "on_lost",
         "refuse",
         "refuse_to_lose",
         "settle",
@@ -57,12 +59,20 @@ def exports(module: ModuleType) -> dict[str, Any]:
     return {name: getattr(module, name) for name in sorted(names)}
 
 
+def attributes(kind: type) -> dict[str, Any]:
+    """Those that `__init__` sets, which a class does not list."""
+    if "__init__" not in vars(kind) or is_dataclass(kind):
+        return {}
+    source = inspect.getsource(vars(kind)["__init__"])
+    return dict.fromkeys(re.findall(r"^ +self\.([a-z]\w*)(?:: [^=]+)? = ", source, re.MULTILINE))
+
+
 def members(kind: type) -> dict[str, Any]:
     """Public members that LightRail defines, inherited ones included, in the order of the alphabet."""
     found: dict[str, Any] = {}
     for each in reversed(kind.__mro__):
         if each.__module__.startswith("lightrail."):
-            found |= vars(each)
+            found |= attributes(each) | vars(each)
     hidden = OF_THE_LIBRARY.get(kind.__name__, set())
     return {
         name: each

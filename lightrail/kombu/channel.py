@@ -52,6 +52,10 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         self._lock = threading.Lock()
         connection.channels.append(self)
 
+    @property
+    def has_consumers(self) -> bool:
+        return bool(self._consumers)
+
     # --- declarations ------------------------------------------------------------------------------------
 
     def _create(self, type: str, name: str, attributes: Mapping[str, Any]) -> None:

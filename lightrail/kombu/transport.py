@@ -74,7 +74,7 @@ class Transport(base.Transport):  # type: ignore[misc, unused-ignore]
         connection.drain_events(timeout)
 
     def verify_connection(self, connection: Connection) -> bool:
-        return connection.connected
+        return connection.stays
 
     def qos_semantics_matches_spec(self, connection: Connection) -> bool:
         """prefetch_count holds for each consumer, and changes under running ones: global for Celery."""

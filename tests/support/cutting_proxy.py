@@ -1,4 +1,4 @@
-"""A TCP proxy that lets requests through and can lose the answers."""
+"""A TCP proxy that lets requests through and can lose the answers, and cut connections."""
 
 import contextlib
 import socket
@@ -20,10 +20,18 @@ class CuttingProxy:
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def close(self) -> None:
-        for each in (self._listener, *self._sockets):
+    def cut(self) -> None:
+        """Ends the connections that there are; others may come."""
+        self._end(*self._sockets)
+
+    @staticmethod
+    def _end(*sockets: socket.socket) -> None:
+        for each in sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._end(self._listener, *self._sockets)
         for thread in self._threads:
             thread.join()
         for each in (self._listener, *self._sockets):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker import Broker
+from tests.support.cutting_proxy import CuttingProxy
 
 DEADLINE_S = 30.0
 
@@ -16,7 +17,14 @@ def play(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, DEADLINE_S))
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("client") / "data") as started:
-        yield started
+@pytest.fixture
+def broker(shared_broker: Broker) -> Broker:
+    return shared_broker
+
+
+@pytest.fixture
+def proxy(broker: Broker) -> Iterator[CuttingProxy]:
+    """Another address of the broker, which a test may cut and close."""
+    between = CuttingProxy(int(broker.amqp.rpartition(":")[2]))
+    yield between
+    between.close()

@@ -95,8 +95,8 @@ async def bounced(broker: ReturningBroker, bounces: int) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_hundred_subscriptions_are_back_after_each_bounce(broker: ReturningBroker) -> None:
-    play(bounced(broker, 2), 120)
+def test_a_hundred_subscriptions_are_back_after_a_bounce(broker: ReturningBroker) -> None:
+    play(bounced(broker, 1), 120)
 
 
 @pytest.mark.soak

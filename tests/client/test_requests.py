@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from lightrail.client import Connection, ManagementError, Message, ReconnectPolicy, connect
 from lightrail.client.management import NAME, QUEUE
 from tests.support.broker import Broker
+from tests.support.cutting_proxy import CuttingProxy
 
 DEADLINE_S = 30.0
 
@@ -85,20 +85,19 @@ def test_a_queue_is_made_changed_looked_into_and_deleted(broker: Broker) -> None
 
 
 def test_a_requester_whose_connection_is_given_up_leaves_no_error_behind(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    proxy: CuttingProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        with Broker(tmp_path / "data", "--frontends", "1", "--shards", "1") as doomed:
-            ended = asyncio.Event()
-            connection = await connect(
-                doomed.amqp,
-                reconnect=ReconnectPolicy(attempts=1),
-                on_event=lambda event: ended.set() if event.kind == "closed" else None,
-            )
-            requester = connection.requester("$management")
-            await requester.opened()
-            doomed.kill_everything()
-            await ended.wait()
+        ended = asyncio.Event()
+        connection = await connect(
+            proxy.url,
+            reconnect=ReconnectPolicy(attempts=1),
+            on_event=lambda event: ended.set() if event.kind == "closed" else None,
+        )
+        requester = connection.requester("$management")
+        await requester.opened()
+        await asyncio.to_thread(proxy.close)
+        await ended.wait()
 
     play(test())
     gc.collect()

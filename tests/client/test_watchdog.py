@@ -23,6 +23,7 @@ from lightrail.client import (
 )
 from lightrail.client.management import QUEUE
 from tests.support.broker import Broker
+from tests.support.cutting_proxy import CuttingProxy
 from tests.support.returning_broker import ReturningBroker
 
 DEADLINE_S = 60.0
@@ -39,18 +40,24 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[ReturningBroker]:
-    """With a user ann, whose password is pencil."""
-    data = tmp_path / "data"
-    ann(data, "user", "add", password="pencil")
+USERS = ("ann", "bob", "eve")
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReturningBroker]:
+    """With a user for each test, whose password is pencil."""
+    data = tmp_path_factory.mktemp("secured") / "data"
+    for user in USERS:
+        administer(data, user, "user", "add", password="pencil")
     started = ReturningBroker(data)
     yield started
     started.stop()
 
 
-def ann(data: Path, thing: str, action: str, *more: str, password: str | None = None) -> None:
-    words = ["--data", str(data), thing, action, "ann", *more]
+def administer(
+    data: Path, user: str, thing: str, action: str, *more: str, password: str | None = None
+) -> None:
+    words = ["--data", str(data), thing, action, user, *more]
     if password is not None:
         file = data.with_name("password")
         file.write_text(password + "\n")
@@ -58,9 +65,11 @@ def ann(data: Path, thing: str, action: str, *more: str, password: str | None = 
     assert admin.main(words) == 0
 
 
-async def change(data: Path, thing: str, action: str, *more: str, password: str | None = None) -> None:
+async def change(
+    data: Path, user: str, thing: str, action: str, *more: str, password: str | None = None
+) -> None:
     """In a thread: the command runs a loop of its own."""
-    await asyncio.to_thread(partial(ann, data, thing, action, *more, password=password))
+    await asyncio.to_thread(partial(administer, data, user, thing, action, *more, password=password))
 
 
 def test_a_queue_that_is_deleted_is_reported_and_the_one_made_after_it_is_another(broker: Broker) -> None:
@@ -107,7 +116,7 @@ def test_a_password_that_changed_is_reported_to_everyone_who_waits_and_not_tried
             await asyncio.to_thread(secured.kill)
             await until(lambda: not connection.healthy)
             answer = sender.send_nowait("waits")
-            await change(secured.data, "user", "password", password="another")
+            await change(secured.data, "ann", "user", "password", password="another")
             await asyncio.to_thread(secured.start)
             for waiting in (waits, answer):
                 with pytest.raises(AuthenticationError, match="refused"):
@@ -129,13 +138,13 @@ def test_a_right_that_was_withdrawn_is_reported_and_works_again_for_who_opens_an
     async def test() -> None:
         said: list[Event] = []
         async with connect(
-            f"amqp://ann:pencil@{secured.url}", reconnect=SOON, on_event=said.append
+            f"amqp://bob:pencil@{secured.url}", reconnect=SOON, on_event=said.append
         ) as connection:
             sender, receiver = connection.sender("rights"), connection.receiver("other/name")
             await sender.send("x")
             await receiver.opened()
             await asyncio.to_thread(secured.kill)
-            await change(secured.data, "permission", "set", "/", "listen")
+            await change(secured.data, "bob", "permission", "set", "/", "listen")
             await asyncio.to_thread(secured.start)
             with pytest.raises((NotAllowedError, SendError)):
                 await sender.send("no right")
@@ -145,11 +154,25 @@ def test_a_right_that_was_withdrawn_is_reported_and_works_again_for_who_opens_an
             assert receiver.healthy, "the others go on"
             assert [event.kind for event in said].count("link-lost") == 1
             await asyncio.to_thread(secured.kill)
-            await change(secured.data, "permission", "set", "/", "all")
+            await change(secured.data, "bob", "permission", "set", "/", "all")
             await asyncio.to_thread(secured.start)
             await until(lambda: connection.healthy)
             async with connection.sender("rights") as again:
                 assert (await again.send("allowed")).accepted
+
+    play(test())
+
+
+def test_a_wrong_password_is_reported_and_not_repeated(secured: ReturningBroker) -> None:
+    async def test() -> None:
+        async with connect(f"amqp://eve:pencil@{secured.url}") as connection:
+            assert connection.healthy
+        said: list[Event] = []
+        with pytest.raises(AuthenticationError, match="refused"):
+            await connect(f"amqp://eve:wrong@{secured.url}", on_event=said.append)
+        assert [event.kind for event in said] == ["closed"]
+        with pytest.raises(AuthenticationError, match="wants a user"):
+            await connect(secured.url)
 
     play(test())
 
@@ -159,17 +182,15 @@ async def sent(connection: Connection, name: str) -> None:
         assert (await sender.send("x")).accepted
 
 
-def test_the_second_broker_is_used_while_the_first_one_is_dead_in_every_round(
-    broker: Broker, tmp_path: Path
+def test_the_second_address_is_used_while_the_first_one_is_dead_in_every_round(
+    broker: Broker, proxy: CuttingProxy
 ) -> None:
-    first = ReturningBroker(tmp_path / "data")
-
     async def test() -> None:
         said: list[Event] = []
-        async with connect(first.url, broker.amqp, reconnect=SOON, on_event=said.append) as connection:
+        async with connect(proxy.url, broker.amqp, reconnect=SOON, on_event=said.append) as connection:
             await sent(connection, "either")
-            assert said[-1].where.endswith(first.url)
-            await asyncio.to_thread(first.kill)
+            assert said[-1].where.endswith(proxy.url)
+            await asyncio.to_thread(proxy.close)
             await until(lambda: not connection.healthy)
             await until(lambda: connection.healthy)
             await sent(connection, "either")
@@ -177,7 +198,4 @@ def test_the_second_broker_is_used_while_the_first_one_is_dead_in_every_round(
             began = time.monotonic()
         assert time.monotonic() - began < 5.0, "it closes at once"
 
-    try:
-        play(test())
-    finally:
-        first.stop()
+    play(test())

@@ -12,10 +12,9 @@ from tests.support.broker import Broker
 _hosts = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("kombu") / "data") as started:
-        yield started
+@pytest.fixture
+def broker(shared_broker: Broker) -> Broker:
+    return shared_broker
 
 
 @pytest.fixture

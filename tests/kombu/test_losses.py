@@ -29,7 +29,7 @@ def lose(connection: Connection, proxy: CuttingProxy) -> None:
 
 def test_who_drains_learns_of_a_loss_before_there_is_another_connection(proxy: CuttingProxy) -> None:
     found: list[Message] = []
-    with Connection(f"lightrail://127.0.0.1:{proxy.port}/drains") as connection:
+    with Connection(f"lightrail://{proxy.url}/drains") as connection:
         for _ in range(2):
 
             def consumer() -> Consumer:
@@ -47,7 +47,7 @@ def test_who_drains_learns_of_a_loss_before_there_is_another_connection(proxy: C
 
 
 def test_where_nobody_consumes_a_lost_connection_is_replaced_at_its_next_use(proxy: CuttingProxy) -> None:
-    with Connection(f"lightrail://127.0.0.1:{proxy.port}/sends") as connection:
+    with Connection(f"lightrail://{proxy.url}/sends") as connection:
         for _ in range(2):
             QUEUE(connection.default_channel).declare()
             lose(connection, proxy)

@@ -16,6 +16,7 @@ class CuttingProxy:
         """While it is set, what the server says is lost."""
         self.lost = threading.Event()
         """Something was lost."""
+        self.url = f"127.0.0.1:{self.port}"
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()

@@ -151,7 +151,7 @@ asyncio.run(main())
 def in_child(connection: Connection, results: Any) -> None:
     async def use() -> None:
         try:
-            connection.sender("fork")
+            connection.sender("ends/fork")
         except ClientError as error:
             results.put(str(error))
 
@@ -169,7 +169,7 @@ def test_a_connection_of_asyncio_that_came_over_a_fork_says_so(broker: Broker) -
             await asyncio.to_thread(child.join, JOIN_S)
             assert child.exitcode == 0
             assert "after the fork" in results.get()
-            await connection.sender("fork").send("still here")
+            await connection.sender("ends/fork").send("still here")
 
     asyncio.run(test())
 

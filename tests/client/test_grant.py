@@ -33,14 +33,14 @@ def test_as_many_come_as_were_granted(broker: Broker) -> None:
 def test_credit_that_is_taken_back_brings_nothing(broker: Broker) -> None:
     with (
         connect(broker.amqp) as connection,
-        connection.sender("back") as sender,
-        connection.receiver("back", credit=0) as receiver,
+        connection.sender("grant/back") as sender,
+        connection.receiver("grant/back", credit=0) as receiver,
     ):
         receiver.grant(10)
         receiver.grant(-100)
         # Answered on the same connection: the broker has seen both.
         with connection.management() as management:
-            management.read("back")
+            management.read("grant/back")
         sender.send(1)
         assert not receiver.receive(timeout=SILENCE_S)
 

@@ -79,7 +79,7 @@ def test_errors_are_those_of_the_client(broker: Broker) -> None:
 
 def in_child(connection: Connection, results: Any) -> None:
     try:
-        connection.sender("fork")
+        connection.sender("sync/fork")
     except ForkError as error:
         results.put(str(error))
     else:
@@ -89,7 +89,7 @@ def in_child(connection: Connection, results: Any) -> None:
 def test_what_was_opened_before_a_fork_says_so_in_the_child_and_a_new_one_works(broker: Broker) -> None:
     forked = multiprocessing.get_context("fork")
     results = forked.SimpleQueue()
-    with connect(broker.amqp) as connection, connection.sender("fork") as sender:
+    with connect(broker.amqp) as connection, connection.sender("sync/fork") as sender:
         child = forked.Process(target=in_child, args=(connection, results))
         child.start()
         assert "after the fork" in results.get()
@@ -102,7 +102,7 @@ def test_what_was_opened_before_a_fork_says_so_in_the_child_and_a_new_one_works(
 
 
 def send_in_child(url: str, results: Any) -> None:
-    with connect(url) as connection, connection.sender("fork") as sender:
+    with connect(url) as connection, connection.sender("sync/fork") as sender:
         results.put(str(sender.send("from the child")))
 
 

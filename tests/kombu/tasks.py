@@ -26,6 +26,8 @@ def make(broker: str, results: str) -> Celery:
         },
         worker_prefetch_multiplier=2,
         task_reject_on_worker_lost=True,
+        # How long the pool waits for a result that a dead process may have sent, 10 s where nothing is set.
+        worker_lost_wait=0.5,
         worker_cancel_long_running_tasks_on_connection_loss=False,
     )
     return made

@@ -52,6 +52,7 @@ class Management:
         await self._requester.opened()
 
     async def close(self) -> None:
+        """Detaches; requests that have no answer yet raise ClosedError."""
         await self._requester.close()
 
     async def create(

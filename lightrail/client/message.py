@@ -254,27 +254,33 @@ class Message:
 
     @property
     def subject(self) -> str | None:
+        """What it is about; filters by subject and routers look at it (3.2.4)."""
         return self._properties.subject
 
     @property
     def to(self) -> str | None:
+        """Address of the node that it is for."""
         return _address(self._properties.to)
 
     @property
     def reply_to(self) -> str | None:
+        """Address of the node that answers go to."""
         return _address(self._properties.reply_to)
 
     @property
     def correlation_id(self) -> MessageId | None:
+        """Which message this one belongs to, as the question's id in an answer."""
         return self._properties.correlation_id
 
     @property
     def content_type(self) -> str | None:
+        """MIME type of a body of bytes."""
         found = self._properties.content_type
         return None if found is None else str(found)
 
     @property
     def content_encoding(self) -> str | None:
+        """What was done to a body of bytes before, such as gzip."""
         found = self._properties.content_encoding
         return None if found is None else str(found)
 
@@ -285,14 +291,17 @@ class Message:
 
     @property
     def group_sequence(self) -> int | None:
+        """Place of the message in its group."""
         return self._properties.group_sequence
 
     @property
     def reply_to_group(self) -> str | None:
+        """reply-to-group-id: the group that answers belong to."""
         return self._properties.reply_to_group_id
 
     @property
     def user_id(self) -> bytes | None:
+        """User that sent it."""
         return self._properties.user_id
 
     @property
@@ -307,10 +316,12 @@ class Message:
 
     @property
     def durable(self) -> bool:
+        """Whether the broker keeps it over a restart."""
         return bool(self._header.durable)
 
     @property
     def priority(self) -> int:
+        """0 to 255; 4 where the sender set none."""
         return int(self._header.priority)
 
     @property
@@ -340,10 +351,12 @@ class Message:
 
     @property
     def delivery_annotations(self) -> Mapping[Any, Any]:
+        """delivery-annotations: for the next hop alone."""
         return self._delivery_annotations
 
     @property
     def footer(self) -> Mapping[Any, Any]:
+        """footer: values computed over the body, such as a hash."""
         return self._footer
 
     def __eq__(self, other: object) -> bool:

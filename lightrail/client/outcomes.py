@@ -10,6 +10,8 @@ from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 
 
 class OutcomeKind(Enum):
+    """What became of a message; `UNKNOWN` is the client's own, the others are AMQP's."""
+
     ACCEPTED = "accepted"
     """It is where it was sent, and kept as its durability asks."""
     REJECTED = "rejected"
@@ -36,6 +38,7 @@ class Outcome:
 
     @property
     def accepted(self) -> bool:
+        """Whether the broker has it."""
         return self.kind is OutcomeKind.ACCEPTED
 
     def __str__(self) -> str:

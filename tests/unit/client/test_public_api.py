@@ -128,6 +128,20 @@ def test_the_public_names_and_signatures_are_those_of_the_list() -> None:
     assert listed() == GOLDEN.read_text(), "read the head of this test: it says how to renew the list"
 
 
+def test_every_public_name_has_a_docstring() -> None:
+    """Those without await point to their namesakes by that of their class."""
+    lacking = []
+    for name, each in exports(lightrail.client).items():
+        if not each.__doc__:
+            lacking.append(name)
+        for member, found in members(each).items() if inspect.isclass(each) else ():
+            function = getattr(found, "fget", None) or getattr(found, "__func__", found)
+            if inspect.isfunction(function) and member not in PROTOCOLS and not function.__doc__:
+                lacking.append(f"{name}.{member}")
+    lacking += [name for name, each in exports(lightrail.client.sync).items() if not each.__doc__]
+    assert not lacking
+
+
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
     """Name, kind and default of each: what a caller relies on. Results differ: other classes, futures."""
     return [(each.name, each.kind, each.default) for each in inspect.signature(function).parameters.values()]

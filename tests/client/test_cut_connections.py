@@ -63,7 +63,7 @@ async def traffic_through_cuts(broker: Broker, seed: int, enough: Callable[[Rand
         ledger.check_twice(losses, CREDIT)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_accepted_is_lost_wherever_the_connection_is_cut(broker: Broker, seed: int) -> None:
     play(traffic_through_cuts(broker, seed, lambda proxy: proxy.cuts >= 15))
 

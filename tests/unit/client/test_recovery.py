@@ -18,6 +18,8 @@ from lightrail.client import (
     SendError,
     connect,
 )
+from lightrail.client import connection as connections
+from lightrail.client.options import pause_s
 from tests.support.engine_broker import EngineBroker
 
 DEADLINE_S = 20.0
@@ -129,16 +131,23 @@ def test_a_link_that_the_broker_detaches_is_attached_again_and_both_are_reported
     play(test())
 
 
-def test_pauses_grow_where_connections_are_lost_at_once() -> None:
+def test_pauses_grow_between_their_bounds() -> None:
+    policy = ReconnectPolicy(first=0.1, factor=2.0, longest=0.5)
+    assert [pause_s(policy, attempt, lambda: 1.0) for attempt in range(5)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+    assert [pause_s(policy, attempt, lambda: 0.0) for attempt in (0, 10_000)] == [0.05, 0.25]
+
+
+def test_pauses_grow_where_connections_are_lost_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
 
-    class Counted(ReconnectPolicy):
-        def wait(self, attempt: int, draw: Callable[[], float] = lambda: 1.0) -> float:
-            waits.append(attempt)
-            return 0.001
+    def counted(policy: ReconnectPolicy, attempt: int) -> float:
+        waits.append(attempt)
+        return 0.001
+
+    monkeypatch.setattr(connections, "pause_s", counted)
 
     async def test() -> None:
-        async with EngineBroker() as broker, connect(broker.url, reconnect=Counted()) as connection:
+        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
             for attempts in range(2, 6):
                 broker.connections[0].transport.abort()
                 await until(lambda: broker.attempts == attempts)  # noqa: B023 - awaited here

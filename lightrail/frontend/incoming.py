@@ -37,6 +37,7 @@ class IncomingLink(Producer):
         "_held_back",
         "_link",
         "_mean_size",
+        "_unanswered_batches",
         "_unanswered_bytes",
         "_unanswered_messages",
         "_waits",
@@ -53,6 +54,7 @@ class IncomingLink(Producer):
         """Its shard is away for longer than senders wait."""
         self._unanswered_messages = 0
         self._unanswered_bytes = 0
+        self._unanswered_batches = 0
         self._mean_size = 1024.0
         self._head: bytes | None = None
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
@@ -84,7 +86,8 @@ class IncomingLink(Producer):
         return durable, priority, expires
 
     def _take(self, count: int, size: int) -> None:
-        """Messages came: they count until they are answered."""
+        """A batch of messages came: they count until they are answered."""
+        self._unanswered_batches += 1
         self._unanswered_messages += count
         self._unanswered_bytes += size
         # One byte more than there is: the mean of messages without any must not come near 0.
@@ -142,19 +145,22 @@ class IncomingLink(Producer):
                 self._top_up()
                 self._connection.touch()
 
-    def _give(self, count: int, size: int) -> None:
-        """So many messages have their answer, or will get none."""
+    def _give(self, batches: int, count: int, size: int) -> None:
+        """So many batches, messages and bytes have their answer, or will get none."""
+        self._unanswered_batches -= batches
         self._unanswered_messages -= count
         self._unanswered_bytes -= size
-        self._connection.frontend.intake.answered(self._connection, size)
+        self._connection.frontend.intake.answered(self._connection, size, batches)
         if not self._closed:
             self._top_up()
             self._connection.touch()
 
     def _end(self, refusal: Refusal) -> None:
         """Nothing that was sent will get an answer: the link ends with the reason."""
-        self._connection.frontend.intake.answered(self._connection, self._unanswered_bytes)
-        self._unanswered_messages = self._unanswered_bytes = 0
+        self._connection.frontend.intake.answered(
+            self._connection, self._unanswered_bytes, self._unanswered_batches
+        )
+        self._unanswered_messages = self._unanswered_bytes = self._unanswered_batches = 0
         self._lose(refusal)
 
     def _lose(self, refusal: Refusal) -> None:

@@ -37,7 +37,8 @@ class Intake:
         self._unfinished_bytes = 0
 
     def took(self, connection: "ClientConnection", size: int) -> None:
-        """So many bytes of messages came and are on their way to a shard."""
+        """A batch of so many bytes of messages came and is on its way to a shard."""
+        size += limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes += size
         connection.unanswered_bytes += size
         if (
@@ -52,8 +53,9 @@ class Intake:
         """Whether its socket is not being read."""
         return connection in self._held
 
-    def answered(self, connection: "ClientConnection", size: int) -> None:
-        """So many bytes have their answer, or will get none."""
+    def answered(self, connection: "ClientConnection", size: int, batches: int = 1) -> None:
+        """Batches of so many bytes have their answer, or will get none."""
+        size += batches * limits.UNANSWERED_BATCH_BYTES
         self._counts.unanswered_bytes -= size
         connection.unanswered_bytes -= size
         if not (self._held or self._refusing):

@@ -500,7 +500,7 @@ class RouterLink(IncomingLink):
             last = first + batch.count - 1
         if first >= 0:
             self._link.settle(first, last, ACCEPTED)
-        self._give(count, size)
+        self._give(len(batches), count, size)
         if self._closed and not self._unanswered_messages:
             self._close_lanes()
 

@@ -113,6 +113,7 @@ class ProducerLink(IncomingLink):
     def answered(self, number: int, count: int) -> None:
         """The batches number .. number+count-1 are where they have to be: accepted."""
         unanswered = self._unanswered
+        before = len(unanswered)
         accepted = 0
         size = 0
         first = last = -1
@@ -134,7 +135,7 @@ class ProducerLink(IncomingLink):
         if first >= 0:
             self._link.settle(first, last, ACCEPTED)
         self._connection.frontend.counts.messages_accepted += accepted
-        self._done(accepted, size)
+        self._done(before - len(unanswered), accepted, size)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """A batch could not be stored, or only its first messages: the rest is rejected, with the reason."""
@@ -152,7 +153,7 @@ class ProducerLink(IncomingLink):
         self._connection.frontend.counts.messages_accepted += accepted
         self._connection.frontend.counts.messages_refused += batch.count - accepted
         self._hold_back(refusal)
-        self._done(batch.count, batch.size)
+        self._done(1, batch.count, batch.size)
 
     def gone(self, refusal: Refusal) -> None:
         """The shard will not have this producer (any more)."""
@@ -171,19 +172,20 @@ class ProducerLink(IncomingLink):
         what a client left behind when it went."""
         if self._closed:
             return
-        count = size = 0
+        batches = count = size = 0
         for number, batch in list(self._unanswered.items()):
             if batch.settled:
                 continue
             del self._unanswered[number]
+            batches += 1
             count += batch.count
             size += batch.size
             state = FAILED if number < self._said_to else RELEASED
             self._link.settle(batch.first_id, batch.first_id + batch.count - 1, state)
         self._connection.frontend.counts.messages_refused += count
         self._wait()
-        if count:
-            self._done(count, size)
+        if batches:
+            self._done(batches, count, size)
 
     def back(self) -> None:
         """See Producer."""
@@ -204,7 +206,7 @@ class ProducerLink(IncomingLink):
     def _abandon(self) -> None:
         self._home.post(frame(Kind.PRODUCER_ABANDON, link=self.number))
 
-    def _done(self, count: int, size: int) -> None:
-        self._give(count, size)
+    def _done(self, batches: int, count: int, size: int) -> None:
+        self._give(batches, count, size)
         if self._closed and not self._unanswered:
             self._home.close_producer(self.number)

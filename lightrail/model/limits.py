@@ -62,6 +62,9 @@ LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024
 """Bytes a sending link should have unanswered; credit is set from it and the mean message size."""
 CONNECTION_UNANSWERED_BYTES: Final = 32 * 1024 * 1024
 """Bytes that a connection may have unanswered before its socket is not read; it is again at half of this."""
+UNANSWERED_BATCH_BYTES: Final = 1_024
+"""What a batch counts for beside its messages until it is answered: it takes 300 to 550 bytes in a frontend
+and 800 in a shard. Tiny messages over many links are a batch each."""
 INTAKE_STALL_MS: Final = 1_000
 """How long the socket of a connection that also receives is not read without any answer: its settlements may
 be what makes room. Then it is read, and what it sends is refused until there is room."""
@@ -496,6 +499,12 @@ LOOKED_INTO_AT_ONCE: Final = 1_000
 between two looks at the time, at 12 microseconds each. A larger batch comes in pieces."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
+SHARD_MESSAGES: Final = 4_000
+"""ZeroMQ messages that a shard reads in a turn; what SHARD_INTAKE_MS has no time for waits in its backlog."""
+WIRE_MESSAGES_AHEAD: Final = 4_000
+"""ZeroMQ messages between a frontend and a shard that were received and that nobody has read. They come in
+buffers of 8 KiB, which live as long as the last message in them; one that comes alone has one to itself.
+More waits at the sending end, where it takes no more than its length."""
 SHARD_INTAKE_MS: Final = 20
 """Of a turn of a shard for what frontends sent; the rest waits for the next turns, in each frontend's
 order."""

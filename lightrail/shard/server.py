@@ -74,12 +74,13 @@ class Server:
         self._admission.guard(socket)
         # A ROUTER drops what does not fit; what may be under way is bounded by link credit instead.
         socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self.address = bind(socket, address)
         """With the port that the system chose."""
         self._socket = LoopSocket(loop, socket, self._receive, self._turn)
+        self._socket.messages_per_turn = limits.SHARD_MESSAGES
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
         self._look()

@@ -209,7 +209,7 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     ),
     gauge(
         "lightrail_unanswered_bytes",
-        "Bytes of messages that arrived and that no shard has answered yet.",
+        "Bytes of messages that arrived and that no shard has answered yet, and 1 KiB for each batch.",
         "unanswered_bytes",
     ),
     gauge("lightrail_shards_connected", "Shards that answer this frontend.", "shards_connected"),

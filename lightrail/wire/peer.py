@@ -66,6 +66,7 @@ class LoopSocket:
         "_socket",
         "copies",
         "is_paused",
+        "messages_per_turn",
     )
 
     def __init__(
@@ -85,6 +86,7 @@ class LoopSocket:
         """Set to leave what comes in the socket; see `resume`."""
         self.copies = True
         """False: parts that are large come as views of what ZeroMQ received, and live as long as these."""
+        self.messages_per_turn = MESSAGES_PER_TURN
         self._fd: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]
         loop.add_reader(self._fd, self._drain)
         self._schedule()
@@ -155,7 +157,8 @@ class LoopSocket:
         receive = self._receive
         copies = self.copies
         got = 0
-        while got < MESSAGES_PER_TURN and not self.is_paused:
+        most = self.messages_per_turn
+        while got < most and not self.is_paused:
             try:
                 parts = receive_multipart(zmq.NOBLOCK) if copies else self._received()
             except zmq.Again:
@@ -175,5 +178,5 @@ class LoopSocket:
             return
         if self._rests():
             return
-        if got == MESSAGES_PER_TURN or self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+        if got == most or self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             self._schedule()

@@ -271,7 +271,7 @@ class ShardPeer:
         socket.setsockopt(zmq.IMMEDIATE, 1)
         # What may be under way is bounded by link credit, not by a count of ZeroMQ messages.
         socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, limits.WIRE_MESSAGES_AHEAD)
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
         # A name for each connection: where the shard reads the handshake of a former one after that of a new

@@ -10,6 +10,7 @@ import zmq
 
 from lightrail.amqp.types import Symbol, encode
 from lightrail.bench.usage import resident_bytes
+from lightrail.model import limits
 from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.messages import SettleDetail
@@ -23,7 +24,8 @@ MARK = 10_000_000
 SLACK = 64 * 1024 * 1024
 """Beside twice the mark, and what the process takes with no message."""
 UNANSWERED_SHARE = 0.4
-"""Of the mark: a sender's credit. Up to half of it may wait for room; what comes beyond is refused."""
+"""Of the mark: what a frontend lets its clients have unanswered, counted as frontends do. Up to half of it
+may wait for room; what comes beyond is refused."""
 QUIET_S = 3.0
 """Without an answer for so long a sender is kept back."""
 LONG_MS = 10**9
@@ -87,7 +89,7 @@ class Sender:
         number = sent = 0
         answered_at = time.monotonic()
         while self.accepted < number or sent < messages:
-            room = self.unanswered_max // (per_batch * (size + 100))
+            room = self.unanswered_max // (per_batch * (size + 100) + limits.UNANSWERED_BATCH_BYTES)
             if sent < messages and number - self.accepted < max(room, 1):
                 number += 1
                 batch = [message(sent + index, size, delay=delay) for index in range(per_batch)]
@@ -136,12 +138,13 @@ def receive(sender: Sender, queue: str, count: int) -> list[int]:
     peer.consume(2, queue)
     found: list[int] = []
     peer.credit(2, 200)
-    end = time.monotonic() + 60
+    came_at = time.monotonic()
     while len(found) < count:
-        assert time.monotonic() < end, f"{len(found)} of {count} messages came"
+        assert time.monotonic() < came_at + 60, f"{len(found)} of {count} messages came, then none for 60 s"
         sender.way.turn()
         came = peer.delivered.pop(2, [])
         if came:
+            came_at = time.monotonic()
             found += [number_of(each.message) for each in came]
             peer.settle(2, came[0].number, len(came))
             peer.credit(2, came[-1].number + 201)

@@ -389,13 +389,21 @@ def test_a_producer_that_the_shard_will_not_have(ready: bool) -> None:
     assert rig.link.settled == []
 
 
-def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 1_000)
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """What is around a batch counts as well: tiny messages over many links are a batch each."""
+    monkeypatch.setattr(
+        limits, "CONNECTION_UNANSWERED_BYTES", 10 * (size + limits.UNANSWERED_BATCH_BYTES)
+    )
     rig = Rig()
-    for _ in range(11):
-        rig.transfers(1, size=100)
+    for _ in range(10):
+        rig.transfers(1, size=size)
+    assert rig.connection.reading
+    rig.transfers(1, size=size)
     assert not rig.connection.reading
     rig.producer.answered(1, 5)
     assert not rig.connection.reading
     rig.producer.answered(6, 1)
     assert rig.connection.reading
+    rig.producer.answered(7, 5)
+    assert rig.connection.unanswered_bytes == rig.connection.frontend.counts.unanswered_bytes == 0

@@ -21,7 +21,7 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 # The dependencies in exact versions, in a layer of their own: it stays while only LightRail's code changes.
 COPY constraints.txt pyproject.toml README.md ./
 RUN mkdir lightrail && touch lightrail/__init__.py \
- && /opt/lightrail/bin/pip install --constraint constraints.txt . \
+ && /opt/lightrail/bin/pip install --constraint constraints.txt '.[broker]' \
  && /opt/lightrail/bin/pip uninstall --yes lightrail
 
 COPY lightrail lightrail

@@ -160,7 +160,7 @@ if [ ! -e "$venv" ]; then
     echo "setup: making $venv with $("$python" --version)"
     "$python" -m venv "$venv"
 fi
-if [ "$goal" = test ]; then what='.[dev,spark]'; else what='.'; fi
+if [ "$goal" = test ]; then what='.[broker,dev,spark]'; else what='.[broker]'; fi
 echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
 if [ "$goal" = test ]; then

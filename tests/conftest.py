@@ -4,9 +4,20 @@
 """
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from tests.support.broker import Broker
 
 settings.register_profile("same", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("new", deadline=None, print_blob=True)
 settings.load_profile("new" if os.environ.get("LIGHTRAIL_EXAMPLES") == "new" else "same")
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One for all tests that name it: they neither stop nor freeze it, and use names of their own."""
+    with Broker(tmp_path_factory.mktemp("shared") / "data") as started:
+        yield started

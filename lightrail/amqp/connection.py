@@ -18,6 +18,8 @@ peer's fault is answered with close, end or detach, whichever the specification 
 so with by_peer False. What the caller ends gives no event. `feed` never raises for what a peer sent.
 
 After SaslInit and SaslResponse nothing more is read until the caller has answered; it then calls feed(b"").
+A client that `uses_sasl` begins with the SASL header, and answers SaslOffered and SaslChallenged likewise;
+SaslSucceeded says that its AMQP header is written, and that it may `open`.
 """
 
 from typing import Any
@@ -30,7 +32,7 @@ from lightrail.amqp.link import Link, make_error
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
-from lightrail.amqp.security import AUTH, OK, SaslServer
+from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.session import Rest, Session
 from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
 from lightrail.amqp.shapes import Shape
@@ -90,7 +92,7 @@ class Connection:
         self.context: Any = None
         self.user: str | None = None
         self.sasl_done = False
-        self.sasl: SaslServer | None = None
+        self.sasl: SaslServer | SaslClient | None = None
         self._open_sent = False
         self.shape: Shape | None = None
         self._refresh: list[Windows] | None = None
@@ -109,7 +111,7 @@ class Connection:
         self._peer_idle_ms = 0
         self._close_at_ms = 0
         if not settings.is_server:
-            self.output.append(frames.AMQP_HEADER)
+            self.output.append(frames.SASL_HEADER if settings.uses_sasl else frames.AMQP_HEADER)
 
     @property
     def closed(self) -> bool:
@@ -132,7 +134,7 @@ class Connection:
 
     def open(self) -> None:
         """Write our open now, as a client does; a server's goes out by itself when the peer's has come."""
-        if self.phase not in (HEADER, OPENING) or (self.settings.is_server and self.phase == HEADER):
+        if self.phase not in (HEADER, OPENING) or (self.phase == HEADER and not self._header_sent):
             raise LocalError("open can only be sent after the protocol header and before close")
         if self._open_sent:
             return
@@ -185,17 +187,45 @@ class Connection:
         if ok:
             layer.outcome(OK, additional_data)
             self.user = user
-            self.sasl_done = True
-            self.sasl = None
-            self.phase = HEADER
+            self.sasl_over()
         else:
             layer.outcome(AUTH if code is None else code, None)
             self._go()
 
+    def sasl_init(self, mechanism: str, response: bytes | None = None, hostname: str | None = None) -> None:
+        """Answer SaslOffered with a mechanism and its initial response; feed(b"") reads on."""
+        self._sasl_client().init(mechanism, response, hostname)
+
+    def sasl_respond(self, response: bytes) -> None:
+        """Answer SaslChallenged; feed(b"") reads on."""
+        self._sasl_client().respond(response)
+
+    def sasl_over(self) -> None:
+        """The negotiation has succeeded: a protocol header comes next, as on a new connection (5.3.2)."""
+        self.sasl_done = True
+        self.sasl = None
+        self.phase = HEADER
+        if not self.settings.is_server:
+            self.output.append(frames.AMQP_HEADER)
+
+    def sasl_refused(self) -> None:
+        """The server does not let us in, and closes the socket."""
+        self._go()
+
     def _sasl_layer(self) -> SaslServer:
-        if self.sasl is None or self.phase != SASL:
+        if not isinstance(self.sasl, SaslServer) or self.phase != SASL:
             raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
         return self.sasl
+
+    def _sasl_client(self) -> SaslClient:
+        if not isinstance(self.sasl, SaslClient) or self.phase != SASL:
+            raise LocalError("a SASL answer is due after SaslOffered and SaslChallenged only, and once")
+        return self.sasl
+
+    @property
+    def _header_sent(self) -> bool:
+        """Of a client: whether the AMQP header is in the output, so that open may follow."""
+        return not self.settings.is_server and (self.sasl_done or not self.settings.uses_sasl)
 
     # --- time --------------------------------------------------------------------------------------------
 

@@ -68,6 +68,42 @@ class SaslResponse(Event):
         self.response = response
 
 
+class SaslOffered(Event):
+    """The peer, a server, takes these mechanisms: choose one with sasl_init, then feed(b"") (5.3.3.1)."""
+
+    __slots__ = ("mechanisms",)
+
+    def __init__(self, mechanisms: tuple[str, ...]) -> None:
+        self.mechanisms = mechanisms
+
+
+class SaslChallenged(Event):
+    """The server asks for a response: answer with sasl_respond, then feed(b"") (5.3.3.3)."""
+
+    __slots__ = ("challenge",)
+
+    def __init__(self, challenge: bytes) -> None:
+        self.challenge = challenge
+
+
+class SaslSucceeded(Event):
+    """The server lets us in; `additional_data` may prove it to be the one that knows us (5.3.3.5)."""
+
+    __slots__ = ("additional_data",)
+
+    def __init__(self, additional_data: bytes | None) -> None:
+        self.additional_data = additional_data
+
+
+class SaslFailed(Event):
+    """The server does not let us in: a sasl-code other than ok (5.3.3.6). The connection is closed."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
 class Opened(Event):
     """The peer's open has come; ours is written already."""
 
@@ -177,6 +213,15 @@ class SenderSettled(Event):
         self.link = link
         self.first_delivery_id = first_delivery_id
         self.last_delivery_id = last_delivery_id
+
+
+class Drained(Event):
+    """To a client: the peer has used up the credit that we asked it to drain on an incoming link (2.6.7)."""
+
+    __slots__ = ("link",)
+
+    def __init__(self, link: "Link") -> None:
+        self.link = link
 
 
 class Detached(Event):

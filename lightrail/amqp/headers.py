@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lightrail.amqp import frames
 from lightrail.amqp.events import HeaderRejected
 from lightrail.amqp.phases import CLOSED, OPENING, SASL
-from lightrail.amqp.security import SaslServer
+from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.model import conditions, protocols
 
 if TYPE_CHECKING:
@@ -22,10 +22,14 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
             return end
         return position
     if not settings.is_server:
-        if header != frames.AMQP_HEADER:
-            connection.gone(conditions.FRAMING_ERROR, f"expected {frames.AMQP_HEADER!r}, found {header!r}")
+        negotiates = settings.uses_sasl and not connection.sasl_done
+        wanted = frames.SASL_HEADER if negotiates else frames.AMQP_HEADER
+        if header != wanted:
+            connection.gone(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
             return end
-        connection.phase = OPENING
+        if negotiates:
+            connection.sasl = SaslClient(connection)
+        connection.phase = SASL if negotiates else OPENING
         return position + frames.HEADER_BYTES
     plain_allowed = settings.allow_plain_header or not settings.sasl_mechanisms
     if header == frames.AMQP_HEADER and (connection.sasl_done or plain_allowed):

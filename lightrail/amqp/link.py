@@ -96,6 +96,7 @@ class Link:
         "answers_close",
         "attach",
         "available",
+        "awaits_answer",
         "context",
         "credit",
         "delivery_count",
@@ -141,6 +142,7 @@ class Link:
         self.kept_bytes = 0
         """What we keep of the peer's attach, as its session counts it."""
         self.answers_close = False
+        self.awaits_answer = False
         """The peer's closing detach is not answered before the caller calls answer_close."""
 
         self.delivery_count = 0
@@ -243,7 +245,7 @@ class Link:
         closed: bool = True,
         info: dict[Symbol, Any] | None = None,
     ) -> None:
-        """End the link; no event follows."""
+        """End the link; only where `awaits_answer` is set, Detached follows with the peer's answer."""
         if self.state in (ATTACHING, ATTACHED, REQUESTED):
             self._detach(closed, make_error(condition, description, info))
 
@@ -394,7 +396,7 @@ class Link:
                 self._detach(detach.closed, None)
             self.state = DETACHED
         session.unmap_input(self)
-        if not answer:
+        if not answer or self.awaits_answer:
             session.connection.events.append(Detached(self, detach.closed, detach.error, True))
 
     # --- flow control ------------------------------------------------------------------------------------

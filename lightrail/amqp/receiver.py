@@ -5,11 +5,11 @@ as it was, since transfers may be on their way (2.6.7 leaves it to the receiver 
 the link is detached with transfer-limit-exceeded.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import sections
 from lightrail.amqp.delivery import WIRE, Assembly, unwrap
-from lightrail.amqp.events import ACCEPTED
+from lightrail.amqp.events import ACCEPTED, RELEASED, Drained
 from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError
 from lightrail.amqp.link import (
     ATTACHED,
@@ -31,6 +31,9 @@ from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
+
+_ALL: Final = 1 << 64
+"""Above every delivery-id, unwrapped."""
 
 
 class ReceivingLink(Link):
@@ -98,6 +101,8 @@ class ReceivingLink(Link):
                 self.allowed = max(0, self.allowed - skipped)
         if available is not None:
             self.available = available
+        if self.drain and self.credit == 0 and not self.session.connection.settings.is_server:
+            self.session.connection.events.append(Drained(self))
         if echo and self.state == ATTACHED:
             self.write_flow(self.drain)
 
@@ -284,6 +289,16 @@ class ReceivingLink(Link):
             conditions.NOT_ALLOWED,
             f"expected {expected} deliveries on link {self.name!r} by its snd-settle-mode, found one {found}",
         )
+
+    def release_unsettled(self) -> None:
+        """Incoming: everything that has no outcome yet is released: others may have it."""
+        if self.state != ATTACHED:
+            return
+        session = self.session
+        encoded = encode_state(RELEASED)
+        while found := session.incoming.take(0, _ALL, self):
+            for taken in found:
+                session.write_disposition(True, taken.first, taken.last, True, encoded)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> None:
         """Incoming: tell the sender the outcome of deliveries first..last (delivery-ids of Transfers events).

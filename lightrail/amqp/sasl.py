@@ -1,4 +1,5 @@
 """SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677) as the server sees them; pure: nonces are arguments.
+The client's side is in sasl_client.py.
 
 A SCRAM exchange: `user = server.first(message)`; the caller looks the user's keys up, or makes
 `unknown_user_keys`, and answers with `server.challenge(keys, nonce)`; `server.final(message)` checks the
@@ -28,12 +29,12 @@ SALT_BYTES: Final = 16
 MESSAGE_BYTES_MAX: Final = 8_192
 """Longest message that is parsed; names and passwords have 1,024 bytes at most, tripled when escaped."""
 
-_NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
+NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 """Printable ASCII but the comma (RFC 5802 section 7)."""
 
 
 class SaslError(ValueError):
-    """The client's message is malformed, or proves nothing. The text is for our log, not for the client."""
+    """A message is malformed, or proves nothing. A server logs the text and shows it to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +199,12 @@ class ScramServer:
             raise SaslError("expected no mandatory extension, found m=")
         if len(attributes) < 2:
             raise SaslError("expected n= and r= in client-first-message")
-        self.user = prepare(_unescape(_value(attributes[0], "n")))
-        self._nonce = _value(attributes[1], "r")
-        if not _NONCE.fullmatch(self._nonce):
+        self.user = prepare(_unescape(value_of(attributes[0], "n")))
+        self._nonce = value_of(attributes[1], "r")
+        if not NONCE.fullmatch(self._nonce):
             raise SaslError("expected a nonce of printable ASCII without comma")
         if authorization:
-            _check_authorization(prepare(_unescape(_value(authorization, "a"))), self.user)
+            _check_authorization(prepare(_unescape(value_of(authorization, "a"))), self.user)
         return self.user
 
     def challenge(self, keys: ScramKeys, nonce: str) -> bytes:
@@ -211,7 +212,7 @@ class ScramServer:
         self._take(_Step.CHALLENGE, _Step.FINAL)
         if keys.hash != self._hash:
             raise SaslError(f"expected keys of {self._hash}, found keys of {keys.hash}")
-        if not _NONCE.fullmatch(nonce):
+        if not NONCE.fullmatch(nonce):
             raise SaslError("expected a server nonce of printable ASCII without comma")
         self._keys = keys
         self._nonce += nonce
@@ -228,9 +229,9 @@ class ScramServer:
         attributes = without_proof.split(",")
         if not separator or len(attributes) < 2:
             raise SaslError("expected c=, r= and p= in client-final-message")
-        if _base64(_value(attributes[0], "c")) != self._gs2_header.encode():
+        if _base64(value_of(attributes[0], "c")) != self._gs2_header.encode():
             raise SaslError("expected the channel binding header of client-first-message")
-        if not hmac.compare_digest(_value(attributes[1], "r").encode(), self._nonce.encode()):
+        if not hmac.compare_digest(value_of(attributes[1], "r").encode(), self._nonce.encode()):
             raise SaslError("expected the nonce of server-first-message")
         if any(attribute.startswith("m=") for attribute in attributes):
             raise SaslError("expected no mandatory extension, found m=")
@@ -259,7 +260,7 @@ def _split_gs2(message: str) -> tuple[str, str, str]:
     return binding, authorization, bare
 
 
-def _value(attribute: str, name: str) -> str:
+def value_of(attribute: str, name: str) -> str:
     if not attribute.startswith(f"{name}="):
         raise SaslError(f"expected the attribute {name}= in its place")
     return attribute[2:]

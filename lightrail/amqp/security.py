@@ -1,13 +1,19 @@
-"""The SASL layer of a server: its frames in order (security 5.3). Who may come in is the caller's to say.
+"""The SASL layer: its frames in order (security 5.3). Whom to let in, and how to prove who one is, is the
+caller's to say.
 
-The peer's sasl-init and sasl-response become events; then nothing more is read until the caller has answered
-with a challenge or an outcome. A fault closes the socket: there is no performative yet to say it with
-(5.3.2).
+What the peer sends becomes events; after one that has to be answered nothing more is read until the caller
+has answered it. A fault closes the socket: there is no performative yet to say it with (5.3.2).
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import frames
+from lightrail.amqp.events import (
+    SaslChallenged,
+    SaslFailed,
+    SaslOffered,
+    SaslSucceeded,
+)
 from lightrail.amqp.events import SaslInit as SaslInitEvent
 from lightrail.amqp.events import SaslResponse as SaslResponseEvent
 from lightrail.amqp.faults import LocalError
@@ -30,6 +36,8 @@ INIT: Final = 0
 RESPONSE: Final = 1
 DECISION: Final = 2
 """The caller's answer is awaited."""
+MECHANISMS: Final = 3
+OUTCOME: Final = 4
 
 OK: Final = 0
 AUTH: Final = 1
@@ -38,32 +46,18 @@ AUTH: Final = 1
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
-class SaslServer:
-    """One negotiation."""
+class SaslLayer:
+    """Reads the frames of one negotiation, one at a time."""
 
     __slots__ = ("connection", "step")
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "Connection", step: int) -> None:
         self.connection = connection
-        self.step = INIT
-        mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
-        connection.output.append(frames.SASL_HEADER)
-        self._write(SaslMechanisms(sasl_server_mechanisms=mechanisms))
+        self.step = step
 
-    def challenge(self, challenge: bytes) -> None:
-        """Ask the peer for a response."""
-        self._decide()
-        self.step = RESPONSE
-        self._write(SaslChallenge(challenge=challenge))
-
-    def outcome(self, code: int, additional_data: bytes | None) -> None:
-        """Say how it went."""
-        self._decide()
-        self._write(SaslOutcome(code=code, additional_data=additional_data))
-
-    def _decide(self) -> None:
-        if self.step != DECISION:
-            raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
+    def take(self, body: Any, end: int) -> int | None:
+        """What the peer says; gives the end of the bytes where that was a fault, None where it was not."""
+        raise NotImplementedError
 
     def _write(self, body: Any) -> None:
         self.connection.output.append(frames.sasl_frame(encode_performative(body)))
@@ -96,6 +90,42 @@ class SaslServer:
                 conditions.DECODE_ERROR,
                 f"expected one value in a SASL frame, found {stop - after} bytes more",
             )
+        refused = self.take(body, end)
+        return stop if refused is None else refused
+
+    def _refuse(self, end: int, condition: str, description: str) -> int:
+        self.connection.gone(condition, description)
+        return end
+
+
+class SaslServer(SaslLayer):
+    """The negotiation as a server sees it: sasl-init and sasl-response come."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__(connection, INIT)
+        mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
+        connection.output.append(frames.SASL_HEADER)
+        self._write(SaslMechanisms(sasl_server_mechanisms=mechanisms))
+
+    def challenge(self, challenge: bytes) -> None:
+        """Ask the peer for a response."""
+        self._decide()
+        self.step = RESPONSE
+        self._write(SaslChallenge(challenge=challenge))
+
+    def outcome(self, code: int, additional_data: bytes | None) -> None:
+        """Say how it went."""
+        self._decide()
+        self._write(SaslOutcome(code=code, additional_data=additional_data))
+
+    def _decide(self) -> None:
+        if self.step != DECISION:
+            raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
+
+    def take(self, body: Any, end: int) -> int | None:
+        connection = self.connection
         if self.step == INIT and type(body) is SaslInit:
             mechanism = str(body.mechanism)
             if mechanism not in connection.settings.sasl_mechanisms:
@@ -116,8 +146,50 @@ class SaslServer:
             return self._refuse(
                 end, conditions.NOT_ALLOWED, f"expected {expected}, found {type(body).__name__}"
             )
-        return stop
+        return None
 
-    def _refuse(self, end: int, condition: str, description: str) -> int:
-        self.connection.gone(condition, description)
-        return end
+
+class SaslClient(SaslLayer):
+    """The negotiation as a client sees it: sasl-mechanisms, challenges and the outcome come."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__(connection, MECHANISMS)
+
+    def init(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:
+        """Choose a mechanism."""
+        self._decide()
+        self._write(SaslInit(mechanism=Symbol(mechanism), initial_response=response, hostname=hostname))
+
+    def respond(self, response: bytes) -> None:
+        """Answer a challenge."""
+        self._decide()
+        self._write(SaslResponse(response=response))
+
+    def _decide(self) -> None:
+        if self.step != DECISION:
+            raise LocalError("a SASL answer is due after SaslOffered and SaslChallenged only, and once")
+        self.step = OUTCOME
+
+    def take(self, body: Any, end: int) -> int | None:
+        connection = self.connection
+        if self.step == MECHANISMS and type(body) is SaslMechanisms:
+            self.step = DECISION
+            connection.events.append(SaslOffered(tuple(map(str, body.sasl_server_mechanisms))))
+        elif self.step == OUTCOME and type(body) is SaslChallenge:
+            self.step = DECISION
+            connection.events.append(SaslChallenged(body.challenge))
+        elif self.step == OUTCOME and type(body) is SaslOutcome:
+            if body.code == OK:
+                connection.sasl_over()
+                connection.events.append(SaslSucceeded(body.additional_data))
+            else:
+                connection.sasl_refused()
+                connection.events.append(SaslFailed(body.code))
+        else:
+            expected = "sasl-mechanisms" if self.step == MECHANISMS else "sasl-challenge or sasl-outcome"
+            return self._refuse(
+                end, conditions.NOT_ALLOWED, f"expected {expected}, found {type(body).__name__}"
+            )
+        return None

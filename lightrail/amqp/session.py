@@ -52,6 +52,7 @@ class Session(Windows):
     """One session. `context` is the caller's own."""
 
     __slots__ = (
+        "_leaving",
         "_requests",
         "attach_bytes",
         "begin",
@@ -79,6 +80,9 @@ class Session(Windows):
         self.outputs: dict[int, Link] = {}
         """Links by our handle."""
         self._requests: dict[tuple[str, bool], Link] | None = None
+        """Links that we attached and the peer has not answered."""
+        self._leaving: dict[tuple[str, bool], list[Link]] | None = None
+        """Those of them that we have detached since: the peer's attach and detach are still to come."""
         self.peer_handle_max = 0xFFFFFFFF
         self.next_delivery_id = connection.settings.initial_delivery_id
         """The unwrapped id of our next delivery."""
@@ -191,6 +195,7 @@ class Session(Windows):
         if self._requests:
             for link in self._requests.values():
                 link.abandon()
+        self._leaving = None
         self.incoming.ranges = []
         self.outgoing.ranges = []
         self.waiting = []
@@ -229,8 +234,12 @@ class Session(Windows):
     def unmap_output(self, link: Link) -> None:
         """Our detach is written: our handle is free."""
         self.outputs.pop(link.output_handle, None)
-        if self._requests and self._requests.get((link.name, link.is_sender)) is link:
-            del self._requests[(link.name, link.is_sender)]
+        key = (link.name, link.is_sender)
+        if self._requests and self._requests.get(key) is link:
+            del self._requests[key]
+            if self._leaving is None:
+                self._leaving = {}
+            self._leaving.setdefault(key, []).append(link)
 
     def unmap_input(self, link: Link) -> None:
         """The peer's detach has come: its handle is free."""
@@ -263,6 +272,14 @@ class Session(Windows):
                 f"expected a free handle, found attach of {attach.name!r} with handle {handle} of"
                 f" link {holder.name!r}",
             )
+        if self._leaving and key in self._leaving:
+            # Attaches are answered in order, so this answers the earliest.
+            leaving = self._leaving[key]
+            earliest = self.inputs[handle] = leaving.pop(0)
+            earliest.handle = handle
+            if not leaving:
+                del self._leaving[key]
+            return
         link = self._requests.pop(key, None) if self._requests else None
         if link is None:
             self.connection.steal(key)

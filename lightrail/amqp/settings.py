@@ -31,6 +31,8 @@ class ConnectionSettings:
     is_server: bool = True
     sasl_mechanisms: tuple[str, ...] = ()
     """Offered in this order; none means that there is no SASL layer."""
+    uses_sasl: bool = False
+    """Of a client: whether it begins with the SASL header."""
     allow_plain_header: bool = True
     """Whether a peer may come without SASL."""
     max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE

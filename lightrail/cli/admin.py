@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lightrail.amqp.sasl import ROUNDS, ROUNDS_MAX, ROUNDS_MIN
+from lightrail.cli import extra
 from lightrail.cli.administration import entry
 from lightrail.cli.administration.commands import group
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
@@ -55,14 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(argv)
     if hasattr(parsed, "run"):
         return entry.run(parsed)
+    what = " ".join(filter(None, (parsed.thing, getattr(parsed, "action", None))))
     if flags := entry.given(parsed):
-        what = " ".join(filter(None, (parsed.thing, getattr(parsed, "action", None))))
         print(
             f"lightrail-admin: `{what}` asks no gateway, and {', '.join(flags)} is for those that do: it "
             "works on a data directory (--data, on the broker's machine) or on etcd (--etcd)",
             file=sys.stderr,
         )
         return 2
+    if (refused := extra.refuse(f"lightrail-admin {what}")) is not None:
+        return refused
     # Loaded late: a command that asks the gateway shall not wait for what reads and writes files.
     status: int = importlib.import_module("lightrail.cli.files").run(parsed)
     return status

@@ -1,4 +1,7 @@
-"""The command ``lightrail``: serve a whole broker, run one process of it, or measure any broker."""
+"""The command ``lightrail``: serve a whole broker, run one process of it, or measure any broker.
+
+What serves is imported late: without the extra `broker` this command reports what is missing.
+"""
 
 import argparse
 import importlib
@@ -8,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from lightrail.cli import alone, serve
+from lightrail.cli import extra
 from lightrail.model.settings import VARIABLE_PREFIX, Settings, SettingsError, descriptions, names
 from lightrail.model.units import format_duration, format_size
-from lightrail.wire import keys
-from lightrail.wire.keys import WireKeyRefused
 
 EXAMPLES: Final = """examples:
   lightrail serve
@@ -40,17 +41,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["bench"]:
+        if (refused := extra.refuse("lightrail bench")) is not None:
+            return refused
         # Has flags of its own, and needs a client library that no server process should load.
         status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
         return status
     parsed = _parser().parse_args(arguments)
+    if (refused := extra.refuse(f"lightrail {parsed.command}")) is not None:
+        return refused
     if parsed.command == "wire-key":
         return _wire_key(parsed.file)
     try:
         settings = _settings(parsed)
         if parsed.command == "serve":
+            from lightrail.cli import serve
+
             return serve.serve(settings, as_json=parsed.json)
-        return alone.run(parsed.command, _number(parsed.id, settings), settings)
+        number = _number(parsed.id, settings)
+        from lightrail.cli import alone
+
+        return alone.run(parsed.command, number, settings)
     except SettingsError as error:
         print(f"lightrail {parsed.command}: {error}", file=sys.stderr)
         return 2
@@ -110,6 +120,9 @@ def _number(text: str | None, settings: Settings) -> int | None:
 
 
 def _wire_key(path: str) -> int:
+    from lightrail.wire import keys
+    from lightrail.wire.keys import WireKeyRefused
+
     try:
         keys.write(path)
     except WireKeyRefused as error:

@@ -34,8 +34,8 @@ from lightrail.spark.command import (
 )
 from lightrail.spark.failures import told
 
-EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake")
-"""What the broker does without: the extra `spark` of the package."""
+EXTRA: Final = ("pyspark", "pyarrow", "numpy", "deltalake", "jinja2")
+"""The extra `spark` of the package; reports are made with jinja2, which the extra `broker` has as well."""
 
 EXAMPLES: Final = f"""examples:
   lightrail-spark capture --from /var/lib/lightrail/archive --to /lake/messages --available-now

@@ -1,4 +1,4 @@
-"""A TCP proxy that lets requests through and can lose the answers."""
+"""A TCP proxy that lets requests through and can lose the answers, and cut connections."""
 
 import contextlib
 import socket
@@ -16,14 +16,23 @@ class CuttingProxy:
         """While it is set, what the server says is lost."""
         self.lost = threading.Event()
         """Something was lost."""
+        self.url = f"127.0.0.1:{self.port}"
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def close(self) -> None:
-        for each in (self._listener, *self._sockets):
+    def cut(self) -> None:
+        """Ends the connections that there are; others may come."""
+        self._end(*self._sockets)
+
+    @staticmethod
+    def _end(*sockets: socket.socket) -> None:
+        for each in sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._end(self._listener, *self._sockets)
         for thread in self._threads:
             thread.join()
         for each in (self._listener, *self._sockets):

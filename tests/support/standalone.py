@@ -1,7 +1,6 @@
 """A standalone Spark of one master and some workers, and the project's wheel in an environment of its own."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,33 +10,17 @@ from types import TracebackType
 from typing import Self
 
 from tests.support import wait
-from tests.support.spark import ROOT
-
-PACKED = ("lightrail", "pyspark_lightrail", "pyproject.toml", "README.md", "LICENSE")
+from tests.support.wheels import PIP, build, environment_of_pip
 
 
 def environment(folder: Path) -> Path:
     """A venv with nothing but the wheel, which finds what it depends on in this one; gives its Python."""
-    tree = folder / "tree"
-    tree.mkdir(parents=True)
-    for name in PACKED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, tree / name)
-    run = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    wheels = folder / "wheels"
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(wheels), str(tree))
-    # A path of this tree would make pip find the project there, and install nothing.
-    environ = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([*run, *build], check=True, timeout=120, env=environ)
-    (wheel,) = wheels.glob("*.whl")
+    wheel = build(folder)
     home = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=120)
     python = home / "bin" / "python"
     install = ("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
-    subprocess.run([*run, *install], check=True, timeout=120, env=environ)
+    subprocess.run([*PIP, *install], check=True, timeout=120, env=environment_of_pip())
     (site,) = (home / "lib").glob("python*/site-packages")
     # A plain entry of the path: installed packages only, not this tree, which is installed there for editing.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")

@@ -181,12 +181,23 @@ class Outcomes(Contents):
                 effects.append(Replaced(changed, run))
                 if captured:
                     returned.append(changed)
-            elif captured or attempts != run.attempts:
+                back += self._put_off(changed)
+                continue
+            if captured or attempts != run.attempts:
                 returned.append(changed)
             back.append(changed)
         self._give_back_all(back)
         if returned:
             effects.append(Returned(returned))
+
+    def _put_off(self, run: Run) -> list[Run]:
+        """Of messages with new annotations, those that are ready at once."""
+        if self.special is None:
+            return [run]
+        ready = self.special.put_off(run)
+        if run.batch.expires_at_ms is not None and sum(each.count for each in ready) < run.count:
+            self.deadlines.add(run)
+        return ready
 
     def _room_to_grow(self, runs: list[Run]) -> int:
         """By how many bytes runs that come back may grow within the queue's bounds."""

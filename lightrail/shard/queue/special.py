@@ -300,6 +300,26 @@ class Special:
         for piece in looked:
             self.order.returned(piece)
 
+    def put_off(self, run: Run) -> list[Run]:
+        """Keeps messages that come back with annotations that ask for a time; returns the others of the run.
+
+        A time that has passed keeps a message until the next wake, which is at once.
+        """
+        delays = self.delays
+        if delays is None or run.batch.message_format or (self.loading and run.sequence >= self._looked_to):
+            return [run]
+        ready: list[Run] = []
+        for piece in self._pieces(run):
+            due_ms = delays.due_ms(piece)
+            if due_ms <= piece.batch.enqueued_at_ms:
+                ready.append(piece)
+                continue
+            self.forget(piece)
+            if self._key is not None:
+                self._keys[piece.sequence] = self._key_of(piece)
+            delays.add(piece, due_ms)
+        return ready
+
     def _take_in(self, run: Run, now_ms: int) -> None:
         delays = self.delays
         for piece in self._pieces(run):

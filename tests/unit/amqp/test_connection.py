@@ -584,3 +584,60 @@ def test_after_a_fault_the_peers_close_is_found_wherever_the_stream_is_cut() -> 
         peer.feed(stream[cut:])
         assert peer.engine.closed
         assert conditions_of(peer.hear()) == [("close", "amqp:decode-error")]
+
+
+def test_a_link_that_is_detached_before_the_peer_has_answered_leaves_nothing_behind() -> None:
+    client = Connection(ConnectionSettings(is_server=False, container_id="client"), 0)
+    server = Connection(ConnectionSettings(), 0)
+    client.open()
+    session = client.begin()
+    exchange(client, server)
+    for _ in range(2):
+        session.attach("a", True, Source(), Target(address="q")).detach()
+    last = session.attach("a", True, Source(), Target(address="q"))
+    _, there = exchange(client, server)
+    for event in there:
+        if isinstance(event, events.Attached):
+            event.link.accept()
+            event.link.grant(10)
+    here, _ = exchange(client, server)
+    assert here == [events.Attached(last), events.Credit(last, 10)]
+    last.send_one(b"\x00Sw\xa1\x02hi")
+    _, (came,) = exchange(client, server)
+    assert isinstance(came, events.Transfers)
+    assert session.links == [last]
+    assert client.opened
+    assert server.opened
+
+
+def test_a_client_hears_that_its_link_is_drained_and_releases_what_it_did_not_settle() -> None:
+    client = Connection(ConnectionSettings(is_server=False, container_id="client"), 0)
+    server = Connection(ConnectionSettings(), 0)
+    client.open()
+    receiving = client.begin().attach("a", False, Source(address="q"), Target())
+    _, there = exchange(client, server)
+    there[-1].link.accept()  # type: ignore[attr-defined]
+    exchange(client, server)
+    receiving.grant(10)
+    _, (credit,) = exchange(client, server)
+    assert isinstance(credit, events.Credit)
+    sending = credit.link
+    for _ in range(5):
+        sending.send_one(b"\x00Sw\xa1\x02hi")
+    here, _ = exchange(client, server)
+    assert sum(len(event.payloads) for event in here if isinstance(event, events.Transfers)) == 5
+    receiving.settle(1, 2)
+    receiving.grant(receiving.credit, drain=True)
+    _, there = exchange(client, server)
+    sending.drained()
+    here, _ = exchange(client, server)
+    assert here == [events.Drained(receiving)]
+    assert receiving.credit == 0
+    receiving.release_unsettled()  # type: ignore[attr-defined]
+    receiving.detach()
+    _, there = exchange(client, server)
+    outcomes = [event for event in there if isinstance(event, events.Outcome)]
+    assert [(each.first, each.last, each.state) for each in outcomes] == [
+        (0, 0, events.RELEASED),
+        (3, 4, events.RELEASED),
+    ]

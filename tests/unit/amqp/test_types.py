@@ -1,7 +1,6 @@
 """The type codec: every type there and back, every cut, garbage, hostile sizes, qpid-proton as a witness."""
 
 import contextlib
-import math
 import time
 import uuid
 from typing import Any
@@ -36,7 +35,8 @@ from lightrail.amqp.types import (
     skip,
 )
 from lightrail.model import limits
-from tests.support.amqp_strategies import ARRAY_CODES, BY_TYPE, keys, same, scalar_arrays, scalars, values
+from tests.support.amqp_strategies import BY_TYPE, keys, same, scalar_arrays, scalars, values
+from tests.support.proton_values import plain, to_proton
 
 SOME_UUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -358,56 +358,6 @@ def test_wrappers_serve_as_plain_values() -> None:
 
 
 # --- qpid-proton as a witness -------------------------------------------------------------------------
-
-TO_PROTON: dict[type, Any] = {
-    UByte: proton.ubyte,
-    UShort: proton.ushort,
-    UInt: proton.uint,
-    ULong: proton.ulong,
-    Byte: proton.byte,
-    Short: proton.short,
-    Int: proton.int32,
-    Long: int,
-    Timestamp: proton.timestamp,
-    Float: proton.float32,
-    Char: proton.char,
-    Symbol: proton.symbol,
-    Decimal32: lambda octets: proton.decimal32(int.from_bytes(octets)),
-    Decimal64: lambda octets: proton.decimal64(int.from_bytes(octets)),
-    Decimal128: proton.decimal128,
-}
-PROTON_TYPES = {name: getattr(proton.Data, name.upper()) for name in BY_TYPE if name != "boolean"} | {
-    "boolean": proton.Data.BOOL
-}
-
-
-def to_proton(value: Any) -> Any:
-    if isinstance(value, Described):
-        return proton.Described(to_proton(value.descriptor), to_proton(value.value))
-    if isinstance(value, Array):
-        descriptor: Any = proton.UNDESCRIBED if value.descriptor is None else to_proton(value.descriptor)
-        return proton.Array(descriptor, PROTON_TYPES[ARRAY_CODES[value.code][0]], *map(to_proton, value))
-    if isinstance(value, list):
-        return [to_proton(item) for item in value]
-    if isinstance(value, dict):
-        return {to_proton(key): to_proton(item) for key, item in value.items()}
-    return TO_PROTON.get(type(value), lambda same: same)(value)
-
-
-def plain(value: Any) -> Any:
-    """Without what proton does not keep: which of a type's constructors an array had, and NaN's bits."""
-    if isinstance(value, Array):
-        return ("array", ARRAY_CODES[value.code][0], plain(value.descriptor), [plain(item) for item in value])
-    if isinstance(value, Described):
-        return ("described", plain(value.descriptor), plain(value.value))
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return [(plain(key), plain(item)) for key, item in value.items()]
-    if isinstance(value, float) and math.isnan(value):
-        return (type(value), "nan")
-    return (type(value), value)
-
 
 # No described value inside another: proton's decoder counts the items of the list around those wrongly.
 proton_values = st.recursive(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightrail.amqp.sections import decode_annotations
-from lightrail.amqp.types import Symbol, encode
+from lightrail.amqp.types import Symbol, Timestamp, encode
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
@@ -86,3 +86,63 @@ def test_what_comes_back_unannotated_still_counts_its_failed_delivery() -> None:
     peer.settle(2, 0, 1, OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True, annotations=notes))
     peer.credit(2, 2)
     assert [(each.attempts, each.message) for each in peer.delivered[2]] == [(0, MESSAGE), (1, MESSAGE)]
+
+
+def at(time_ms: int) -> SettleDetail:
+    """A failed attempt, to be tried again at a time."""
+    notes = encode({Symbol("x-opt-delivery-time"): Timestamp(time_ms)})
+    return SettleDetail(delivery_failed=True, annotations=notes.hex())
+
+
+def test_a_message_that_comes_back_with_a_time_waits_for_it_counted_and_over_a_restart() -> None:
+    names = EveryName()
+    names.give("q", Policy.parse({"role": "queue", "delay": True, "max_delivery_count": 9}))
+    files = FakeFiles()
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), names=names)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, [MESSAGE, MESSAGE])
+    scene.settle_down()
+    peer.consume(2, "q", 10)
+    due_ms = scene.now_ms + 3_000
+    peer.settle(2, 0, 1, OutcomeCode.MODIFIED, at(due_ms))
+    scene.settle_down()
+    fields, _ = peer.answers[peer.ask("peek", queue="q")]
+    assert [(each["state"], each["due_ms"]) for each in fields["messages"]] == [
+        ("delayed", due_ms),
+        ("locked", None),
+    ]
+    assert [each.sequence for each in peer.delivered[2]] == [0, 1]
+    scene.tick(3_000)
+    assert [(each.sequence, each.attempts) for each in peer.delivered[2]][2:] == [(0, 1)]
+    # A time that has passed already holds nothing up.
+    peer.settle(2, 2, 3, OutcomeCode.MODIFIED, at(scene.now_ms - 1))
+    scene.tick(1)
+    assert [(each.sequence, each.attempts) for each in peer.delivered[2]][3:] == [(0, 2)]
+    peer.settle(2, 1, 2, OutcomeCode.MODIFIED, at(scene.now_ms + 5_000))
+    scene.settle_down()
+    scene.store.close()
+    journal = Journal(files, "test", 0)
+    scene = Scene(journal, journal.recover(1 << 30, 1), names=names)
+    # The scene's clock begins anew.
+    scene.tick(3_001)
+    peer = scene.peer()
+    peer.consume(2, "q", 10)
+    scene.settle_down()
+    assert [each.sequence for each in peer.delivered[2]] == [0]
+    scene.tick(5_000)
+    scene.settle_down()
+    assert [(each.sequence, each.attempts) for each in peer.delivered[2]][1:] == [(1, 1)]
+    scene.store.close()
+
+
+def test_members_of_a_group_that_come_back_with_a_time_let_the_others_pass() -> None:
+    scene, _, peer = opened(delay=True, groups=True)
+    peer.settle(2, 0, 1, OutcomeCode.MODIFIED, at(scene.now_ms + 1_000))
+    peer.send(1, 2, [MESSAGE])
+    peer.credit(2, 10)
+    scene.settle_down()
+    assert [each.sequence for each in peer.delivered[2]] == [0, 1]
+    scene.tick(1_000)
+    assert [each.sequence for each in peer.delivered[2]] == [0, 1, 0]

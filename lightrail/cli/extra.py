@@ -1,0 +1,36 @@
+"""The extra `broker`: packages that the broker needs, and an installation of the client lacks."""
+
+import sys
+from importlib.util import find_spec
+from typing import Final
+
+MODULES: Final = (
+    "aiohttp",
+    "cproton",
+    "etcd3",
+    "grpc",
+    "jinja2",
+    "jwt",
+    "prometheus_client",
+    "uvloop",
+    "zmq",
+)
+"""One module of each package that the extra names."""
+WRONG_USE: Final = 2
+
+
+def missing() -> list[str]:
+    """The modules of the extra that this Python does not find; it imports none of them."""
+    return [name for name in MODULES if find_spec(name) is None]
+
+
+def refuse(command: str) -> int | None:
+    """Without the extra: one line on stderr, and the exit status of wrong use; with it None."""
+    lacking = missing()
+    if not lacking:
+        return None
+    install = "pip install 'lightrail[broker]'"
+    print(
+        f"{command} needs the broker's packages: {install} (missing: {', '.join(lacking)})", file=sys.stderr
+    )
+    return WRONG_USE

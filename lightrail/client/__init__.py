@@ -1,0 +1,62 @@
+"""The client of LightRail and of every AMQP 1.0 broker.
+
+async with lightrail.client.connect("amqp://localhost") as connection:
+    async with connection.sender("orders") as sender:
+        await sender.send({"id": 7}, subject="created")
+    async with connection.receiver("orders") as receiver:
+        async for delivery in receiver:
+            await delivery.accept()
+"""
+
+from lightrail.client.connection import Connection, Event, connect
+from lightrail.client.delivery import Delivery
+from lightrail.client.errors import (
+    AuthenticationError,
+    ClientError,
+    ClosedError,
+    ConnectError,
+    LinkError,
+    LostError,
+    NotAllowedError,
+    NotFoundError,
+    SendError,
+    WindowFullError,
+)
+from lightrail.client.management import Management, ManagementError
+from lightrail.client.message import Data, Message, Sequence
+from lightrail.client.options import Credentials, ReconnectPolicy
+from lightrail.client.outcomes import Outcome, OutcomeKind
+from lightrail.client.receiver import Receiver
+from lightrail.client.requests import Requester
+from lightrail.client.sender import Sender
+from lightrail.client.tokens import Token
+
+__all__ = [
+    "AuthenticationError",
+    "ClientError",
+    "ClosedError",
+    "ConnectError",
+    "Connection",
+    "Credentials",
+    "Data",
+    "Delivery",
+    "Event",
+    "LinkError",
+    "LostError",
+    "Management",
+    "ManagementError",
+    "Message",
+    "NotAllowedError",
+    "NotFoundError",
+    "Outcome",
+    "OutcomeKind",
+    "Receiver",
+    "ReconnectPolicy",
+    "Requester",
+    "SendError",
+    "Sender",
+    "Sequence",
+    "Token",
+    "WindowFullError",
+    "connect",
+]

@@ -1,0 +1,521 @@
+"""Connections: what was opened is open again after any loss, until the application closes it.
+
+A connection is desired state: addresses, credentials, senders and receivers. One task keeps it true: it
+connects to one of the addresses, attaches what is wanted, waits for the loss, and begins anew, with growing
+and jittered pauses. A single link that the broker ended is attached again the same way.
+"""
+
+import asyncio
+import os
+import secrets
+import ssl
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from lightrail.amqp.faults import LocalError
+from lightrail.amqp.performatives import AmqpError
+from lightrail.amqp.session import Session
+from lightrail.amqp.values import Symbol
+from lightrail.client.errors import (
+    AuthenticationError,
+    ClientError,
+    ClosedError,
+    ConnectError,
+    NotAllowedError,
+    link_error,
+)
+from lightrail.client.management import NODE, Management
+from lightrail.client.opening import Opening
+from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
+from lightrail.client.receiver import CREDIT, Receiver
+from lightrail.client.requests import Requester
+from lightrail.client.sender import CLOSE_S, WINDOW, Sender
+from lightrail.client.sources import source_of
+from lightrail.client.tokens import Tokens, TokenSource
+from lightrail.client.wire import Wire
+from lightrail.model import conditions
+
+STABLE_S: Final = 1.0
+"""A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
+HEARTBEAT_S: Final = 30.0
+PRODUCT: Final = Symbol("product")
+"""Property of open by which brokers say what they are."""
+_FINAL: Final = frozenset(
+    (
+        conditions.NOT_FOUND,
+        conditions.UNAUTHORIZED_ACCESS,
+        conditions.NOT_ALLOWED,
+        conditions.NOT_IMPLEMENTED,
+        conditions.INVALID_FIELD,
+        conditions.RESOURCE_DELETED,
+        conditions.PRECONDITION_FAILED,
+    )
+)
+"""Conditions of links that trying again does not change."""
+
+
+LinkType = TypeVar("LinkType", Sender, Receiver)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What happened to a connection, for those who watch it.
+
+    Attributes:
+        kind: connected, lost, failed (an attempt), closed, link-lost or link-attached.
+        where: the broker's address, or that of the link.
+        reason: why, in words.
+    """
+
+    kind: str
+    where: str
+    reason: str = ""
+
+
+class Connection:
+    """A connection to a broker at one of several addresses. Made by `lightrail.client.connect`."""
+
+    def __init__(
+        self,
+        *urls: str,
+        credentials: Credentials | None = None,
+        token: TokenSource | None = None,
+        tls: ssl.SSLContext | None = None,
+        name: str | None = None,
+        reconnect: ReconnectPolicy | None = None,
+        heartbeat: float = HEARTBEAT_S,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        if not urls:
+            raise ValueError("expected the address of a broker, as amqp://localhost")
+        self._addresses = [Address.parse(url) for url in urls]
+        self._credentials = credentials
+        self._tokens = None if token is None else Tokens(self, token, self._abort)
+        self._tls = tls
+        self._is_named = name is not None
+        self._name = name or f"lightrail-client-{os.getpid()}-{secrets.token_hex(4)}"
+        self._policy = reconnect or ReconnectPolicy()
+        self._heartbeat_ms = int(heartbeat * 1000)
+        self._on_event = on_event
+        self.loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._links: dict[Sender | Receiver, None] = {}
+        self._again: dict[Sender | Receiver, int] = {}
+        """Links that the broker ended, with how often they were attached since without success."""
+        self._wire: Wire | None = None
+        self._session: Session | None = None
+        self._address = self._addresses[0]
+        self._gone: asyncio.Future[str] | None = None
+        """Of the connection that is there: why it was lost."""
+        self._first: asyncio.Future[None] = self.loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+        self._error: Exception | None = None
+        self._numbers = 0
+        self._closing = False
+
+    # --- for the application -----------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects. Raises ConnectError where no address lets us in at the first round."""
+        self.check_loop()
+        self._task = self.loop.create_task(self._run(), name=f"lightrail.client {self._address}")
+        try:
+            await asyncio.shield(self._first)
+        except asyncio.CancelledError:
+            # Nobody has the connection that would come of it.
+            self._give_up(ClosedError("the opening of the connection was cancelled"))
+            raise
+
+    async def __aenter__(self) -> "Connection":
+        if self._task is None:
+            await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is connected, and everything that was opened is attached."""
+        return self._session is not None and all(link.healthy for link in self._links)
+
+    @property
+    def product(self) -> str:
+        """What the broker calls itself; empty where it does not say, or none is connected."""
+        peer = None if self._wire is None else self._wire.engine.peer_open
+        return str((peer.properties or {}).get(PRODUCT, "")) if peer is not None else ""
+
+    def offers(self, capability: str) -> bool:
+        """Whether the broker that is connected has a capability for all links (2.7.1)."""
+        peer = None if self._wire is None else self._wire.engine.peer_open
+        return peer is not None and capability in (peer.offered_capabilities or ())
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, or given up."""
+        return self._error is not None
+
+    def fileno(self) -> int:
+        """The number of its socket in this process; -1 while it has none."""
+        return -1 if self._wire is None else self._wire.fileno()
+
+    def sender(
+        self,
+        address: str | None = None,
+        *,
+        window: int = WINDOW,
+        name: str | None = None,
+        presettled: bool = False,
+    ) -> Sender:
+        """A sender to an address; `await` its `opened`, or use it in `async with`.
+
+        Args:
+            address: None where each message has its own in `to`.
+            window: messages without an outcome, before `send` waits.
+            name: of the link; the broker knows it again by that.
+            presettled: at most once: nothing is confirmed.
+        """
+        return self._add(
+            Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
+        )
+
+    def receiver(
+        self,
+        address: str | None = None,
+        *,
+        credit: int = CREDIT,
+        browse: bool = False,
+        presettled: bool = False,
+        name: str | None = None,
+        selector: str | None = None,
+        sql: str | None = None,
+        subject: str | None = None,
+        group: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        filters: Mapping[str, Any] | None = None,
+        subscription: str | None = None,
+        shared: bool = False,
+        dynamic: bool = False,
+    ) -> Receiver:
+        """A receiver of an address; `await` its `opened`, or use it in `async with`.
+
+        With several filters it gets what passes all of them. A broker that does not apply one of them is an
+        error of the receiver, never a receiver of everything.
+
+        Args:
+            credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
+            browse: copies of what is in the queue, which stays there.
+            presettled: at most once: what is on its way when the connection is lost is lost.
+            name: of the link; the broker knows it again by that.
+            selector: of JMS, as "colour = 'red' AND size > 3".
+            sql: an expression of AMQP Filter Expressions 1.0.
+            subject: a pattern of words, as orders.*.created or orders.#.
+            group: messages of this group-id.
+            properties: application-properties that are equal.
+            filters: others, by name; described values as AMQP has them (messaging 3.5.8).
+            subscription: at a router: the name of a durable subscription, which collects messages while
+                nobody receives, until `Receiver.unsubscribe`. It belongs to the `name` of the connection.
+            shared: several receivers, of any connection, share the subscription of that name.
+            dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
+                is open.
+        """
+        if credit < 0:
+            raise ValueError(f"expected a credit of 0 or more, found {credit}")
+        if shared and subscription is None:
+            raise ValueError("expected the name of a subscription to be shared, found none")
+        if subscription is not None:
+            if not shared and not self._is_named:
+                raise ValueError(
+                    "expected a connection with a `name` of its own, by which the broker knows the "
+                    "subscription again after a restart; or `shared`, which belongs to no connection"
+                )
+            # The broker cuts the name of a link to a shared subscription here: one connection has several.
+            name = f"{subscription}|{self._number()}" if shared else subscription
+        source = source_of(
+            address,
+            browse=browse,
+            dynamic=dynamic,
+            selector=selector,
+            sql=sql,
+            subject=subject,
+            group=group,
+            properties=properties,
+            filters=filters,
+            durable=subscription is not None,
+            shared=shared,
+        )
+        return self._add(
+            Receiver(
+                self,
+                address,
+                credit=credit,
+                name=name or self._number(),
+                source=source,
+                presettled=presettled,
+            )
+        )
+
+    def requester(self, address: str) -> Requester:
+        """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
+        return Requester(self, self.sender(address), self.receiver(dynamic=True, presettled=True))
+
+    def management(self) -> Management:
+        """Reads and changes a LightRail broker; use it in `async with`."""
+        return Management(self.requester(NODE))
+
+    async def close(self) -> None:
+        """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""
+        if self._error is not None:
+            return
+        self.check_loop()
+        self._closing = True
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.gather(*(link.close() for link in list(self._links)))
+                if self._wire is not None and self._gone is not None:
+                    self._wire.close("it was closed by the application")
+                    await asyncio.shield(self._gone)
+        except TimeoutError:
+            pass
+        finally:
+            self._give_up(ClosedError("the connection is closed"))
+
+    # --- what keeps it true --------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            await self._keep_true()
+        except asyncio.CancelledError:
+            # By the end of the loop, unless it was given up before.
+            self._give_up(ClosedError("the event loop of the connection ended before it was closed"))
+            raise
+        except Exception as error:
+            failure = ClientError(f"internal error: {error!r}")
+            failure.__cause__ = error
+            self._give_up(failure)
+
+    async def _keep_true(self) -> None:
+        attempt = 0
+        short = 0
+        """Connections in a row that were lost at once."""
+        while self._error is None:
+            reasons: list[str] = []
+            for address in self._addresses:
+                try:
+                    await self._connect(address)
+                    break
+                except AuthenticationError as error:
+                    self._give_up(error)
+                    return
+                except ConnectError as error:
+                    reasons.append(f"{address}: {error}")
+                    self._say("failed", str(address), str(error))
+            else:
+                attempt += 1
+                failure = ConnectError("no broker could be reached: " + "; ".join(reasons))
+                if not self._first.done() or attempt == self._policy.attempts:
+                    self._give_up(failure)
+                    return
+                await asyncio.sleep(pause_s(self._policy, attempt - 1))
+                continue
+            attempt = 0
+            assert self._gone is not None
+            began = self.loop.time()
+            why = await self._gone
+            if self._closing:
+                return
+            self._say("lost", str(self._address), why)
+            if self.loop.time() - began >= STABLE_S:
+                short = 0
+            await asyncio.sleep(pause_s(self._policy, short))
+            short += 1
+
+    async def _connect(self, address: Address) -> None:
+        """Raises ConnectError."""
+        self._address = address
+        self._gone = self.loop.create_future()
+        opening = Opening(
+            self.loop,
+            address,
+            credentials=self._credentials,
+            tls=self._tls,
+            name=self._name,
+            idle_time_out_ms=2 * self._heartbeat_ms,
+            lost=self._lost,
+        )
+        wire = await opening.run(self._policy.connect)
+        session = wire.engine.begin()
+        if self._tokens is not None:
+            try:
+                await self._tokens.show(wire, session)
+            except BaseException:
+                wire.abort("no token was accepted")
+                raise
+            if not wire.usable:
+                raise ConnectError(wire.why)
+        self._wire = wire
+        self._session = session
+        self._again.clear()
+        for link in list(self._links):
+            self._attach(link, wire, self._session)
+        wire.touch()
+        if not self._first.done():
+            self._first.set_result(None)
+        self._say("connected", str(address))
+
+    def _lost(self, wire: Wire, why: str) -> None:
+        """The socket is closed."""
+        if self._tokens is not None:
+            self._tokens.stop()
+        if wire is not self._wire:
+            return
+        self._wire = self._session = None
+        for link in list(self._links):
+            link.lost()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(why)
+
+    def _abort(self, why: str) -> None:
+        """This connection is of no use; the next one is tried."""
+        if self._wire is not None:
+            self._wire.abort(why)
+
+    def _give_up(self, error: Exception) -> None:
+        """Nothing is tried any more."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._wire is not None:
+            self._wire.abort("the connection is closed")
+        for link in list(self._links):
+            link.fail(error)
+        if not self._first.done():
+            self._first.set_exception(error)
+            self._first.exception()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._say("closed", str(self._address), str(error))
+
+    # --- links ---------------------------------------------------------------------------------------------
+
+    def _number(self) -> str:
+        self._numbers += 1
+        return f"{self._name}-{self._numbers}"
+
+    def _add(self, link: LinkType) -> LinkType:
+        if self._error is not None:
+            raise ClosedError(f"the connection is closed: {self._error}")
+        self.check_loop()
+        if self._wire is not None and self._session is not None:
+            try:
+                link.attach(self._wire, self._session)
+            except LocalError as error:
+                raise ClientError(f"{link.address}: {error}") from None
+        self._links[link] = None
+        return link
+
+    def _attach(self, link: "Sender | Receiver", wire: Wire, session: Session) -> None:
+        try:
+            link.attach(wire, session)
+        except LocalError as error:
+            # More links than this broker takes, as it may be after the loss of another one.
+            link.fail(ClientError(f"{link.address}: {error}"))
+
+    def check_loop(self) -> None:
+        """Raises ClientError outside of the loop that the connection belongs to, as after a fork."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            return
+        if os.getpid() != self._pid:
+            raise ClientError(
+                f"expected to be used by process {self._pid}, which opened it, and is used by {os.getpid()}: "
+                "open a connection after the fork"
+            )
+        raise ClientError(
+            "expected to be used on the event loop that opened it, and is used "
+            + ("outside of a loop" if running is None else "on another one")
+            + ": open a connection there, or use lightrail.client.sync, whose objects any thread may use"
+        )
+
+    def forget(self, link: "Sender | Receiver") -> None:
+        """It is closed."""
+        self._links.pop(link, None)
+        self._again.pop(link, None)
+
+    def link_lost(self, link: "Sender | Receiver", what: str, error: AmqpError | None) -> None:
+        """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
+        found = link_error(what, error)
+        self._say("link-lost", link.address or "", str(found))
+        if self._tokens is not None and self._tokens.is_due and isinstance(found, NotAllowedError):
+            self._abort(f"the token ran out: {found}")
+            return
+        if not link._opened.done() or found.condition in _FINAL:
+            link.refuse(found)
+            return
+        attempt = self._again.get(link, 0)
+        if attempt == self._policy.attempts:
+            link.refuse(found)
+            return
+        self._again[link] = attempt + 1
+        self.loop.call_later(pause_s(self._policy, attempt), self._attach_again, link, self._wire)
+
+    def link_attached(self, link: "Sender | Receiver") -> None:
+        """The broker has opened a link."""
+        if self._again.pop(link, 0):
+            self._say("link-attached", link.address or "")
+
+    def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
+        if link in self._links and wire is self._wire and wire is not None and self._session is not None:
+            self._attach(link, wire, self._session)
+
+    def _say(self, kind: str, where: str, reason: str = "") -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(Event(kind, where, reason))
+        except Exception as error:
+            self.loop.call_exception_handler(
+                {"message": f"on_event of a connection failed for {kind}", "exception": error}
+            )
+
+
+class connect:  # noqa: N801 - it is called like a function
+    """A connection to a broker: `async with connect("amqp://localhost") as connection`, or `await`.
+
+    Args:
+        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
+        credentials: for all of them, in place of those in the addresses.
+        token: gives a Token for the node `$cbs`, beside the credentials or in place of them.
+        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        name: the container-id.
+        reconnect: how to come back after a loss.
+        heartbeat: seconds; a broker that says nothing for twice as long is lost.
+        on_event: called with each Event, on the loop.
+
+    Raises:
+        ConnectError: no address could be reached; AuthenticationError: the broker refused the credentials.
+    """
+
+    def __init__(self, *urls: str, **options: Any) -> None:
+        self._urls = urls
+        self._options = options
+        self._connection: Connection | None = None
+
+    async def _open(self) -> Connection:
+        connection = self._connection = Connection(*self._urls, **self._options)
+        await connection.open()
+        return connection
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Connection:
+        return await self._open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,107 @@
+"""Deliveries: a message that was received, and the outcome that the application gives it (messaging 3.4)."""
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.events import ACCEPTED, RELEASED
+from lightrail.amqp.link import Link
+from lightrail.amqp.performatives import AmqpError, Modified, Rejected
+from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.client.errors import ClosedError
+from lightrail.client.message import Message
+
+if TYPE_CHECKING:
+    from lightrail.client.receiver import Receiver
+
+FAILED: Final = Modified(delivery_failed=True)
+DELIVERY_TIME: Final = "x-opt-delivery-time"
+"""Annotation: when a message may be delivered, a timestamp."""
+
+
+class Delivery:
+    """A message that was received, for as long as it is not settled."""
+
+    __slots__ = ("_link", "_number", "_receiver", "message", "settled")
+
+    def __init__(self, receiver: "Receiver", link: Link, number: int, payload: bytes, settled: bool) -> None:
+        self._receiver = receiver
+        self._link = link
+        self._number = number
+        self.message = Message.decode(payload)
+        self.settled = settled
+        """Whether it has an outcome: of the application, or the sender asked for none."""
+
+    @property
+    def body(self) -> Any:
+        """Of its message."""
+        return self.message.body
+
+    async def accept(self) -> None:
+        """It was processed: the broker deletes it. Raises LostError: it comes again."""
+        self.settle(ACCEPTED)
+
+    async def release(self) -> None:
+        """It was not processed: another receiver may have it. Raises LostError: so it will be."""
+        self.settle(RELEASED)
+
+    async def fail(self) -> None:
+        """The attempt failed: it comes again until the queue's max_delivery_count, then is a dead letter.
+
+        Raises LostError: it comes again anyhow.
+        """
+        self.settle(FAILED)
+
+    async def modify(
+        self,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        annotations: Mapping[str, Any] | None = None,
+    ) -> None:
+        """As `release`, counted as failed or not, not for this receiver, with message-annotations (3.4.5)."""
+        changed = {Symbol(key): value for key, value in (annotations or {}).items()}
+        self.settle(
+            Modified(
+                delivery_failed=delivery_failed,
+                undeliverable_here=undeliverable_here,
+                message_annotations=changed or None,
+            )
+        )
+
+    async def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
+        """It can't be processed: where the queue has dead letters it is one now, with this reason."""
+        self.settle(Rejected(error=AmqpError(condition=Symbol(condition), description=description or None)))
+
+    async def dead_letter(self, reason: str, description: str = "") -> None:
+        """As `reject`, with a reason of the application, by which dead letters are found again.
+
+        LightRail keeps both in the annotations x-opt-dead-letter-condition and -description.
+
+        Raises LostError: it comes again.
+        """
+        await self.reject(reason, description)
+
+    async def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
+        """It comes again after a time, to any receiver; for queues with the policy `delay`.
+
+        Args:
+            seconds: until then, from now on.
+            delivery_failed: whether this counts as an attempt of the queue's max_delivery_count.
+
+        Raises LostError: it comes again at once.
+        """
+        if seconds < 0:
+            raise ValueError(f"expected 0 seconds or more, found {seconds}")
+        due_ms = round((time.time() + seconds) * 1000)
+        await self.modify(delivery_failed=delivery_failed, annotations={DELIVERY_TIME: Timestamp(due_ms)})
+
+    def settle(self, state: Any) -> None:
+        """With any delivery state of the engine; the other methods name those that there are."""
+        if self.settled:
+            raise ClosedError("the message has an outcome already")
+        self._receiver.settle(self._link, self._number, state)
+        self.settled = True
+
+    def __repr__(self) -> str:
+        return f"Delivery({self.message!r})"

@@ -1,0 +1,83 @@
+"""What can go wrong, as the application sees it. Texts say what was expected, what came and what to do."""
+
+from typing import TYPE_CHECKING, Any
+
+from lightrail.model import conditions
+
+if TYPE_CHECKING:
+    from lightrail.amqp.performatives import AmqpError
+    from lightrail.client.outcomes import Outcome
+
+
+class ClientError(Exception):
+    """Base of all of them."""
+
+
+class ConnectError(ClientError):
+    """No address could be reached, or none let us in."""
+
+
+class AuthenticationError(ConnectError):
+    """The broker refused the credentials: trying again does not help before they are others."""
+
+
+class ClosedError(ClientError):
+    """The connection, sender or receiver was closed by the application."""
+
+
+class LinkError(ClientError):
+    """The broker refused or ended a sender or receiver.
+
+    Attributes:
+        condition: of AMQP, as amqp:not-found.
+        description: the broker's words.
+        info: what it adds.
+    """
+
+    def __init__(self, text: str, condition: str, description: str = "", info: Any = None) -> None:
+        super().__init__(text)
+        self.condition = condition
+        self.description = description
+        self.info = info or {}
+
+
+class NotFoundError(LinkError):
+    """There is nothing at the address."""
+
+
+class NotAllowedError(LinkError):
+    """The user has no right to this."""
+
+
+class LostError(ClientError):
+    """The connection or link went away; what was received on it comes again, to this or another receiver."""
+
+
+class SendError(ClientError):
+    """A message was not accepted.
+
+    Attributes:
+        outcome: rejected, released or modified; unknown where the connection was lost before the answer.
+    """
+
+    def __init__(self, text: str, outcome: "Outcome") -> None:
+        super().__init__(text)
+        self.outcome = outcome
+
+
+class WindowFullError(ClientError):
+    """As many messages of a sender as its window holds have no outcome yet: await one, or `send`."""
+
+
+_CLASSES = {
+    conditions.NOT_FOUND: NotFoundError,
+    conditions.UNAUTHORIZED_ACCESS: NotAllowedError,
+}
+
+
+def link_error(what: str, error: "AmqpError | None") -> LinkError:
+    """The exception for what a broker said when it refused or ended a link."""
+    condition = conditions.DETACH_FORCED if error is None else str(error.condition)
+    description = "" if error is None else error.description or ""
+    text = f"{what}: {description or 'the broker gave no reason'} ({condition})"
+    return _CLASSES.get(condition, LinkError)(text, condition, description, error and error.info)

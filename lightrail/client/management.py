@@ -1,0 +1,164 @@
+"""Management: names, policies, subscriptions and messages of a LightRail broker, over its node `$management`.
+
+The broker's page on it is docs/operate/management.md; it follows the working draft of AMQP Management 1.0.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from lightrail.client.errors import ClientError
+from lightrail.client.message import Message, MessageId
+from lightrail.client.requests import Requester
+
+NODE: Final = "$management"
+QUEUE: Final = "lightrail.queue"
+ROUTER: Final = "lightrail.router"
+NAME: Final = "lightrail.name"
+SUBSCRIPTION: Final = "lightrail.subscription"
+DELAYED: Final = "delayed"
+PEEK: Final = 100
+PAGE: Final = 500
+"""Entities that one answer to a query has at the most."""
+
+
+class ManagementError(ClientError):
+    """The broker did not do what was asked.
+
+    Attributes:
+        status: as of HTTP: 400 for a request that can't be, 401 and 403 for a missing right, 404, 409 where
+            it is there already, 412 where it has another revision, 503 to try again.
+    """
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Management:
+    """Reads and changes a broker. Opened by `Connection.management`."""
+
+    def __init__(self, requester: Requester) -> None:
+        self._requester = requester
+
+    async def __aenter__(self) -> "Management":
+        await self.opened()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def opened(self) -> None:
+        """Returns when it can be asked. Raises LinkError where the broker has no such node."""
+        await self._requester.opened()
+
+    async def close(self) -> None:
+        """Detaches; requests that have no answer yet raise ClosedError."""
+        await self._requester.close()
+
+    async def create(
+        self, type: str, name: str, attributes: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Makes an entity: `create(QUEUE, "orders", {"max_delivery_count": 5})`. Returns all its attributes.
+
+        Raises ManagementError; 409 where it is there already.
+        """
+        return dict(await self._call("CREATE", type, name, attributes or {}))
+
+    async def read(self, name: str, type: str = NAME) -> dict[str, Any]:
+        """All attributes of an entity. Raises ManagementError; 404 where there is none."""
+        return dict(await self._call("READ", type, name))
+
+    async def update(
+        self, name: str, attributes: Mapping[str, Any], *, type: str = NAME, revision: int | None = None
+    ) -> dict[str, Any]:
+        """Changes some attributes; None takes one back to its default. Returns all of them.
+
+        Args:
+            revision: that was read: the change is refused with 412 where somebody has changed it since.
+        """
+        return dict(await self._call("UPDATE", type, name, attributes, _if_match(revision)))
+
+    async def delete(self, name: str, *, type: str = NAME, revision: int | None = None) -> None:
+        """Deletes an entity; a name with all that is in it."""
+        await self._call("DELETE", type, name, None, _if_match(revision))
+
+    async def query(self, type: str = NAME, *attributes: str) -> AsyncIterator[dict[str, Any]]:
+        """All entities of a type, with these attributes; without any, with all of them."""
+        offset = 0
+        while True:
+            asked = {"entityType": type, "offset": offset, "count": PAGE}
+            found = await self._call("QUERY", None, None, {"attributeNames": list(attributes)}, asked)
+            for result in found["results"]:
+                yield dict(zip(found["attributeNames"], result, strict=True))
+            if not found["results"]:
+                return
+            offset += len(found["results"])
+
+    async def purge(self, queue: str) -> int:
+        """Removes what no consumer has in flight; returns how many messages that was."""
+        return int((await self._call("purge", QUEUE, queue))["purged"])
+
+    async def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
+        """Messages of a queue, which stay there: (sequence, state, message) of each from a sequence on."""
+        found = await self._call("peek", QUEUE, queue, None, {"from": start, "count": count})
+        return [
+            (int(each["sequence"]), str(each["state"]), Message.decode(bytes(each["message"])))
+            for each in found["messages"]
+        ]
+
+    async def cancel_scheduled(self, queue: str, sequence: int) -> None:
+        """Removes a message that waits for its time."""
+        await self._call("cancel-scheduled", QUEUE, queue, None, {"sequence": sequence})
+
+    async def cancel(self, queue: str, id: MessageId) -> bool:
+        """Calls a scheduled message off, by its id; whether one with that id waited for its time.
+
+        It looks through the messages of the queue: `cancel_scheduled` does not.
+        """
+        start = 0
+        while found := await self.peek(queue, start=start, count=PEEK):
+            for sequence, state, message in found:
+                if state == DELAYED and message.id == id:
+                    await self.cancel_scheduled(queue, sequence)
+                    return True
+            start = found[-1][0] + 1
+        return False
+
+    async def subscriptions(self, router: str) -> list[dict[str, Any]]:
+        """Those of a router, each with `id`, `target` and `filter` among its attributes."""
+        prefix = f"{router}//"
+        return [each async for each in self.query(SUBSCRIPTION) if str(each["name"]).startswith(prefix)]
+
+    async def dead_letters(
+        self, queue: str, *, start: int = 0, count: int = 20
+    ) -> list[tuple[int, str, Message]]:
+        """Messages of `QUEUE/$dlq` as `peek` gives them; the annotations x-opt-dead-letter-* say why.
+
+        They are a queue as any other: receive from it, and send again what was mended.
+        """
+        return await self.peek(f"{queue}/$dlq", start=start, count=count)
+
+    async def _call(
+        self,
+        operation: str,
+        type: str | None,
+        name: str | None,
+        body: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Any:
+        asked: dict[str, Any] = {"operation": operation} | dict(properties or {})
+        if type is not None:
+            asked["type"] = type
+        if name is not None:
+            asked["name"] = name
+        question = Message(dict(body) if body is not None else None, properties=asked, durable=False)
+        answer = await self._requester.request(question)
+        status = int(answer.properties.get("statusCode", 0))
+        if not 200 <= status < 300:
+            said = answer.properties.get("statusDescription") or "no reason was given"
+            raise ManagementError(f"{operation} of {name or type or NODE}: {said} ({status})", status)
+        return answer.body
+
+
+def _if_match(revision: int | None) -> dict[str, Any]:
+    return {} if revision is None else {"if-match": revision}

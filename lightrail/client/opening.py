@@ -1,0 +1,149 @@
+"""One attempt to connect: TCP, TLS, SASL and open at one address."""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from lightrail.amqp import events
+from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.sasl import SaslError
+from lightrail.amqp.sasl_client import Mechanism, mechanism_for
+from lightrail.client.errors import AuthenticationError, ConnectError
+from lightrail.client.options import Address, Credentials
+from lightrail.client.wire import Wire
+
+_TEMPORARY: Final = frozenset((2, 4))
+"""The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
+
+
+class Opening:
+    """Makes a wire on which a session can begin.
+
+    Args:
+        credentials: those of the address where None.
+        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        name: the container-id.
+        idle_time_out_ms: how long the broker may be silent.
+        lost: called once, when the socket is closed, whether the attempt is over or not.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        address: Address,
+        *,
+        credentials: Credentials | None,
+        tls: ssl.SSLContext | None,
+        name: str,
+        idle_time_out_ms: int,
+        lost: Callable[[Wire, str], None],
+    ) -> None:
+        self._loop = loop
+        self._address = address
+        self._credentials = credentials or address.credentials
+        self._tls = tls
+        self._lost = lost
+        self._mechanism: Mechanism | None = None
+        self._ready: asyncio.Future[None] = loop.create_future()
+        # Where TCP or TLS fails first nobody asks how the negotiation ended.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        settings = ConnectionSettings(
+            container_id=name,
+            hostname=address.host,
+            is_server=False,
+            uses_sasl=True,
+            idle_time_out_ms=idle_time_out_ms,
+        )
+        self._wire = Wire(loop, settings, self._negotiate, self._closed)
+
+    async def run(self, timeout: float) -> Wire:  # noqa: ASYNC109 - an attempt that takes too long is an error
+        """Returns the wire when the broker has opened the connection.
+
+        Raises:
+            AuthenticationError: the broker refused the credentials.
+            ConnectError: it was not reached, or did not let us in within `timeout` seconds.
+        """
+        wire, address = self._wire, self._address
+        secure = None
+        if address.scheme == "amqps":
+            secure = self._tls or ssl.create_default_context()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._loop.create_connection(lambda: wire, address.host, address.port, ssl=secure)
+                await self._ready
+        except TimeoutError:
+            wire.abort("it took too long")
+            raise ConnectError(f"expected it to let us in within {timeout:g} s, and it did not") from None
+        except OSError as error:
+            raise ConnectError(str(error)) from error
+        except BaseException:
+            wire.abort("it was cancelled")
+            raise
+        if not wire.usable:
+            # It was closed between the broker's open and this step of ours.
+            wire.abort("the broker closed the connection at once")
+            raise ConnectError(wire.why)
+        return wire
+
+    def _closed(self, wire: Wire, why: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(ConnectError(why))
+        self._lost(wire, why)
+
+    # --- SASL and open -----------------------------------------------------------------------------------
+
+    def _negotiate(self, wire: Wire, event: events.Event) -> None:
+        """What is due, as the engine's events say."""
+        engine = wire.engine
+        try:
+            if isinstance(event, events.SaslOffered):
+                self._mechanism = self._choose(event.mechanisms)
+                engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
+                self._loop.call_soon(wire.go_on)
+            elif isinstance(event, events.SaslChallenged):
+                # PBKDF2 takes a tenth of a second: in a thread.
+                assert self._mechanism is not None
+                answer = self._loop.run_in_executor(None, self._mechanism.respond, event.challenge)
+                answer.add_done_callback(self._respond)
+            elif isinstance(event, events.SaslSucceeded):
+                assert self._mechanism is not None
+                self._mechanism.verify(event.additional_data)
+                engine.open()
+                wire.touch()
+            elif isinstance(event, events.SaslFailed):
+                if event.code in _TEMPORARY:
+                    wire.abort(f"the broker can't check the credentials now (sasl-code {event.code})")
+                else:
+                    raise SaslError("the broker refused the user or the password")
+            elif isinstance(event, events.Opened) and not self._ready.done():
+                self._ready.set_result(None)
+        except SaslError as error:
+            self._refused(error)
+
+    def _respond(self, answer: "asyncio.Future[bytes]") -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        if error is not None:
+            self._refused(error)
+        elif not self._wire.engine.closed:
+            self._wire.engine.sasl_respond(answer.result())
+            self._wire.go_on()
+
+    def _refused(self, error: BaseException) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(AuthenticationError(f"{self._address}: {error}"))
+        self._wire.abort(str(error))
+
+    def _choose(self, offered: Sequence[str]) -> Mechanism:
+        is_secure = self._address.scheme == "amqps" or self._address.is_local
+        return mechanism_for(
+            offered,
+            self._credentials.user,
+            self._credentials.password,
+            secrets.token_urlsafe(18),
+            is_secure=is_secure,
+            has_certificate=self._tls is not None,
+        )

@@ -1,0 +1,128 @@
+"""Requests and replies: a question with the address of our own node, the answer by its correlation-id."""
+
+import asyncio
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.client.delivery import Delivery
+from lightrail.client.errors import ClientError, ClosedError, LostError
+from lightrail.client.message import Message
+from lightrail.client.receiver import Receiver
+from lightrail.client.sender import Sender
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
+
+CREDIT: Final = 100
+TIMEOUT_S: Final = 30.0
+
+
+class Requester:
+    """Asks whoever receives from one address. Opened by `Connection.requester`; many tasks may ask at once.
+
+    Answers come to a dynamic node, which lives as long as the link. When that is lost the answers to what was
+    asked before have nowhere to go: those requests raise LostError, and may have been carried out.
+    """
+
+    def __init__(self, connection: "Connection", sender: Sender, receiver: Receiver) -> None:
+        self._loop = connection.loop
+        self._sender = sender
+        self._receiver = receiver
+        self._answers: dict[str, asyncio.Future[Message]] = {}
+        self._prefix = secrets.token_hex(8)
+        self._number = 0
+        self._ended: Exception | None = None
+        """Why no answer comes any more, once the task has ended."""
+        self._task: asyncio.Task[None] | None = None
+        receiver.on_lost = self._lost
+
+    async def __aenter__(self) -> "Requester":
+        await self.opened()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def opened(self) -> None:
+        """Returns when the broker has opened both links. Raises LinkError where it refused one."""
+        await self._receiver.opened()
+        await self._sender.opened()
+        if self._task is None:
+            self._task = self._loop.create_task(self._listen(), name=f"answers for {self._sender.address}")
+
+    async def request(
+        self,
+        message: Any = None,
+        *,
+        timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the broker drops the question then, too
+        **fields: Any,
+    ) -> Message:
+        """Sends a question, and returns the answer.
+
+        Args:
+            message: a Message, or a body for one.
+            timeout: seconds until the answer is there; the question expires with it.
+            fields: of Message.
+
+        Raises:
+            TimeoutError: there was no answer in time.
+            SendError: the broker did not take the question.
+            LostError: the connection was lost meanwhile; whether it was carried out is not known.
+        """
+        if self._ended is not None and (self._task is None or self._task.done()):
+            raise self._ended.with_traceback(None)
+        self._number += 1
+        id = f"{self._prefix}-{self._number}"
+        answer: asyncio.Future[Message] = self._loop.create_future()
+        self._answers[id] = answer
+        given = message if isinstance(message, Message) else Message(message)
+        asked = {"id": id, "correlation_id": id, "reply_to": self._receiver.address, "ttl": timeout} | fields
+        try:
+            async with asyncio.timeout(timeout):
+                await self._sender.send(given.replace(**asked))
+                return await answer
+        finally:
+            self._answers.pop(id, None)
+            # That of a question which was not taken is not looked at.
+            answer.cancel()
+
+    async def close(self) -> None:
+        """Detaches both links; what was asked and has no answer raises ClosedError."""
+        if self._task is not None:
+            self._task.cancel()
+        self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
+        await self._sender.close()
+        await self._receiver.close()
+
+    async def _listen(self) -> None:
+        self._ended = ClosedError(f"the requester of {self._sender.address} is closed")
+        try:
+            async for delivery in self._receiver:
+                self._answered(delivery)
+                if not delivery.settled:
+                    with suppress(LostError):
+                        await delivery.accept()
+        except ClientError as error:
+            # The receiver of the answers was refused, or the connection given up.
+            self._ended = error
+        self._fail(self._ended)
+
+    def _answered(self, delivery: Delivery) -> None:
+        answer = self._answers.get(str(delivery.message.correlation_id))
+        if answer is not None and not answer.done():
+            answer.set_result(delivery.message)
+
+    def _lost(self) -> None:
+        self._fail(
+            LostError(
+                f"{self._sender.address}: the connection was lost before the answer came; the request may "
+                "have been carried out"
+            )
+        )
+
+    def _fail(self, error: Exception) -> None:
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()

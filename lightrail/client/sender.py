@@ -1,0 +1,354 @@
+"""Senders: messages out, outcomes back."""
+
+import asyncio
+import time
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp import events
+from lightrail.amqp.link import Link
+from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.values import Symbol, Timestamp
+from lightrail.client.delivery import DELIVERY_TIME
+from lightrail.client.errors import ClientError, ClosedError, LinkError, SendError, WindowFullError
+from lightrail.client.message import Message
+from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
+from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
+
+DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
+"""Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
+CLOSE_S: Final = 5.0
+"""How long what is closed waits for the outcomes of what was sent."""
+WINDOW: Final = 1_000
+"""Messages of a sender that have no outcome yet."""
+
+Answer = asyncio.Future[Outcome]
+
+
+class Sender:
+    """Sends messages to one address. Opened by `Connection.sender`; open again by itself after a loss."""
+
+    def __init__(
+        self, connection: "Connection", address: str | None, *, window: int, name: str, presettled: bool
+    ) -> None:
+        self.address = address
+        self.name = name
+        self._connection = connection
+        self._window = window
+        self._presettled = presettled
+        self._wire: Wire | None = None
+        self._link: Link | None = None
+        self._attached = False
+        self._waiting: deque[tuple[bytes, Answer]] = deque()
+        """Messages that the broker has given no credit for yet."""
+        self._answers: dict[int, Answer] = {}
+        """By number of the link: sent, and without an outcome."""
+        self._room: deque[asyncio.Future[None]] = deque()
+        """Calls of `send` that wait for the window."""
+        self._opened: asyncio.Future[None] = connection.loop.create_future()
+        self._closed: Exception | None = None
+
+    # --- for the application -----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Sender":
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            self._end(ClosedError(f"the opening of the sender to {self.address} was cancelled"))
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def opened(self) -> None:
+        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
+        await asyncio.shield(self._opened)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is attached now."""
+        return self._attached
+
+    async def send(self, message: Any = None, **fields: Any) -> Outcome:
+        """Sends a message, and returns when it is accepted.
+
+        Args:
+            message: a Message, or a body for one.
+            fields: of Message, beside a body.
+
+        Raises:
+            SendError: it was not accepted, or the connection was lost before the answer; see its outcome.
+            ClosedError: the sender or its connection is closed.
+        """
+        payload = _encoded(message, fields)
+        while len(self._answers) + len(self._waiting) >= self._window:
+            await self._for_room()
+        answer = self._hand_in(payload)
+        try:
+            outcome = await answer
+        except asyncio.CancelledError:
+            self._take_back(answer)
+            raise
+        if outcome is not ACCEPTED and not outcome.accepted:
+            raise SendError(f"{self.address}: a message was {outcome}", outcome)
+        return outcome
+
+    def send_nowait(self, message: Any = None, **fields: Any) -> Answer:
+        """Sends a message as soon as the broker takes it; the future has its outcome, whatever that is.
+
+        Raises:
+            WindowFullError: as many messages as the window holds have no outcome yet.
+            ClosedError: the sender or its connection is closed.
+        """
+        if len(self._answers) + len(self._waiting) >= self._window:
+            raise WindowFullError(
+                f"{self.address}: {self._window} messages have no outcome yet: await one of them, or `send`"
+            )
+        return self._hand_in(_encoded(message, fields))
+
+    async def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
+        """Sends messages one behind the other without waiting for each; returns their outcomes, in order.
+
+        What was not accepted raises nothing: look at `accepted` of each outcome. Raises ClosedError.
+        """
+        answers: list[Answer] = []
+        for message in messages:
+            payload = _encoded(message, {})
+            while len(self._answers) + len(self._waiting) >= self._window:
+                await self._for_room()
+            answers.append(self._hand_in(payload))
+        return [await answer for answer in answers]
+
+    async def schedule(
+        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+    ) -> Outcome:
+        """Sends a message that the broker delivers at a time; returns when the broker has accepted it.
+
+        The queue has to have the policy `delay`. `Management.cancel` calls it off by its id.
+
+        Args:
+            at: seconds since the Unix epoch, or
+            delay: seconds from now.
+            message, fields: as of `send`.
+
+        Raises:
+            SendError, ClosedError: as `send`.
+            ClientError: the broker would deliver it at once.
+        """
+        if (at is None) == (delay is None):
+            raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
+        await self.opened()
+        link = self._link
+        offered = () if link is None or link.attach is None else link.attach.offered_capabilities or ()
+        is_offered = DELAYED_DELIVERY in offered or self._connection.offers(DELAYED_DELIVERY)
+        if self._attached and not is_offered:
+            raise ClientError(
+                f"{self.address}: expected a queue that holds messages back until their time, and this one "
+                "would deliver them at once: set its policy `delay`"
+            )
+        due = time.time() + delay if delay is not None else at
+        given = message if isinstance(message, Message) else Message(message)
+        annotations = dict(given.annotations) | dict(fields.pop("annotations", None) or {})
+        annotations[DELIVERY_TIME] = Timestamp(round(due * 1000)) if due is not None else None
+        return await self.send(given, annotations=annotations, **fields)
+
+    async def close(self) -> None:
+        """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
+
+        What has none by then has the outcome unknown, or raises ClosedError where it was never sent.
+        """
+        if self._closed is not None:
+            return
+        self._connection.check_loop()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                while (self._answers or self._waiting) and self._closed is None:
+                    await self._for_room()
+        except TimeoutError:
+            pass
+        finally:
+            self._end(ClosedError(f"the sender to {self.address} is closed"))
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _hand_in(self, payload: bytes) -> Answer:
+        self._connection.check_loop()
+        if self._closed is not None:
+            raise self._closed.with_traceback(None)
+        answer: Answer = self._connection.loop.create_future()
+        self._waiting.append((payload, answer))
+        if self._wire is not None:
+            self._wire.touch(self)
+        return answer
+
+    async def _for_room(self) -> None:
+        waiter: asyncio.Future[None] = self._connection.loop.create_future()
+        self._room.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            with suppress(ValueError):
+                self._room.remove(waiter)
+            # It was woken for room that another one may use.
+            self._wake()
+            raise
+
+    def _take_back(self, answer: Answer) -> None:
+        """Its call was cancelled: what has not left yet leaves no more, and its place is free."""
+        for index, (_, waiting) in enumerate(self._waiting):
+            if waiting is answer:
+                del self._waiting[index]
+                self._wake()
+                return
+
+    def _wake(self) -> None:
+        """Lets as many calls go on as there is room for now; all that wait where nothing is under way."""
+        room = self._window - len(self._answers) - len(self._waiting)
+        if not (self._answers or self._waiting) or self._closed is not None:
+            room = len(self._room)
+        while self._room and room > 0:
+            waiter = self._room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                room -= 1
+
+    def _end(self, error: Exception) -> None:
+        if self._closed is not None:
+            return
+        self._closed = error
+        self._connection.forget(self)
+        link, self._link = self._link, None
+        if link is not None and self._wire is not None:
+            link.detach()
+            self._wire.touch()
+        self._attached = False
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()
+        waiting, self._waiting = self._waiting, deque()
+        for _, answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()
+        self._unknown()
+        self._wake()
+
+    def _unknown(self) -> None:
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_result(UNKNOWN)
+
+    # --- from the connection -----------------------------------------------------------------------------
+
+    def attach(self, wire: Wire, session: Any) -> None:
+        """The connection is there (again): attaches, and goes on with what waits."""
+        self._wire = wire
+        link = self._link = session.attach(
+            self.name,
+            True,
+            source=Source(),
+            target=Target(address=self.address),
+            snd_settle_mode=1 if self._presettled else 0,
+        )
+        link.context = self
+        wire.touch()
+
+    def lost(self) -> None:
+        """The connection is gone. What was sent on it and has no outcome gets none any more."""
+        self._wire = self._link = None
+        self._attached = False
+        self._unknown()
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The connection is given up."""
+        self._end(error)
+
+    # --- from the engine ---------------------------------------------------------------------------------
+
+    def attached(self) -> None:
+        if self._link is None or self._link.attach is None or self._link.attach.target is None:
+            # Its detach follows at once, and says why (2.6.3).
+            return
+        self._attached = True
+        if not self._opened.done():
+            self._opened.set_result(None)
+        self._connection.link_attached(self)
+        assert self._wire is not None
+        self._wire.touch(self)
+
+    def detached(self, error: AmqpError | None) -> None:
+        self._link = None
+        self._attached = False
+        self._unknown()
+        self._connection.link_lost(self, f"the sender to {self.address}", error)
+        self._wake()
+
+    def refuse(self, error: LinkError) -> None:
+        """The broker will not have it."""
+        self._end(error)
+
+    def heard(self, event: events.Event) -> None:
+        if isinstance(event, events.Outcome):
+            answers = self._answers
+            outcome = outcome_of(event.state)
+            for number in range(event.first, event.last + 1):
+                answer = answers.pop(number, None)
+                if answer is not None and not answer.done():
+                    answer.set_result(outcome)
+            if not event.settled and self._link is not None and self._wire is not None:
+                # A receiver that waits for us to settle (receiver-settle-mode second).
+                self._link.settle_sent(event.first, event.last, event.state)
+                self._wire.touch()
+            if self._room:
+                self._wake()
+            if self._waiting and self._wire is not None:
+                self._wire.touch(self)
+        elif isinstance(event, events.Credit):
+            if self._waiting and self._wire is not None:
+                self._wire.touch(self)
+            if event.drain:
+                event.link.drained()
+
+    def flush(self) -> None:
+        """As many of the messages that wait as the broker takes now, in one piece."""
+        link = self._link
+        waiting = self._waiting
+        if link is None or not self._attached or not waiting:
+            return
+        number = link.sent  # type: ignore[attr-defined]
+        room = link.limit - number
+        if room <= 0:
+            return
+        payloads: list[bytes] = []
+        presettled = self._presettled
+        while waiting and len(payloads) < room:
+            payload, answer = waiting.popleft()
+            if answer.cancelled():
+                continue
+            if presettled:
+                answer.set_result(ACCEPTED)
+            else:
+                self._answers[number + len(payloads)] = answer
+            payloads.append(payload)
+        if payloads:
+            ends = array("I", accumulate(map(len, payloads)))
+            link.send(len(payloads), ends, b"".join(payloads), 0, presettled)
+        if presettled and self._room:
+            self._wake()
+
+
+def _encoded(message: Any, fields: dict[str, Any]) -> bytes:
+    if isinstance(message, Message):
+        return (message.replace(**fields) if fields else message).encode()
+    return Message(message, **fields).encode()

@@ -1,0 +1,482 @@
+"""The client without await, for scripts, threads, Django and Flask: the same names; calls return when done.
+
+    with lightrail.client.sync.connect("amqp://localhost") as connection:
+        with connection.sender("orders") as sender:
+            sender.send({"id": 7})
+        with connection.receiver("orders") as receiver:
+            for delivery in receiver:
+                delivery.accept()
+
+One thread of the process runs a loop for all connections; the first starts it. Objects may be used by any
+thread. What was opened before a fork belongs to the process that opened it, and raises ForkError elsewhere.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from lightrail import client
+from lightrail.client.errors import ClientError, LostError
+from lightrail.client.management import NAME
+from lightrail.client.message import Message, MessageId
+from lightrail.client.outcomes import Outcome
+from lightrail.client.requests import TIMEOUT_S
+
+Found = TypeVar("Found")
+
+
+class ForkError(ClientError):
+    """It was opened by another process: open a connection in this one."""
+
+
+class _Loop:
+    """The loop of this process, in a thread that ends with it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="lightrail.client.sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, Found]) -> Found:
+        """Runs it there, and waits for its result; an interrupted wait cancels it."""
+        if self.pid != os.getpid():
+            work.close()
+            raise ForkError(
+                f"expected to be used by process {self.pid}, which opened it, and is used by {os.getpid()}: "
+                "open a connection after the fork"
+            )
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise ClientError("expected to be called outside of the client's loop, which it would stop")
+        waiting: Future[Found] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_loop: _Loop | None = None
+
+
+def _loop_of_process() -> _Loop:
+    global _loop
+    with _lock:
+        if _loop is None or _loop.pid != os.getpid():
+            _loop = _Loop()
+        return _loop
+
+
+_connections: "weakref.WeakSet[client.Connection]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child: a lock that no thread of the parent holds, and none of the parent's sockets.
+
+    A broker notices the death of the parent by the end of its socket, which a copy in a child would keep
+    open. The number stays in use, for a file that is empty: whoever closes it closes no other's file.
+    """
+    global _lock
+    _lock = threading.Lock()
+    numbers = [number for connection in list(_connections) if (number := connection.fileno()) >= 0]
+    if numbers:
+        empty = os.open(os.devnull, os.O_RDWR)
+        for number in numbers:
+            os.dup2(empty, number)
+        os.close(empty)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Delivery:
+    """See client.Delivery."""
+
+    __slots__ = ("_inner", "_loop")
+
+    def __init__(self, loop: _Loop, inner: client.Delivery) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    @property
+    def message(self) -> Message:
+        return self._inner.message
+
+    @property
+    def body(self) -> Any:
+        return self._inner.message.body
+
+    @property
+    def settled(self) -> bool:
+        return self._inner.settled
+
+    def accept(self) -> None:
+        self._loop.call(self._inner.accept())
+
+    def release(self) -> None:
+        self._loop.call(self._inner.release())
+
+    def fail(self) -> None:
+        self._loop.call(self._inner.fail())
+
+    def modify(
+        self,
+        *,
+        delivery_failed: bool = False,
+        undeliverable_here: bool = False,
+        annotations: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._loop.call(
+            self._inner.modify(
+                delivery_failed=delivery_failed,
+                undeliverable_here=undeliverable_here,
+                annotations=annotations,
+            )
+        )
+
+    def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
+        self._loop.call(self._inner.reject(condition, description))
+
+    def dead_letter(self, reason: str, description: str = "") -> None:
+        self._loop.call(self._inner.dead_letter(reason, description))
+
+    def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
+        self._loop.call(self._inner.defer(seconds, delivery_failed=delivery_failed))
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Sender:
+    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
+
+    def __init__(self, loop: _Loop, inner: client.Sender) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    @property
+    def address(self) -> str | None:
+        return self._inner.address
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    def send(self, message: Any = None, **fields: Any) -> Outcome:
+        return self._loop.call(self._inner.send(message, **fields))
+
+    def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
+        # What makes them may block: not on the client's thread.
+        return self._loop.call(self._inner.send_all(list(messages)))
+
+    def schedule(
+        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+    ) -> Outcome:
+        return self._loop.call(self._inner.schedule(message, at=at, delay=delay, **fields))
+
+    def send_nowait(self, message: Any = None, **fields: Any) -> "Future[Outcome]":
+        answer: Future[Outcome] = Future()
+        # It is on its way: it can't be cancelled any more.
+        answer.set_running_or_notify_cancel()
+
+        async def hand_in() -> None:
+            def done(inner: "asyncio.Future[Outcome]") -> None:
+                error = inner.exception()
+                if error is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(inner.result())
+
+            self._inner.send_nowait(message, **fields).add_done_callback(done)
+
+        self._loop.call(hand_in())
+        return answer
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Receiver:
+    """See client.Receiver."""
+
+    def __init__(self, loop: _Loop, inner: client.Receiver) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    @property
+    def address(self) -> str | None:
+        return self._inner.address
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    def __iter__(self) -> Iterator[Delivery]:
+        """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
+        while True:
+            try:
+                inner = self._loop.call(_next_of(self._inner))
+            except _End:
+                return
+            yield Delivery(self._loop, inner)
+
+    def receive(self, count: int = 1, *, timeout: float | None = None) -> list[Delivery]:
+        found = self._loop.call(self._inner.receive(count, timeout=timeout))
+        return [Delivery(self._loop, inner) for inner in found]
+
+    def select(
+        self,
+        choose: Callable[[Message], Callable[[Delivery], Any] | None],
+        *,
+        timeout: float | None = None,
+    ) -> bool:
+        """See client.Receiver.select; both functions are called on the thread that calls this."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._inner.refuse_to_lose()
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            found = self.receive(timeout=left)
+            if not found:
+                return False
+            [delivery] = found
+            try:
+                handler = choose(delivery.message)
+                if handler is not None:
+                    handler(delivery)
+            except BaseException:
+                if not delivery.settled:
+                    with contextlib.suppress(LostError):
+                        delivery.fail()
+                raise
+            if not delivery.settled:
+                if handler is not None:
+                    delivery.accept()
+                    return True
+                with contextlib.suppress(LostError):
+                    delivery.modify(undeliverable_here=True)
+            elif handler is not None:
+                return True
+
+    def unsubscribe(self) -> None:
+        self._loop.call(self._inner.unsubscribe())
+
+    def grant(self, count: int) -> None:
+        self._loop.call(self._inner.grant(count))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class _End(Exception):
+    """There is no next one; a future may not be left by StopAsyncIteration."""
+
+
+async def _next_of(source: AsyncIterator[Found]) -> Found:
+    try:
+        return await anext(source)
+    except StopAsyncIteration:
+        raise _End from None
+
+
+class Connection:
+    """See client.Connection. Callbacks for events are called on the client's own thread."""
+
+    def __init__(self, loop: _Loop, inner: client.Connection) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def healthy(self) -> bool:
+        return self._inner.healthy
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
+
+    def sender(self, address: str | None = None, **options: Any) -> Sender:
+        async def make() -> client.Sender:
+            return self._inner.sender(address, **options)
+
+        return Sender(self._loop, self._loop.call(make()))
+
+    def receiver(self, address: str | None = None, **options: Any) -> Receiver:
+        async def make() -> client.Receiver:
+            return self._inner.receiver(address, **options)
+
+        return Receiver(self._loop, self._loop.call(make()))
+
+    @property
+    def product(self) -> str:
+        return self._inner.product
+
+    def requester(self, address: str) -> "Requester":
+        async def make() -> client.Requester:
+            return self._inner.requester(address)
+
+        return Requester(self._loop, self._loop.call(make()))
+
+    def management(self) -> "Management":
+        async def make() -> client.Management:
+            return self._inner.management()
+
+        return Management(self._loop, self._loop.call(make()))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Requester:
+    """See client.Requester."""
+
+    def __init__(self, loop: _Loop, inner: client.Requester) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self.opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    def request(self, message: Any = None, *, timeout: float | None = TIMEOUT_S, **fields: Any) -> Message:
+        return self._loop.call(self._inner.request(message, timeout=timeout, **fields))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class Management:
+    """See client.Management."""
+
+    def __init__(self, loop: _Loop, inner: client.Management) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Self:
+        self._loop.call(self._inner.opened())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        self._loop.call(self._inner.opened())
+
+    def create(self, type: str, name: str, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return self._loop.call(self._inner.create(type, name, attributes))
+
+    def read(self, name: str, type: str = NAME) -> dict[str, Any]:
+        return self._loop.call(self._inner.read(name, type))
+
+    def update(
+        self, name: str, attributes: Mapping[str, Any], *, type: str = NAME, revision: int | None = None
+    ) -> dict[str, Any]:
+        return self._loop.call(self._inner.update(name, attributes, type=type, revision=revision))
+
+    def delete(self, name: str, *, type: str = NAME, revision: int | None = None) -> None:
+        self._loop.call(self._inner.delete(name, type=type, revision=revision))
+
+    def query(self, type: str = NAME, *attributes: str) -> Iterator[dict[str, Any]]:
+        found = self._inner.query(type, *attributes)
+        while True:
+            try:
+                entity = self._loop.call(_next_of(found))
+            except _End:
+                return
+            yield entity
+
+    def purge(self, queue: str) -> int:
+        return self._loop.call(self._inner.purge(queue))
+
+    def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
+        return self._loop.call(self._inner.peek(queue, start=start, count=count))
+
+    def cancel_scheduled(self, queue: str, sequence: int) -> None:
+        self._loop.call(self._inner.cancel_scheduled(queue, sequence))
+
+    def cancel(self, queue: str, id: MessageId) -> bool:
+        return self._loop.call(self._inner.cancel(queue, id))
+
+    def subscriptions(self, router: str) -> list[dict[str, Any]]:
+        return self._loop.call(self._inner.subscriptions(router))
+
+    def dead_letters(
+        self, queue: str, *, start: int = 0, count: int = 20
+    ) -> list[tuple[int, str, Message]]:
+        return self._loop.call(self._inner.dead_letters(queue, start=start, count=count))
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+def connect(*urls: str, **options: Any) -> Connection:
+    """See client.connect; connected when it returns."""
+    loop = _loop_of_process()
+
+    async def make() -> client.Connection:
+        connection = await client.connect(*urls, **options)
+        _connections.add(connection)
+        return connection
+
+    return Connection(loop, loop.call(make()))

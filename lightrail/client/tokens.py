@@ -1,0 +1,177 @@
+"""Tokens: shown to the node `$cbs` of a broker after each connect, and the next one before the last runs out.
+
+AMQP Claims-based Security 1.0, as its working drafts have it (`put-token`).
+"""
+
+import asyncio
+import inspect
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.amqp.performatives import Source
+from lightrail.client.errors import AuthenticationError, ClientError, ConnectError
+from lightrail.client.message import Message
+from lightrail.client.receiver import Receiver
+from lightrail.client.sender import Sender
+from lightrail.client.wire import Wire
+
+if TYPE_CHECKING:
+    from lightrail.amqp.session import Session
+    from lightrail.client.connection import Connection
+
+NODE: Final = "$cbs"
+ANSWER_S: Final = 10.0
+RENEW_AT: Final = 0.75
+"""Of the time that a token has left, when the next one is asked for."""
+AGAIN_S: Final = 1.0
+"""Pause after a token that could not be had or was refused, as long as the one before it is good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who somebody is, said by an authority that the broker trusts.
+
+    Attributes:
+        text: what is shown.
+        expires_at: seconds since the Unix epoch; None: never.
+        type: `jwt` for LightRail.
+        audience: what it is for: amqp://HOST/NAME, or the name; amqp:// and no path: everything.
+    """
+
+    text: str
+    expires_at: float | None = None
+    type: str = "jwt"
+    audience: str = "amqp://lightrail/"
+
+    def __repr__(self) -> str:
+        return f"Token('***', expires_at={self.expires_at}, type={self.type!r}, audience={self.audience!r})"
+
+
+TokenSource = Callable[[], "Token | Awaitable[Token]"]
+"""Gives a token that is good now; asked anew for each connection and before the last one runs out."""
+
+
+class Tokens:
+    """Keeps one connection in possession of a token.
+
+    Args:
+        failed: called where a token ran out and no other was accepted: the connection is of no use any more.
+    """
+
+    def __init__(
+        self,
+        connection: "Connection",
+        source: TokenSource,
+        failed: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._connection = connection
+        self._source = source
+        self._failed = failed
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._sender: Sender | None = None
+        self._receiver: Receiver | None = None
+        self._reply_to = ""
+        self._number = 0
+        self.is_due = False
+        """The next token should have been shown: what the broker refuses now may be for want of it."""
+
+    async def show(self, wire: Wire, session: "Session") -> None:
+        """Shows the first token on a new connection.
+
+        Raises ConnectError; AuthenticationError where the broker refuses the token.
+        """
+        name = f"$cbs-{secrets.token_hex(4)}"
+        self._reply_to = name
+        self._sender = Sender(self._connection, NODE, window=1, name=f"{name}-to", presettled=False)
+        self._receiver = Receiver(
+            self._connection,
+            NODE,
+            credit=10,
+            name=name,
+            source=Source(address=NODE),
+            target=name,
+            presettled=True,
+        )
+        self._sender.attach(wire, session)
+        self._receiver.attach(wire, session)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._sender.opened()
+                await self._receiver.opened()
+                expires_at = await self._put()
+        except TimeoutError:
+            raise ConnectError(f"{NODE} did not answer within {ANSWER_S:g} s") from None
+        except AuthenticationError:
+            raise
+        except ClientError as error:
+            raise ConnectError(f"{NODE}: {error}") from error
+        if expires_at is not None:
+            self._task = self._connection.loop.create_task(self._keep(expires_at), name="tokens for $cbs")
+
+    def stop(self) -> None:
+        """The connection is lost or closed."""
+        self.is_due = False
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        for link in (self._sender, self._receiver):
+            if link is not None:
+                link.fail(ConnectError("the connection was lost"))
+        self._sender = self._receiver = None
+
+    async def _keep(self, expires_at: float) -> None:
+        """Shows the next token before the last one has run out, again and again."""
+        while True:
+            left = expires_at - self._clock()
+            await asyncio.sleep(max(AGAIN_S, left * RENEW_AT))
+            self.is_due = True
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    found = await self._put()
+            except (ClientError, TimeoutError, OSError) as error:
+                if self._clock() + AGAIN_S >= expires_at:
+                    self._failed(f"the token ran out, and no other could be shown: {error or 'no answer'}")
+                    return
+                continue
+            self.is_due = False
+            if found is None:
+                return
+            expires_at = found
+
+    async def _put(self) -> float | None:
+        """Asks for a token and shows it; returns when it runs out."""
+        try:
+            given: Any = self._source()
+            token: Token = await given if inspect.isawaitable(given) else given
+        except (ClientError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise ConnectError(f"no token could be had: {error}") from error
+        assert self._sender is not None
+        assert self._receiver is not None
+        self._number += 1
+        id = f"{self._reply_to}-{self._number}"
+        await self._sender.send(
+            Message(
+                token.text,
+                id=id,
+                reply_to=self._reply_to,
+                durable=False,
+                properties={"operation": "put-token", "type": token.type, "name": token.audience},
+            )
+        )
+        async for delivery in self._receiver:
+            answer = delivery.message
+            if str(answer.correlation_id) != id:
+                continue
+            status = int(answer.properties.get("status-code", 0))
+            if 200 <= status < 300:
+                return token.expires_at
+            said = answer.properties.get("status-description") or "it gave no reason"
+            raise AuthenticationError(f"the broker refused the token: {said} ({status})")
+        raise ConnectError("the connection was lost before the answer came")

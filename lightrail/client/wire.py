@@ -1,0 +1,200 @@
+"""One TCP connection to a broker: bytes to and from the AMQP engine, its events to whom they concern.
+
+The engine decides everything about the protocol (lightrail.amqp, in the client's role). Here are the socket,
+the clock, and one write for all that a turn of the loop has led to.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from lightrail.amqp import events
+from lightrail.amqp.connection import Connection as Engine
+from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.performatives import AmqpError
+
+
+class LinkOwner(Protocol):
+    """A sender or receiver, as the context of its link of the engine."""
+
+    def attached(self) -> None:
+        """The broker has answered our attach; its detach may follow at once, with the reason."""
+
+    def detached(self, error: AmqpError | None) -> None:
+        """The broker has ended the link, or refused it."""
+
+    def heard(self, event: events.Event) -> None:
+        """Transfers, Outcome or Credit."""
+
+    def flush(self) -> None:
+        """The turn ends: what was gathered goes to the engine now."""
+
+
+class Wire(asyncio.Protocol):
+    """One socket.
+
+    Args:
+        negotiate: what of SASL and open is the caller's to answer.
+        lost: called once, when the socket is closed, with what was wrong.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        settings: ConnectionSettings,
+        negotiate: Callable[["Wire", events.Event], None],
+        lost: Callable[["Wire", str], None],
+    ) -> None:
+        self._loop = loop
+        self.engine = Engine(settings, _now_ms())
+        self._negotiate = negotiate
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushes = False
+        self.why = ""
+        """What was wrong, once something is."""
+        self.dirty: dict[LinkOwner, None] = {}
+        """Those that have gathered something in this turn."""
+        self.paused = False
+        """The socket is full."""
+
+    # --- asyncio.Protocol --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._flush()
+        self._tick()
+
+    def data_received(self, data: bytes) -> None:
+        engine = self.engine
+        self._dispatch(engine.feed(data, _now_ms()))
+        while engine.has_more:
+            self._dispatch(engine.feed(b"", _now_ms()))
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self.why = self.why or (f"the socket was closed: {exc}" if exc else "the broker closed the socket")
+        self._lost(self, self.why)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+
+    # --- for the connection and its links ----------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether both sides have opened the connection, and neither closed it."""
+        return self.engine.opened and self._transport is not None and not self._transport.is_closing()
+
+    def touch(self, owner: LinkOwner | None = None) -> None:
+        """Something is to be written when this turn of the loop ends."""
+        if owner is not None:
+            self.dirty[owner] = None
+        if not self._flushes:
+            self._flushes = True
+            self._loop.call_soon(self._flush)
+
+    def go_on(self) -> None:
+        """The engine waited for an answer, which it has now."""
+        self.data_received(b"")
+
+    def close(self, why: str = "") -> None:
+        """Closes in order: the broker is told, and answers."""
+        self.why = self.why or why
+        self.engine.close()
+        self._flush()
+        self._tick()
+
+    def fileno(self) -> int:
+        """The number of the socket; -1 once it is closed."""
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if found is None else int(found.fileno())
+
+    def abort(self, why: str) -> None:
+        """Closes at once."""
+        self.why = self.why or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _dispatch(self, found: list[events.Event]) -> None:
+        for event in found:
+            kind = type(event)
+            if kind is events.Transfers or kind is events.Outcome or kind is events.Credit:
+                event.link.context.heard(event)  # type: ignore[attr-defined]
+            elif isinstance(event, events.Attached):
+                if event.link.context is None:
+                    event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
+                else:
+                    event.link.context.attached()
+            elif isinstance(event, events.Drained):
+                if event.link.context is not None:
+                    event.link.context.heard(event)
+            elif isinstance(event, events.Detached):
+                if event.link.context is not None:
+                    event.link.context.detached(event.error)
+            elif isinstance(event, events.Ended):
+                # With it went all links, those as well that the broker has not answered yet.
+                self.abort(said("the broker ended the session", event.error))
+            elif isinstance(event, events.Closed):
+                if event.by_peer:
+                    self.why = self.why or said("the broker closed the connection", event.error)
+                else:
+                    # Silence of the broker, or a fault of its: an answer to our close is not waited for.
+                    self.why = self.why or said("the connection was closed", event.error)
+                    self._loop.call_soon(self.abort, self.why)
+            elif isinstance(event, events.HeaderRejected):
+                self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
+            else:
+                if kind is events.Opened:
+                    # From now on silence is counted, and broken; what was due before was the open.
+                    self._loop.call_soon(self._tick)
+                self._negotiate(self, event)
+
+    def _flush(self) -> None:
+        self._flushes = False
+        while self.dirty:
+            dirty, self.dirty = self.dirty, {}
+            for owner in dirty:
+                owner.flush()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        output = self.engine.output
+        if output:
+            transport.write(b"".join(output))
+            output.clear()
+        if self.engine.closed:
+            transport.close()
+
+    def _tick(self) -> None:
+        """What is due: our heartbeat, the broker's silence."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now_ms = _now_ms()
+        due_ms = self.engine.tick(now_ms)
+        self._dispatch(self.engine.feed(b"", now_ms))
+        self._flush()
+        if due_ms is not None and self._transport is not None:
+            self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
+
+
+def said(what: str, error: AmqpError | None) -> str:
+    """What happened, with the broker's words."""
+    if error is None:
+        return what
+    return f"{what}: {error.description or 'it gave no reason'} ({error.condition})"
+
+
+def _now_ms() -> int:
+    return int(time.monotonic() * 1000)

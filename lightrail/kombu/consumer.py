@@ -1,0 +1,122 @@
+"""Consumers: one queue's messages, into the inbox of the connection, as many as are not settled."""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.client import ClientError
+from lightrail.client.sync import Delivery, Receiver
+
+if TYPE_CHECKING:
+    from lightrail.kombu.channel import Channel
+    from lightrail.kombu.connection import Inbox
+
+UNLIMITED: Final = 100
+"""Messages that the broker sends ahead where there is no prefetch_count; then they count until delivered."""
+BATCH: Final = 100
+ALL: Final = 1 << 31
+"""More than any credit."""
+
+
+class Consumer:
+    """A consumer of a channel; `start` begins, `close` gives what was not settled back to the queue."""
+
+    def __init__(
+        self,
+        channel: "Channel",
+        receiver: Receiver,
+        tag: str,
+        callback: Callable[[Any], Any],
+        *,
+        no_ack: bool,
+        prefetch: int,
+    ) -> None:
+        self.channel = channel
+        self.tag = tag
+        self.callback = callback
+        self.no_ack = no_ack
+        self.closed = False
+        self.cancelled = False
+        self._unsettled = 0
+        self._receiver = receiver
+        self._prefetch = prefetch
+        self._due = 0
+        """Messages that may be asked for; below 0 when a lower limit is not reached yet."""
+        self._lock = threading.Lock()
+
+    @property
+    def _limit(self) -> int:
+        return UNLIMITED if self.no_ack or not self._prefetch else self._prefetch
+
+    @property
+    def counts_unsettled(self) -> bool:
+        return not self.no_ack and bool(self._prefetch)
+
+    def start(self, inbox: "Inbox") -> None:
+        self._receiver.opened()
+        self._grant(self._limit)
+        threading.Thread(
+            target=self._pump, args=(inbox,), name=f"lightrail.kombu {self.tag}", daemon=True
+        ).start()
+
+    def prefetch(self, count: int) -> None:
+        """Another prefetch_count, at once."""
+        before, self._prefetch = self._limit, count
+        self._grant(self._limit - before)
+
+    def delivered(self) -> None:
+        """A message goes to the application."""
+        if not self.no_ack:
+            with self._lock:
+                self._unsettled += 1
+        if not self.counts_unsettled:
+            self._grant(1)
+
+    def settled(self) -> None:
+        """A message has its outcome."""
+        with self._lock:
+            self._unsettled -= 1
+            last = self.cancelled and not self._unsettled
+        if last:
+            self.close()
+        elif self.counts_unsettled:
+            self._grant(1)
+
+    def cancel(self) -> None:
+        """No more messages. The link stays until all that were delivered are settled: tasks that still run
+        are acknowledged by it.
+        """
+        with self._lock:
+            self.cancelled = True
+            idle = not self._unsettled
+        if idle:
+            self.close()
+        else:
+            self._receiver.grant(-ALL)
+
+    def _grant(self, more: int) -> None:
+        with self._lock:
+            self._due += more
+            # In halves of the limit: a credit of one at a time is a frame for each message.
+            if self._due <= 0 or self._due < self._limit // 2:
+                return
+            due, self._due = self._due, 0
+        if not (self.closed or self.cancelled):
+            self._receiver.grant(due)
+
+    def _pump(self, inbox: "Inbox") -> None:
+        try:
+            while True:
+                for delivery in self._receiver.receive(BATCH):
+                    inbox.put((self, delivery))
+        except (ClientError, RuntimeError) as error:
+            if not self.closed:
+                inbox.put((self, error))
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._receiver.close()
+
+
+Arrival = tuple[Consumer, Delivery | Exception]

@@ -24,8 +24,7 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
-
-from .peer import Peer, amqp, conditions_of, data, opened, sasl, split, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, sasl, split, transfer
 
 # --- headers (2.2) --------------------------------------------------------------------------------------
 

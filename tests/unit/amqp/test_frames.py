@@ -15,8 +15,7 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
-
-from .peer import split
+from tests.unit.amqp.peer import split
 
 UINT = st.one_of(st.sampled_from([0, 1, 255, 256, 2**32 - 1]), st.integers(0, 2**32 - 1))
 STATES = st.sampled_from(

@@ -24,8 +24,7 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.values import Symbol
 from lightrail.model import conditions
-
-from .peer import Peer, amqp, conditions_of, data, sasl, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, sasl, transfer
 
 KNOWN = {value for name, value in vars(conditions).items() if name.isupper()}
 

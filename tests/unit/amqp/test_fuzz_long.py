@@ -14,9 +14,8 @@ import pytest
 from lightrail.amqp import frames
 from lightrail.amqp.performatives import SaslInit
 from lightrail.amqp.values import Symbol
-
-from .peer import Peer, sasl
-from .test_fuzz_feed import LAWFUL, drive, mutate
+from tests.unit.amqp.peer import Peer, sasl
+from tests.unit.amqp.test_fuzz_feed import LAWFUL, drive, mutate
 
 CONVERSATIONS = 15_000
 SOAK_S = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "600"))

@@ -17,8 +17,7 @@ from lightrail.amqp.performatives import (
     Target,
 )
 from lightrail.amqp.values import Symbol
-
-from .peer import Peer, amqp, attach_sender, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, attach_sender, conditions_of, data, opened, transfer
 
 # --- attach (2.6.3) -------------------------------------------------------------------------------------
 

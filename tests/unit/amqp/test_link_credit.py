@@ -5,8 +5,7 @@ import pytest
 from lightrail.amqp import events
 from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import Attach, Flow, Source, Target
-
-from .peer import WINDOW, WRAP, amqp, attach_sender, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import WINDOW, WRAP, amqp, attach_sender, conditions_of, data, opened, transfer
 
 # --- credit, incoming (2.6.7) ---------------------------------------------------------------------------
 

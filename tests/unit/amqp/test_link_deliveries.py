@@ -7,8 +7,7 @@ from proton import Message
 
 from lightrail.amqp import events
 from lightrail.amqp.performatives import Accepted, Disposition, End, TransactionalState, Transfer
-
-from .peer import Peer, amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, split, transfer
 
 # --- deliveries in (2.6.14) -----------------------------------------------------------------------------
 
@@ -244,8 +243,6 @@ def test_messages_about_the_size_of_a_frame(size: int) -> None:
         length = int.from_bytes(data[position : position + 4], "big")
         assert length <= 512
         position += length
-    from .peer import split
-
     payloads: list[bytes] = [b""]
     for body, payload in split(data):
         payloads[-1] += payload

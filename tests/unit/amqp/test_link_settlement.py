@@ -15,8 +15,7 @@ from lightrail.amqp.performatives import (
     Released,
 )
 from lightrail.amqp.values import Symbol
-
-from .peer import amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import amqp, conditions_of, data, opened, transfer
 
 # --- settlement, incoming -------------------------------------------------------------------------------
 

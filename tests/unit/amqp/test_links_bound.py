@@ -19,8 +19,7 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.types import Symbol
 from lightrail.model import conditions, limits
-
-from .peer import Peer, amqp, sasl
+from tests.unit.amqp.peer import Peer, amqp, sasl
 
 KEPT_BYTES_MAX = 2_500
 """Of a link in the engine that is attached, with a name and an address of ordinary length."""

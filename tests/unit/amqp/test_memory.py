@@ -3,7 +3,7 @@
 import gc
 import tracemalloc
 
-from .peer import Peer, data, transfer
+from tests.unit.amqp.peer import Peer, data, transfer
 
 IDLE_BYTES_MAX = 6_000
 

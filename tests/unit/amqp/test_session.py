@@ -20,8 +20,7 @@ from lightrail.amqp.performatives import (
     Transfer,
 )
 from lightrail.amqp.values import Symbol
-
-from .peer import Peer, amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, transfer
 
 WRAP = 2**32
 

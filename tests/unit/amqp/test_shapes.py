@@ -13,8 +13,7 @@ from lightrail.amqp.sections import Header, encode_header
 from lightrail.amqp.survey import may_have_ttl, survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
-
-from .peer import Peer, amqp, data, opened, transfer
+from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer
 
 HEAD = b"\x00Sp\xc0\x02\x01A"
 ANNOTATIONS = b"\x00Sr\xc1\x07\x02\xa3\x03x-a\x41"

@@ -50,7 +50,7 @@ class NotAllowedError(LinkError):
 
 
 class LostError(ClientError):
-    """The connection or link went away; what was received on it comes again, to this or another receiver."""
+    """The connection or link was lost; what was received on it comes again, to this or another receiver."""
 
 
 class SendError(ClientError):
@@ -76,7 +76,7 @@ _CLASSES = {
 
 
 def link_error(what: str, error: "AmqpError | None") -> LinkError:
-    """The exception for what a broker said when it refused or ended a link."""
+    """The exception for the error with which a broker refused or ended a link."""
     condition = conditions.DETACH_FORCED if error is None else str(error.condition)
     description = "" if error is None else error.description or ""
     text = f"{what}: {description or 'the broker gave no reason'} ({condition})"

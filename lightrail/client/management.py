@@ -155,8 +155,8 @@ class Management:
         answer = await self._requester.request(question)
         status = int(answer.properties.get("statusCode", 0))
         if not 200 <= status < 300:
-            said = answer.properties.get("statusDescription") or "no reason was given"
-            raise ManagementError(f"{operation} of {name or type or NODE}: {said} ({status})", status)
+            reason = answer.properties.get("statusDescription") or "no reason was given"
+            raise ManagementError(f"{operation} of {name or type or NODE}: {reason} ({status})", status)
         return answer.body
 
 

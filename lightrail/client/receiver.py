@@ -184,8 +184,8 @@ class Receiver:
         """Lets the broker send `count` more messages, for a receiver that was opened with a credit of 0.
 
         For applications that bound what they have not settled, where a window counts what they have not
-        taken. Credit that was granted and not used is granted again after a loss. A negative count takes back
-        as much of it as the broker has not used yet.
+        received from the receiver. Credit that was granted and not used is granted again after a loss. A
+        negative count takes back as much of it as the broker has not used yet.
 
         Raises ValueError for a receiver whose window refills itself.
         """
@@ -307,8 +307,8 @@ class Receiver:
         self._connection.check_loop()
         if link is not self._link or self._wire is None:
             raise LostError(
-                f"{self.address}: the connection that the message came by was lost, and its outcome can't be "
-                "said any more: the broker gives it to a receiver again"
+                f"{self.address}: the connection that the message came by was lost, and its outcome can't "
+                "reach the broker any more, which delivers it again"
             )
         if self._outcome is not None:
             if state is self._outcome and number == self._last + 1:
@@ -367,7 +367,7 @@ class Receiver:
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is gone, and the broker gives what came by it to a receiver again."""
+        """The connection is lost, and the broker delivers what came by it again."""
         self._wire = self._link = None
         self._attached = False
         self._outcome = None
@@ -459,7 +459,7 @@ class Receiver:
                 self._wake()
 
     def flush(self) -> None:
-        """Outcomes that were gathered, and credit for what was taken."""
+        """Sends outcomes that were gathered, and credit for what the application received."""
         link = self._link
         if link is None:
             return

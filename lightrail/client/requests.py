@@ -84,7 +84,7 @@ class Requester:
                 return await answer
         finally:
             self._answers.pop(id, None)
-            # That of a question which was not taken is not looked at.
+            # Nobody looks at the answer to a request that could not be sent.
             answer.cancel()
 
     async def close(self) -> None:

@@ -264,7 +264,7 @@ class Sender:
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is gone. What was sent on it and has no outcome gets none any more."""
+        """The connection is lost. What was sent on it and has no outcome gets none any more."""
         self._wire = self._link = None
         self._attached = False
         self._unknown()

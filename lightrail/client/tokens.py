@@ -32,7 +32,7 @@ AGAIN_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who somebody is, said by an authority that the broker trusts.
+    """Who a client is, by the word of an authority that the broker trusts.
 
     Attributes:
         text: what is shown.
@@ -172,6 +172,6 @@ class Tokens:
             status = int(answer.properties.get("status-code", 0))
             if 200 <= status < 300:
                 return token.expires_at
-            said = answer.properties.get("status-description") or "it gave no reason"
-            raise AuthenticationError(f"the broker refused the token: {said} ({status})")
+            reason = answer.properties.get("status-description") or "it gave no reason"
+            raise AuthenticationError(f"the broker refused the token: {reason} ({status})")
         raise ConnectError("the connection was lost before the answer came")

@@ -107,7 +107,7 @@ class Wire(asyncio.Protocol):
         self.data_received(b"")
 
     def close(self, why: str = "") -> None:
-        """Closes in order: the broker is told, and answers."""
+        """Closes in order: the broker gets a close and answers it."""
         self.why = self.why or why
         self.engine.close()
         self._flush()
@@ -144,13 +144,13 @@ class Wire(asyncio.Protocol):
                     event.link.context.detached(event.error)
             elif isinstance(event, events.Ended):
                 # With it went all links, those as well that the broker has not answered yet.
-                self.abort(said("the broker ended the session", event.error))
+                self.abort(with_reason("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
                 if event.by_peer:
-                    self.why = self.why or said("the broker closed the connection", event.error)
+                    self.why = self.why or with_reason("the broker closed the connection", event.error)
                 else:
                     # Silence of the broker, or a fault of its: an answer to our close is not waited for.
-                    self.why = self.why or said("the connection was closed", event.error)
+                    self.why = self.why or with_reason("the connection was closed", event.error)
                     self._loop.call_soon(self.abort, self.why)
             elif isinstance(event, events.HeaderRejected):
                 self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
@@ -189,7 +189,7 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
 
 
-def said(what: str, error: AmqpError | None) -> str:
+def with_reason(what: str, error: AmqpError | None) -> str:
     """What happened, with the broker's words."""
     if error is None:
         return what

@@ -5,6 +5,7 @@ every process sees them, and nothing is emulated here.
 """
 
 import itertools
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -27,6 +28,7 @@ from lightrail.model import conditions
 
 GET_S: Final = 0.2
 """How long `basic_get` waits: AMQP 1.0 pushes, and an empty queue is one that pushes nothing."""
+_DECLARED: Final = re.compile("kombu (.+) exchange")
 _THERE: Final = 409
 _MISSING: Final = 404
 
@@ -144,7 +146,18 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         if not exchange:
             return
         address = self._names.exchange(exchange)
-        type = str(self._known("exchange", exchange, address).get("description") or "").split(" ")[1]
+        description = str(self._known("exchange", exchange, address).get("description") or "")
+        declared = _DECLARED.fullmatch(description)
+        if declared is None:
+            raise ChannelError(
+                f"PRECONDITION_FAILED - expected {address} to be an exchange that Kombu declared, with a "
+                f"description like 'kombu topic exchange', found {description!r}: give the router such a "
+                "description, or another name to the exchange",
+                (0, 0),
+                "",
+                406,
+            )
+        type = declared[1]
         attributes: dict[str, Any] = {
             "router": address,
             "target": self._names.queue(queue),
@@ -253,6 +266,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         """No more messages; those that were delivered are still to be settled."""
         consumer = self._consumers.pop(consumer_tag, None)
         if consumer is not None and self.connection.connected:
+            self._cancelled = [each for each in self._cancelled if not each.closed]
             self._cancelled.append(consumer)
             consumer.cancel()
 

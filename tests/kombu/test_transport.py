@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
+from kombu.exceptions import ChannelError
 
 from lightrail.client import LinkError, SendError
+from lightrail.client.management import ROUTER
 from lightrail.kombu import ConnectionGoneError
 
 Connect = Callable[..., Connection]
@@ -215,6 +217,25 @@ def test_a_task_for_a_queue_that_is_not_there_is_refused_and_a_reply_is_dropped(
     producer.publish("reply", exchange="", routing_key="nowhere", delivery_mode="transient")
     with pytest.raises(LinkError):
         connection.channel().basic_consume("nowhere", callback=print)
+
+
+def test_a_router_that_kombu_did_not_declare_is_no_exchange_to_bind_to(connect: Connect) -> None:
+    connection = connect()
+    channel = connection.channel()
+    address = channel._names.exchange("ours")
+    channel.connection.management.create(ROUTER, address, {"description": "prices"})
+    with pytest.raises(ChannelError, match=r"expected .* that Kombu declared.* found 'prices'"):
+        channel.queue_bind("anything", "ours", "key")
+
+
+def test_a_channel_forgets_consumers_that_were_cancelled(connect: Connect) -> None:
+    connection = connect()
+    channel = connection.channel()
+    Queue("often")(channel).queue_declare()
+    for _ in range(5):
+        tag = channel.basic_consume("often", callback=print)
+        channel.basic_cancel(tag)
+    assert len(channel._cancelled) == 1
 
 
 def test_queues_of_one_consumer_and_their_bindings_end_with_it(connect: Connect) -> None:

@@ -247,6 +247,7 @@ class QueueModel(ModelledQueue):
                 elif outcome.annotations:
                     message.payload += outcome.annotations
                     replaced[message.sequence] = message.payload
+                    self.put_off(message)
                 elif outcome.delivery_failed:
                     returned[message.sequence] = message.attempts
         for effect in effects:
@@ -280,7 +281,7 @@ class QueueModel(ModelledQueue):
         assert not missing, "an effect is missing"
         if not self.building:
             for message in sorted(chosen, key=lambda m: m.number or 0):
-                if message.sequence in self.live:
+                if message.sequence in self.live and not message.delayed:
                     self.note(message)
 
     @rule(passes_ms=st.sampled_from([1, 10, 30, 1_100]), ticks=st.booleans())

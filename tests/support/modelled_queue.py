@@ -224,6 +224,19 @@ class ModelledQueue(RuleBasedStateMachine):
             self.replaced.add(older.sequence)
             del self.live[older.sequence]
 
+    def put_off(self, message: Message) -> None:
+        """It came back with annotations: where it asks for a time, it waits for a look at the clock."""
+        special = self.machine.special
+        if self.building or special is None or special.delays is None:
+            return
+        line = special.delays.line
+        if line.has(message.sequence):
+            # Joined messages of a plain queue share the earliest time of arrival.
+            run = line.runs[line.index(message.sequence)]
+            assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
+            message.enqueued_at_ms = run.batch.enqueued_at_ms
+        message.delayed = message.due_ms > message.enqueued_at_ms
+
     def wake(self) -> None:
         """What is due becomes ready."""
         for message in sorted(self.live.values(), key=lambda m: (m.due_ms, m.sequence)):

@@ -377,7 +377,8 @@ class Eviction:
             pieces = pieces_of(answer.runs, run)
             missing = run.count - sum(piece.count for piece in pieces)
             if missing and not (answer.damaged and self._is_what_was_asked(run, answer.sequence, asked)):
-                still |= run.sequence == answer.sequence or (not self.joins and run.end <= asked)
+                # The run may have become one with what is before it, by another policy.
+                still |= run.sequence <= answer.sequence or (not self.joins and run.end <= asked)
                 index += 1
                 continue
             if missing:

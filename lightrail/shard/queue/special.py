@@ -19,8 +19,9 @@ from lightrail.shard.queue.counters import Counters
 from lightrail.shard.queue.delays import Delays
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect, Fetch, Reason, Removed
-from lightrail.shard.queue.eviction import Eviction, pieces_of
+from lightrail.shard.queue.eviction import Eviction, gaps_of, pieces_of
 from lightrail.shard.queue.groups import Groups
+from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.keys import MISSING, Key, key_of, size_of
 from lightrail.shard.queue.last_values import LastValues
 from lightrail.shard.queue.line import GONE
@@ -206,18 +207,35 @@ class Special:
                     continue
                 pieces = pieces_of(answer.runs, run)
                 if sum(piece.count for piece in pieces) == run.count:
-                    if self._key is not None:
-                        for piece in pieces:
-                            self.remember(piece)
-                    line.runs[index] = sized(run, pieces)
-                    self._deliveries.resized(run, line.runs[index])
+                    self._keep(line, index, pieces)
                 elif run.sequence == answer.sequence:
                     if answer.damaged and run.end == asked:
-                        key = line.keys[index]
-                        lost += line.take(key, key + run.count)
+                        lost += self._keep(line, index, pieces)
                     else:
                         missing = True
         return lost, missing
+
+    def _keep(self, line: InFlight, index: int, pieces: list[Run]) -> list[Run]:
+        """Looks into what was read of a delivery on disk; takes out the rest, and returns it."""
+        run, key = line.runs[index], line.keys[index]
+        lost = gaps_of(pieces, run)
+        keys: list[int] = []
+        kept: list[Run] = []
+        low = 0
+        for start, stop in [(gap.sequence, gap.end) for gap in lost] + [(run.end, run.end)]:
+            high = start - run.sequence
+            if low < high:
+                part = run.cut(low, high)
+                read = pieces_of(pieces, part)
+                if self._key is not None:
+                    for piece in read:
+                        self.remember(piece)
+                keys.append(key + low)
+                kept.append(sized(part, read))
+                self._deliveries.resized(part, kept[-1])
+            low = stop - run.sequence
+        line.replace(index, index + 1, keys, kept)
+        return lost
 
     @property
     def batch_bytes(self) -> int:
@@ -394,8 +412,10 @@ class Special:
 
     def cancel(self, sequence: int) -> Run | None:
         """Takes a delayed message out, None if it is not delayed."""
-        self._keys.pop(sequence, None)
-        return None if self.delays is None else self.delays.take(sequence)
+        found = None if self.delays is None else self.delays.take(sequence)
+        if found is not None:
+            self._keys.pop(sequence, None)
+        return found
 
     def clear(self) -> list[Run]:
         """Takes out everything that is ready or delayed."""
@@ -403,7 +423,8 @@ class Special:
         self.ready.clear()
         if self.delays is not None:
             self.delays.line.clear()
-        self._keys.clear()
+        # What is in flight stays, and is to come back to where it belongs.
+        self._keys = {sequence: self._keys[sequence] for sequence in self._held}
         self._superseded.clear()
         self.order.cleared()
         return runs

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from lightrail import client
 from lightrail.client.errors import ClientError, LostError
@@ -160,15 +160,37 @@ class Delivery:
         return repr(self._inner)
 
 
-class Sender:
-    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
+class _Opens(Protocol):
+    """What the asynchronous objects behind `_Opened` have in common."""
 
-    def __init__(self, loop: _Loop, inner: client.Sender) -> None:
+    async def opened(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class _Named(_Opens, Protocol):
+    """The same of those behind `_Link`."""
+
+    name: str
+    address: str | None
+
+    @property
+    def healthy(self) -> bool: ...
+
+
+Inner = TypeVar("Inner", bound=_Opens)
+InnerLink = TypeVar("InnerLink", bound=_Named)
+
+
+class _Opened(Generic[Inner]):
+    """An object that a connection opens; by hand, or in a with block that closes it."""
+
+    def __init__(self, loop: _Loop, inner: Inner) -> None:
         self._loop = loop
         self._inner = inner
 
     def __enter__(self) -> Self:
-        self._loop.call(self._inner.opened())
+        self.opened()
         return self
 
     def __exit__(
@@ -178,6 +200,13 @@ class Sender:
 
     def opened(self) -> None:
         self._loop.call(self._inner.opened())
+
+    def close(self) -> None:
+        self._loop.call(self._inner.close())
+
+
+class _Link(_Opened[InnerLink]):
+    """A sender or receiver."""
 
     @property
     def address(self) -> str | None:
@@ -190,6 +219,10 @@ class Sender:
     @property
     def healthy(self) -> bool:
         return self._inner.healthy
+
+
+class Sender(_Link[client.Sender]):
+    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
 
     def send(self, message: Any = None, **fields: Any) -> Outcome:
         return self._loop.call(self._inner.send(message, **fields))
@@ -221,40 +254,9 @@ class Sender:
         self._loop.call(hand_in())
         return answer
 
-    def close(self) -> None:
-        self._loop.call(self._inner.close())
 
-
-class Receiver:
+class Receiver(_Link[client.Receiver]):
     """See client.Receiver."""
-
-    def __init__(self, loop: _Loop, inner: client.Receiver) -> None:
-        self._loop = loop
-        self._inner = inner
-
-    def __enter__(self) -> Self:
-        self._loop.call(self._inner.opened())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def opened(self) -> None:
-        self._loop.call(self._inner.opened())
-
-    @property
-    def address(self) -> str | None:
-        return self._inner.address
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def healthy(self) -> bool:
-        return self._inner.healthy
 
     def __iter__(self) -> Iterator[Delivery]:
         """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
@@ -307,9 +309,6 @@ class Receiver:
 
     def grant(self, count: int) -> None:
         self._loop.call(self._inner.grant(count))
-
-    def close(self) -> None:
-        self._loop.call(self._inner.close())
 
 
 class _End(Exception):
@@ -378,50 +377,15 @@ class Connection:
         self._loop.call(self._inner.close())
 
 
-class Requester:
+class Requester(_Opened[client.Requester]):
     """See client.Requester."""
-
-    def __init__(self, loop: _Loop, inner: client.Requester) -> None:
-        self._loop = loop
-        self._inner = inner
-
-    def __enter__(self) -> Self:
-        self.opened()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def opened(self) -> None:
-        self._loop.call(self._inner.opened())
 
     def request(self, message: Any = None, *, timeout: float | None = TIMEOUT_S, **fields: Any) -> Message:
         return self._loop.call(self._inner.request(message, timeout=timeout, **fields))
 
-    def close(self) -> None:
-        self._loop.call(self._inner.close())
 
-
-class Management:
+class Management(_Opened[client.Management]):
     """See client.Management."""
-
-    def __init__(self, loop: _Loop, inner: client.Management) -> None:
-        self._loop = loop
-        self._inner = inner
-
-    def __enter__(self) -> Self:
-        self._loop.call(self._inner.opened())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def opened(self) -> None:
-        self._loop.call(self._inner.opened())
 
     def create(self, type: str, name: str, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return self._loop.call(self._inner.create(type, name, attributes))
@@ -465,9 +429,6 @@ class Management:
         self, queue: str, *, start: int = 0, count: int = 20
     ) -> list[tuple[int, str, Message]]:
         return self._loop.call(self._inner.dead_letters(queue, start=start, count=count))
-
-    def close(self) -> None:
-        self._loop.call(self._inner.close())
 
 
 def connect(*urls: str, **options: Any) -> Connection:

@@ -1,4 +1,4 @@
-"""A connection that is lost: whoever drains it learns that, and makes consumers on another one."""
+"""A lost connection: `drain_events` raises the loss, and consumers are made on another connection."""
 
 from collections.abc import Iterator
 

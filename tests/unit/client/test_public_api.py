@@ -89,7 +89,9 @@ def signature(function: Any) -> str:
 
 
 def lines_of(kind: type) -> Iterator[str]:
-    bases = [each.__name__ for each in kind.__bases__ if each is not object]
+    bases = [
+        each.__name__ for each in kind.__bases__ if each is not object and not each.__name__.startswith("_")
+    ]
     yield f"class {kind.__name__}({', '.join(bases)})" if bases else f"class {kind.__name__}"
     if issubclass(kind, enum.Enum):
         yield from (f"    {each.name} = {each.value!r}" for each in kind)

@@ -68,9 +68,11 @@ def test_accepted_durable_messages_survive(tmp_path: Path, how: str) -> None:
         assert drain(connection, connection.create_receiver("transient")) == []
         left = drain(connection, connection.create_receiver("states"))
         assert [message.body for message in left] == ["failed", "held", "waits", "last"]
-        assert left[0].delivery_count == 1
-        # "waits" was on its way to the receiver: where the broker was killed, nobody knows whether it came.
-        assert [message.delivery_count for message in left[2:]] == [how == "SIGKILL", 0]
+        counts = {message.body: message.delivery_count for message in left}
+        killed = how == "SIGKILL"
+        assert (counts["failed"], counts["held"], counts["last"]) == (1, killed, 0)
+        # "waits" was sent ahead of the client's credit: killed before or after that was marked, nobody knows.
+        assert counts["waits"] in ((0, 1) if killed else (0,))
         (dead,) = drain(connection, connection.create_receiver("states/$dlq"))
         assert dead.body == "rejected"
         assert dead.annotations["x-opt-dead-letter-reason"] == symbol("rejected")

@@ -472,6 +472,19 @@ ROUTE_SETS_MAX: Final = 10_000
 """Sets of one link; the one declared first is forgotten for the next."""
 PRIORITIES_MAX: Final = 10
 """Levels of priority that a queue may tell apart, as in JMS; AMQP's header has 256 and ten are used."""
+COLLECT_YOUNG: Final = 50_000
+"""Objects more than before, after which Python's collector walks the new ones of a shard; every third time
+those of the two passes before as well."""
+COLLECT_NEVER: Final = 2**31 - 1
+"""The largest threshold of the collector."""
+COLLECT_LOOK_MS: Final = 500
+"""How often a shard looks at how much the collector would have to walk."""
+COLLECT_ALL_BLOCKS: Final = 400_000
+"""A shard with more blocks of memory does not have everything walked: 0.25 us for each object. A shard
+without queues has 225,000 blocks, 60,000 of them objects that are walked; a message that came alone adds six
+blocks, four of them such objects."""
+COLLECT_ALL_LOOKS: Final = 120
+"""Looks between two passes over everything, at least."""
 SELECTOR_LOOKS: Final = 2_000
 """Messages that the selectors of a queue's consumers look at in one step; the next one goes on there."""
 QUEUE_WORK_OF_A_TURN: Final = 20_000

@@ -1,7 +1,6 @@
 """The shard process, started by the supervisor or by `lightrail shard`."""
 
 import asyncio
-import gc
 import logging
 import os
 import sys
@@ -22,6 +21,7 @@ from lightrail.shard.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
+from lightrail.shard.collecting import Collecting
 from lightrail.shard.declarations import declared_of
 from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.engine import Engine
@@ -111,6 +111,9 @@ async def serve(process: Process) -> None:
     if settings.store != "memory":
         counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
+    # Before the recovery, which makes as many objects as the backlog has.
+    collecting = Collecting()
+    collecting.begin(loop)
     started = time.perf_counter()
     now_ms = Server.now_ms()
     try:
@@ -155,9 +158,6 @@ async def serve(process: Process) -> None:
     for first, last in recovered.lost:
         log.warning("records %d to %d are lost for good: a repair gave them up", first, last - 1)
     del recovered
-    # Messages and runs die by reference counting; full collections would only walk the backlog.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
     address = joining.wire or process.shard_address(process.id)
     try:
         server = Server(loop, engine, store, counts, address, joining.key, archiver)
@@ -187,6 +187,7 @@ async def serve(process: Process) -> None:
     if reading is not None:
         reading.close()
     await server.close()
+    collecting.close()
     if isinstance(marks, FileMarks):
         marks.close(settled=not engine.has_deliveries)
     await asyncio.gather(keeping, return_exceptions=True)

@@ -231,8 +231,7 @@ class Engine:
         if looks.left != limits.LOOKS_OF_A_TURN:
             looks.begin()
         work = self._queues.work
-        if work.left != limits.QUEUE_WORK_OF_A_TURN:
-            work.begin()
+        work.begin()
         if self._routes.holding.lines and self._failed is None:
             self._routes.resume(now_ms)
         if performer.leaving.departures:
@@ -244,11 +243,11 @@ class Engine:
             touched, performer.touched = performer.touched, {}
             for queue in touched:
                 machine = queue.machine
-                was_over = looks.left <= 0
+                was_over = looks.left <= 0 or work.deliveries <= 0
                 performer.perform(queue, machine.dispatch(now_ms), now_ms)
                 if machine.deliveries.seen_to > queue.mark_asked:
                     self._queues.mark(queue, now_ms)
-                if was_over and machine.has_looks_left:
+                if was_over and machine.is_unfinished:
                     self._late[queue] = None
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
@@ -268,7 +267,7 @@ class Engine:
             self.commit_failed(StoreBroken(store.failure))
 
     def _late_first(self) -> None:
-        """Queues whose consumers could not look at messages, for others had used up the looks, come first."""
+        """Queues that had no looks or deliveries left, for others had used up the turn, come first."""
         touched = self._performer.touched
         late, self._late = self._late, {}
         first = {queue: None for queue in late if queue in touched}

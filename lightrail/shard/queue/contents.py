@@ -78,7 +78,9 @@ class Contents:
         self.counters = Counters()
         self.locks = Locks(self.consumers)
         self.deferred = Deferred(self.eviction)
-        self.deliveries = Deliveries(self.ready, self.consumers, self.eviction, self.counters, self.locks)
+        self.deliveries = Deliveries(
+            self.ready, self.consumers, self.eviction, self.counters, self.locks, self.work
+        )
         self._look = look or _blind
         self.duplicates: Duplicates | None = None
         """The message-ids of the window, where the policy has one."""

@@ -62,6 +62,11 @@ class Delays:
             heapify(self._due)
         return run
 
+    def clear(self) -> None:
+        """Takes out everything."""
+        self.line.clear()
+        self._due = []
+
     def take_due(self, now_ms: int, work: Work) -> list[Run]:
         """Takes out those whose time has come, the earliest first, while there is work left in this turn."""
         due: list[Run] = []

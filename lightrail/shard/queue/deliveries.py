@@ -11,6 +11,7 @@ from lightrail.shard.queue.in_flight import Remembering
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.work import Work
 
 if TYPE_CHECKING:
     from lightrail.shard.queue.order import Order
@@ -25,6 +26,7 @@ class Deliveries:
         "_eviction",
         "_locks",
         "_now_ms",
+        "_work",
         "bytes",
         "count",
         "evicted_bytes",
@@ -32,16 +34,24 @@ class Deliveries:
         "order",
         "ready",
         "seen_to",
+        "unfinished",
     )
 
     def __init__(
-        self, ready: Ready, consumers: Consumers, eviction: Eviction, counters: Counters, locks: Locks
+        self,
+        ready: Ready,
+        consumers: Consumers,
+        eviction: Eviction,
+        counters: Counters,
+        locks: Locks,
+        work: Work,
     ) -> None:
         self.ready = ready
         self._consumers = consumers
         self._eviction = eviction
         self._counters = counters
         self._locks = locks
+        self._work = work
         self._now_ms = 0
         self.order: Order | None = None
         """Who gets what where it is not simply the head that is next."""
@@ -54,6 +64,8 @@ class Deliveries:
         self.evicted_count = 0
         """Of these messages, those that are only on disk."""
         self.evicted_bytes = 0
+        self.unfinished = False
+        """Whether this turn's deliveries were used up: the next step goes on."""
 
     # --- memory and disk --------------------------------------------------------------------------------
 
@@ -127,21 +139,22 @@ class Deliveries:
         self._now_ms = now_ms
         consumers = self._consumers
         order = self.order
+        self.unfinished = False
         if order is not None and not order.begin():
             return False
+        before = len(effects)
+        stop = before + self._work.deliveries
         if consumers.browsers:
-            for browser in consumers.browsers:
-                if browser.next < browser.limit:
-                    if order is None:
-                        self._show(browser, effects)
-                    else:
-                        order.show(browser, effects)
+            self._show_all(effects, stop)
         blocked = False
         for ring in consumers.rings:
             turn = ring.turn
             idle: list[Consumer] = []
             round_left = share = 0
             while turn and self.ready.count and not blocked:
+                if len(effects) >= stop:
+                    self.unfinished = True
+                    break
                 consumer = turn[0]
                 if not round_left:
                     round_left = len(turn)
@@ -168,6 +181,7 @@ class Deliveries:
             if order is not None and order.unfinished:
                 # Who looked in this step lets the next one look first.
                 turn.rotate(-1)
+        self._work.deliveries -= len(effects) - before
         return blocked
 
     def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
@@ -250,6 +264,21 @@ class Deliveries:
         self.bytes += size
         if not plain:
             self._locks.add(consumer, number, number + count, self._now_ms + consumer.lock_ms)
+
+    def _show_all(self, effects: list[Effect], stop: int) -> None:
+        """Gives browsers what they have credit for, until there are `stop` effects; they take turns."""
+        order, browsers = self.order, self._consumers.browsers
+        for index, browser in enumerate(browsers):
+            if browser.next >= browser.limit:
+                continue
+            if len(effects) >= stop:
+                self.unfinished = True
+                browsers[:] = browsers[index:] + browsers[:index]
+                return
+            if order is None:
+                self._show(browser, effects)
+            else:
+                order.show(browser, effects)
 
     def _show(self, browser: Consumer, effects: list[Effect]) -> None:
         """Sends copies of what is ready from the browser's cursor on."""

@@ -247,7 +247,7 @@ class Machine(Outcomes):
     @property
     def next_deadline_ms(self) -> int | None:
         """When the machine wants a Tick (or a dispatch, which does the same), or None."""
-        if self.returning or self.is_over:
+        if self.returning or self.is_over or self.deliveries.unfinished:
             return 0
         heap = self.deadlines.heap
         due_ms = heap[0][0] if heap else None
@@ -262,10 +262,10 @@ class Machine(Outcomes):
         return due_ms
 
     @property
-    def has_looks_left(self) -> bool:
-        """Whether consumers that select had to stop before they had seen everything."""
+    def is_unfinished(self) -> bool:
+        """Whether consumers have not seen, or not been given, everything they may: a turn has its end."""
         order = self.deliveries.order
-        return order is not None and order.unfinished
+        return self.deliveries.unfinished or (order is not None and order.unfinished)
 
     def _pass_time(self, now_ms: int, effects: list[Effect]) -> None:
         for consumer, first, last in self.locks.due(now_ms, self.work):
@@ -352,9 +352,11 @@ class Machine(Outcomes):
         came, lost = self.eviction.fill(command, now_ms, missing=missing)
         if len(self.deferred):
             effects.extend(Fetch(run) for run in self.deferred.wanted())
+        is_joined = self.eviction.joins or (special is not None and special.loading)
         for run in came:
-            if self.eviction.joins or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
-                # Of a single message there is an entry, until it was due.
+            if is_joined or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
+                # What was one run on disk has one entry, for its earliest; a single message that was looked
+                # into has its own, until it was due.
                 self.deadlines.add(run)
         for run in lost:
             self.counters.lost += run.count

@@ -422,7 +422,7 @@ class Special:
         runs = self.waiting()
         self.ready.clear()
         if self.delays is not None:
-            self.delays.line.clear()
+            self.delays.clear()
         # What is in flight stays, and is to come back to where it belongs.
         self._keys = {sequence: self._keys[sequence] for sequence in self._held}
         self._superseded.clear()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.types import Symbol, Timestamp, encode
 from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
@@ -185,6 +186,7 @@ def test_locks_that_run_out_at_once_are_given_back_in_pieces() -> None:
     scene.go_on()
     assert scene.queue("q") == {"ready": COUNT, "in_flight": 0}
     peer.consume(3, "q", COUNT)
+    scene.go_on()
     assert peer.messages(3) == numbered_messages(COUNT)
 
 
@@ -265,3 +267,81 @@ def test_a_policy_that_does_not_rearrange_a_queue_leaves_its_line_as_it_is() -> 
     scene.follow(priorities=10)
     assert queue.machine.ready is not line
     assert scene.queue("q")["ready"] == 100
+
+
+@pytest.mark.parametrize("browse", [False, True])
+def test_credit_for_very_many_messages_is_met_in_pieces_and_others_get_theirs(browse: bool) -> None:
+    """One frontend's links have credit for all of a queue; what came for another one leaves meanwhile."""
+    links = range(2, 42)
+    scene = Metered()
+    peer = filled(scene)
+    for link in links:
+        peer.consume(link, "q", 0, browse=browse)
+    other = scene.peer("frontend-1", 8)
+    other.produce(1, "other")
+    other.consume(2, "other", 10)
+    wanted = COUNT if browse else COUNT // len(links)
+    peer.say(*[frame(Kind.CREDIT, link=link, number=wanted) for link in links])
+    other.send(1, 1, numbered_messages(1))
+    found = [0]
+    steps_of_other = 0
+    while (due_ms := scene.engine.deadline_ms) is not None and due_ms <= scene.now_ms:
+        found.append(sum(len(peer.delivered.get(link, ())) for link in links))
+        steps_of_other += not other.delivered
+        scene.tick(1)
+    found.append(sum(len(peer.delivered[link]) for link in links))
+    most = COUNT if browse else limits.DELIVERY_SLICE_MESSAGES
+    assert max(now - before for before, now in itertools.pairwise(found)) < limits.DELIVERIES_OF_A_TURN + most
+    assert len(found) > 2
+    assert found[-1] == wanted * len(links)
+    assert steps_of_other <= found[-1] // limits.DELIVERIES_OF_A_TURN
+    assert other.messages(2) == numbered_messages(1)
+    if browse:
+        assert all(peer.messages(link) == numbered_messages(COUNT) for link in links)
+    else:
+        came = [message for link in links for message in peer.messages(link)]
+        assert sorted(came) == sorted(numbered_messages(COUNT))
+
+
+def test_queues_share_the_deliveries_of_a_step_and_each_gets_its_turn() -> None:
+    scene = Metered()
+    peer = scene.peer()
+    queues = range(30)
+    for queue in queues:
+        peer.produce(1 + queue, f"q{queue}")
+        peer.say(
+            *[
+                batch(1 + queue, number, [message], priority=number % 2)
+                for number, message in enumerate(numbered_messages(2_000), 1)
+            ]
+        )
+        peer.consume(101 + queue, f"q{queue}", 0)
+    peer.say(*[frame(Kind.CREDIT, link=101 + queue, number=2_000) for queue in queues])
+    first = [queue for queue in queues if 101 + queue in peer.delivered]
+    assert len(first) < len(queues)
+    # What the first ones could have again does not come before what the others wait for.
+    peer.say(*[batch(1 + queue, 2_001, numbered_messages(1)) for queue in first])
+    peer.say(*[frame(Kind.CREDIT, link=101 + queue, number=2_001) for queue in first])
+    scene.go_on()
+    for queue in queues:
+        assert len(peer.messages(101 + queue)) == 2_000 + (queue in first)
+
+
+def test_a_purge_of_delayed_messages_leaves_nothing_to_look_at() -> None:
+    scene = Metered()
+    scene.peer().produce(1, "q")
+    scene.follow(delay=True)
+    peer = scene.peer()
+    peer.produce(1, "q")
+    due = {Symbol("x-opt-delivery-time"): Timestamp(scene.now_ms + 1_000)}
+    later = b"\x00\x53\x72" + encode(due) + b"\x00\x53\x77" + encode("later")
+    peer.send(1, 1, [later] * 100)
+    scene.settle_down()
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    assert queue.machine.delayed_count == 100
+    peer.ask("purge", queue="q")
+    assert queue.machine.delayed_count == 0
+    assert queue.machine.special is not None
+    assert queue.machine.special.delays is not None
+    assert not queue.machine.special.delays._due

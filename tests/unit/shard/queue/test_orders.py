@@ -204,6 +204,34 @@ def test_a_queue_that_reads_messages_waits_for_all_of_them_after_a_restart() -> 
     assert bench.get() == ["key=1", "key=2", "key=3", "key=5"]
 
 
+def test_after_a_restart_each_message_expires_in_its_time_wherever_it_lay_beside_others() -> None:
+    bench = Bench(SORTED)
+
+    def batches() -> list[Run]:
+        return [
+            Run(
+                batch_of([b"key=1"], durable=True, place=Place(1, 50 * n, 50), expires_at_ms=1_010 + 10 * n),
+                *(0, 1, n),
+            )
+            for n in range(2)
+        ]
+
+    runs = batches()
+    for run in runs:
+        run.batch.data = run.batch.ends = None
+    bench.do(Restore(runs, 2))
+    bench.now = 1_010
+    fetches = [effect.run for effect in bench.dispatch() if isinstance(effect, Fetch)]
+    assert [(run.sequence, run.end) for run in fetches] == [(0, 2)]
+    bench.do(Fetched(0, batches()))
+    bench.dispatch()
+    assert bench.machine.counters.expired == 1
+    assert bench.machine.next_deadline_ms == 1_020
+    bench.now = 1_020
+    bench.dispatch()
+    assert bench.machine.counters.expired == 2
+
+
 def test_single_messages_leave_memory_and_share_what_is_left_of_them() -> None:
     bench = Bench(SORTED)
     bench.machine.eviction.head_bytes = 0

@@ -11,9 +11,10 @@ the queues are then, in their order, before anything else of the link.
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Rejected
@@ -23,7 +24,7 @@ from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.transfers import FAILED
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.routing import UNROUTABLE, Plan, Routed, Routing, Walk
+from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 
@@ -38,6 +39,15 @@ log = logging.getLogger("lightrail.frontend.routing")
 AWAY: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and can't have it")
 PERHAPS: Final = Refusal(conditions.INTERNAL_ERROR, "its shard is away, and may have it")
 """Why messages are given up; they are released, or modified with delivery-failed, and not rejected."""
+
+
+class Way(NamedTuple):
+    """To queues of one shard."""
+
+    lane: Lane
+    queues: frozenset[str]
+    most: int
+    """Messages of one load: each is looked into for each of the queues that do so."""
 
 
 class RoutedBatch:
@@ -108,7 +118,7 @@ class RouterLink(IncomingLink):
         self._lanes: dict[int, Lane] = {}
         """By shard."""
         self._plan: Plan | None = None
-        self._splits: dict[frozenset[str], list[tuple[Lane, frozenset[str]]]] = {}
+        self._splits: dict[frozenset[str], list[Way]] = {}
         """Sets of queues of that plan, by the shards that they live on."""
         self._waiting: deque[RoutedBatch] = deque()
         self._looking_up = False
@@ -171,7 +181,7 @@ class RouterLink(IncomingLink):
         elif routers.looks.is_used:
             routers.begin_turn()
         groups, unroutable = routed
-        ways = []
+        ways: list[tuple[Group, list[Way]]] = []
         unknown: list[str] = []
         for group in groups:
             way = self._splits.get(group.queues) or self._split(group.queues, unknown)
@@ -184,17 +194,31 @@ class RouterLink(IncomingLink):
         copies = 0
         for group, way in ways:
             copies += len(group.indices) * len(group.queues)
-            for lane, queues in way:
-                load = Load(batch, queues, group.indices)
-                batch.loads.append(load)
-                batch.outstanding += 1
-                lane.send(load, group.payloads, batch.attributes)
+            for each in way:
+                self._send(batch, each, group.indices, group.payloads)
         frontend.counts.messages_routed += copies
         if self._closed:
             self._abandon_lanes()
         if not batch.outstanding:
             self._finish([batch])
         return True
+
+    def _send(
+        self,
+        batch: RoutedBatch,
+        way: Way,
+        indices: Sequence[int],
+        payloads: Sequence[bytes],
+        *,
+        is_repeated: bool = False,
+    ) -> None:
+        """Messages of a batch leave for queues of one shard."""
+        lane, queues, most = way
+        for start in range(0, len(indices), most):
+            load = Load(batch, queues, indices[start : start + most], is_repeated)
+            batch.loads.append(load)
+            batch.outstanding += 1
+            lane.send(load, payloads[start : start + most], batch.attributes)
 
     def _walked(self, batch: RoutedBatch, plan: Plan) -> Routed | None:
         """What the filters of the plan say of a batch; None where the looks of this turn are used up."""
@@ -207,7 +231,7 @@ class RouterLink(IncomingLink):
             routers.wait_turn(self)
         return walk.routed
 
-    def _split(self, queues: frozenset[str], unknown: list[str]) -> list[tuple[Lane, frozenset[str]]]:
+    def _split(self, queues: frozenset[str], unknown: list[str]) -> list[Way]:
         """The queues of each shard; what nobody knows the shard of is added to `unknown`."""
         by_shard: dict[int, tuple[Lane, list[str]]] = {}
         complete = True
@@ -220,13 +244,19 @@ class RouterLink(IncomingLink):
             by_shard.setdefault(peer.shard, (self._lane(peer), []))[1].append(queue)
         most = limits.ROUTE_TARGETS_MAX
         found = [
-            (lane, frozenset(names[start : start + most]))
+            self._way(lane, names[start : start + most])
             for lane, names in by_shard.values()
             for start in range(0, len(names), most)
         ]
         if complete:
             self._splits[queues] = found
         return found
+
+    def _way(self, lane: Lane, queues: list[str]) -> Way:
+        directory = self._connection.frontend.directory
+        looking = sum(directory.get(queue).policy.examines for queue in queues)
+        most = max(1, limits.ROUTED_LOOKS_AT_ONCE // looking) if looking else sys.maxsize
+        return Way(lane, frozenset(queues), most)
 
     def _lane(self, peer: "ShardPeer") -> Lane:
         lane = self._lanes.get(peer.shard)
@@ -293,17 +323,14 @@ class RouterLink(IncomingLink):
             self._send_elsewhere(load, ways)
         self.go_on()
 
-    def _send_elsewhere(self, load: Load, ways: list[tuple[Lane, frozenset[str]]]) -> None:
+    def _send_elsewhere(self, load: Load, ways: list[Way]) -> None:
         batch: RoutedBatch = load.batch
         indices = load.indices[load.accepted :]
         payloads = [batch.payloads[index] for index in indices]
-        for lane, queues in ways:
-            repeated = Load(batch, queues, indices, is_repeated=load.is_repeated)
-            batch.loads.append(repeated)
-            batch.outstanding += 1
-            lane.send(repeated, payloads, batch.attributes)
+        for way in ways:
+            self._send(batch, way, indices, payloads, is_repeated=load.is_repeated)
             if self._closed:
-                lane.abandon()
+                way.lane.abandon()
         batch.loads.remove(load)
         self._stored([load])
 
@@ -447,11 +474,8 @@ class RouterLink(IncomingLink):
                     indices.append(places[index])
                     payloads.append(payload)
             for queues, (indices, payloads) in parts.items():
-                for lane, names in self._split(queues, []):
-                    repeated = Load(batch, names, indices, is_repeated=True)
-                    batch.loads.append(repeated)
-                    batch.outstanding += 1
-                    lane.send(repeated, payloads, batch.attributes)
+                for way in self._split(queues, []):
+                    self._send(batch, way, indices, payloads, is_repeated=True)
         if self._closed:
             self._abandon_lanes()
         batch.loads.remove(load)

@@ -512,6 +512,9 @@ SETTLE_SLICE_MESSAGES: Final = 2_000
 LOOKED_INTO_AT_ONCE: Final = 1_000
 """Messages that queues which look into them (for keys, groups, delays, duplicates) take from a frontend
 between two looks at the time, at 12 microseconds each. A larger batch comes in pieces."""
+ROUTED_LOOKS_AT_ONCE: Final = 2_000
+"""Looks that queues of one shard take into one routed batch, its messages times those queues of its set that
+look into them. Frontends cut a larger batch; one message for more such queues is the least."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
 SHARD_MESSAGES: Final = 4_000

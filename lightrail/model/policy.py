@@ -393,6 +393,12 @@ class Policy:
         return None if value is None else max(round(value * 1000), 1 if value else 0)
 
     @property
+    def examines(self) -> bool:
+        """Whether a queue looks into each message that comes: for its order, or for duplicates."""
+        is_ordered = self["order"] != "fifo" or self["groups"] or self["delay"]
+        return bool(is_ordered or self["duplicate_window"] is not None)
+
+    @property
     def expires_at_ms(self) -> int | None:
         """When the name falls back to none, in milliseconds since 1970."""
         text = self["expires_at"]

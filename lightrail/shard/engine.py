@@ -59,6 +59,7 @@ log = logging.getLogger("lightrail.shard.engine")
 ENQUEUE: Final = int(Kind.ENQUEUE)
 SETTLE: Final = int(Kind.SETTLE)
 CREDIT: Final = int(Kind.CREDIT)
+ROUTE: Final = int(Kind.ROUTE)
 CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
 SHARD: Final = "shard-"
 """How the names of peers begin that are shards, which copy queues."""
@@ -190,6 +191,11 @@ class Engine:
                 elif kind == CREDIT:
                     self._credit(peer, part, now_ms)
                     continue
+                elif kind == ROUTE:
+                    looks_left -= 0 if self._failed is not None else self._routes.route(peer, part, now_ms)
+                    if looks_left > 0:
+                        continue
+                    rest = parts[place + 1 :]
                 elif kind == CONSUMER_CLOSE and self._gives_back(peer, part, now_ms):
                     rest = parts[place:]
                 else:
@@ -564,9 +570,6 @@ class Engine:
             else:
                 self._relays.close_listener(peer, link)
                 self._stray(peer, part, now_ms)
-        elif kind == Kind.ROUTE:
-            if self._failed is None:
-                self._routes.route(peer, part, now_ms)
         elif kind == Kind.TARGETS:
             self._follower.refresh(now_ms)
             self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)

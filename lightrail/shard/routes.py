@@ -77,22 +77,30 @@ class Routes:
             found.append(queue)
         return found
 
-    def route(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A batch for the queues of a set; it waits behind others of its link that wait for room."""
-        _kind, _flags, _priority, _set, link, _count, number = HEADER.unpack_from(part)
+    def route(self, peer: Peer, part: bytes, now_ms: int) -> int:
+        """A batch for the queues of a set; it waits behind others of its link that wait for room.
+
+        Returns:
+            How often one of its messages was looked into.
+        """
+        _kind, _flags, _priority, set_, link, count, number = HEADER.unpack_from(part)
         producer = peer.routers.get(link)
         if producer is None:
-            return
+            return 0
         if number == producer.next_number:
             producer.next_number = number + 1
         elif number > producer.next_number:
             producer.missed(number)
         if not self._is_wanted(producer, part):
-            return
+            return 0
         if producer not in self.holding.lines:
             self._route(producer, part, now_ms, self._hold)
+            targets = producer.sets.get(set_)
+            if isinstance(targets, list):
+                return int(count) * sum(queue.machine.policy.examines for queue in targets)
         elif not self.holding.add(producer, part, None):
             self._no_room(producer, part)
+        return 0
 
     def abandon(self, producer: RouteProducer, now_ms: int) -> None:
         """Who sent has gone: what waits is stored where there is room, and refused where there is none."""

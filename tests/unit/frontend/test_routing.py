@@ -11,6 +11,8 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import Modified, Rejected
 from lightrail.frontend.routing import RouterLink, Routers
 from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.rights import ANYBODY
 from lightrail.wire.frames import DURABLE, ENQUEUE_ENDS, Kind
 from lightrail.wire.messages import Refusal, Targets
 from tests.support.frontend_fakes import FakeConnection, FakeFrontend, FakeLink, FakeShard, Said
@@ -27,6 +29,7 @@ class RouterFrontend(FakeFrontend):
         super().__init__()
         self.graph = graph
         self.shards = [FakeShard(0), FakeShard(1)]
+        self.directory = graph.directory
         self.routers = Routers(graph.directory, self.later)
         self.broken = False
 
@@ -178,6 +181,30 @@ def test_a_batch_is_one_frame_for_all_queues_of_a_shard() -> None:
         assert (counts.messages_received, counts.messages_accepted, counts.messages_routed) == (2, 2, 6)
         assert counts.unanswered_bytes == 0
         assert rig.router.unanswered == 0
+
+    run(check)
+
+
+def test_a_batch_is_cut_where_queues_look_into_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no frame makes a shard look more often than it may in one go."""
+    monkeypatch.setattr(limits, "ROUTED_LOOKS_AT_ONCE", 5)
+
+    async def check(rig: Rig) -> None:
+        looking = Policy.parse({"role": "queue", "groups": True})
+        for queue in ("a", "b", "far"):
+            await rig.graph.service.give(ANYBODY, queue, looking)
+            await rig.graph.subscribe("r", queue)
+        await fan_out(rig, "c")
+        payloads = [b"1", b"2", b"3", b"4", b"5"]
+        await rig.send(*payloads)
+        near = ["a", "b", "c"]
+        assert rig.said() == [(near, [b"1", b"2"]), (near, [b"3", b"4"]), (near, [b"5"])]
+        assert rig.said(1) == [(["far"], payloads)]
+        rig.answer(1, 2)
+        rig.answer(1, shard=1)
+        assert rig.link.settled == []
+        await rig.refuse(3, FULL)
+        assert rig.outcomes() == ["accepted"] * 4 + [FULL.condition]
 
     run(check)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+from typing import Any
 
 import pytest
 
@@ -517,3 +518,24 @@ def test_ten_thousand_queues_start_and_idle() -> None:
     scene.tick(1)
     assert time.process_time() - started < 0.02
     end(scene)
+
+
+@pytest.mark.parametrize(
+    ("given", "examines"),
+    [
+        ({}, False),
+        ({"priorities": 10}, False),
+        ({"max_length": 3}, False),
+        ({"groups": True}, True),
+        ({"delay": True}, True),
+        ({"order": "sorted", "order_key": "subject"}, True),
+        ({"duplicate_window": 60}, True),
+    ],
+)
+def test_frontends_know_which_queues_look_into_messages_as_shards_do(
+    given: dict[str, Any], examines: bool
+) -> None:
+    names = EveryName()
+    names.give("q", Policy.parse({"role": "queue", **given}))
+    record = names.get("q")
+    assert record.policy.examines is shard_policy(record, 10).examines is examines

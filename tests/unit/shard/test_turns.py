@@ -10,6 +10,8 @@ from lightrail.amqp.types import Symbol, Timestamp, encode
 from lightrail.journal.record import Outcome, QueueEvent, Settle
 from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
+from lightrail.model.policy import Policy as NamePolicy
+from lightrail.shard.declarations import EveryName
 from lightrail.shard.moving.tenancy import moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
@@ -325,6 +327,34 @@ def test_queues_share_the_deliveries_of_a_step_and_each_gets_its_turn() -> None:
     scene.go_on()
     for queue in queues:
         assert len(peer.messages(101 + queue)) == 2_000 + (queue in first)
+
+
+def test_routed_batches_are_received_in_pieces_where_queues_look_into_them() -> None:
+    names = EveryName()
+    queues = [f"q{number}" for number in range(20)]
+    for queue in queues:
+        names.give(queue, NamePolicy.parse({"role": "queue", "groups": True}))
+    names.give("plain", NamePolicy.parse({"role": "queue"}))
+    scene = Scene(names=names)
+    peer = scene.peer()
+    peer.produce(1)
+    peer.targets(1, 1, *queues)
+    peer.targets(1, 2, "plain")
+    count = 100
+    messages = numbered_messages(count)
+    frames = [batch(1, number, messages, set_=1 if number < 4 else 2) for number in range(1, 9)]
+    left = scene.engine.receive(peer.identity, frames, scene.now_ms)
+    # The first one alone is as much as a shard may look at before it looks at the time.
+    assert count * len(queues) >= limits.LOOKED_INTO_AT_ONCE
+    assert left == frames[1:]
+    left = scene.engine.receive(peer.identity, left, scene.now_ms)
+    left = scene.engine.receive(peer.identity, left, scene.now_ms)
+    assert left == frames[3:]
+    # Nobody looks into the others.
+    assert scene.engine.receive(peer.identity, left, scene.now_ms) == []
+    scene.turn()
+    assert {scene.queue(queue)["ready"] for queue in queues} == {3 * count}
+    assert scene.queue("plain")["ready"] == 5 * count
 
 
 def test_a_purge_of_delayed_messages_leaves_nothing_to_look_at() -> None:

@@ -71,6 +71,8 @@ class LockModel(RuleBasedStateMachine):
         self.live: dict[int, Message] = {}
         self.links: dict[int, Link] = {}
         self.keys: dict[str, int] = {}
+        self.next_of: dict[int, int] = {}
+        """By consumer that left: the delivery number behind its last."""
         """The consumer that each key stands for, attached or not."""
         self.lock_ms: dict[int, int] = {}
         self.active: int | None = None
@@ -200,7 +202,7 @@ class LockModel(RuleBasedStateMachine):
             if former in self.links or effects:
                 (effect,) = effects
                 assert isinstance(effect, Refused)
-                assert former in self.links or first <= highest or first < 500
+                assert former in self.links or first < self.next_of[former]
                 return
             assert first > highest
             for message in self.live.values():
@@ -291,6 +293,7 @@ class LockModel(RuleBasedStateMachine):
     def detach(self, data: st.DataObject) -> None:
         identity = data.draw(st.sampled_from(sorted(self.links)))
         link = self.links.pop(identity)
+        self.next_of[identity] = link.next
         effects = self.machine.apply(Detach(identity), self.now)
         stays = link.options.lock_key and self.lock_ms[identity]
         self.settled([] if stays else [s for _, s in self.held(identity)], RELEASED, effects)

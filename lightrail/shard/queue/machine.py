@@ -360,6 +360,8 @@ class Machine(Outcomes):
                 self.deadlines.add(run)
         for run in lost:
             self.counters.lost += run.count
+            if self.deliveries.order is not None:
+                self.deliveries.order.removed(run)
             effects.append(removed(run, Reason.LOST))
         if self.policy.guarded:
             self._trim(effects)

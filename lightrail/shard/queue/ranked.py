@@ -75,13 +75,14 @@ class Ranked(Order):
             if index < 0:
                 break
             run = ready.runs[index]
-            if run.batch.data is None:
-                effects.extend(Fetch(each) for each in self._wanted(index))
-                break
             if run.barred and consumer.id in run.barred:
+                # Also where it is only on disk: what comes behind it need not wait for that.
                 self._views[consumer.id] = view = shared.copy()
                 self._hand_over(consumer, effects)
                 return self._choose(consumer, view, wanted, effects) or got, False
+            if run.batch.data is None:
+                effects.extend(Fetch(each) for each in self._wanted(index))
+                break
             if consumer.exact and not consumer.fits(run, self._gathered_bytes):
                 break
             if run.last - run.first == 1:

@@ -2,11 +2,22 @@
 
 import pytest
 
-from lightrail.shard.queue.commands import Cancel, Change, Command, Detach, Enqueue, Fetched, Purge
+from lightrail.shard.queue.commands import (
+    RELEASED,
+    Cancel,
+    Change,
+    Command,
+    Credit,
+    Detach,
+    Enqueue,
+    Fetched,
+    Purge,
+    Settle,
+)
 from lightrail.shard.queue.effects import Fetch, Reason
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
-from tests.support.checked_queue import GROUPS, Bench, delivered, removed
+from tests.support.checked_queue import GROUPS, NOT_HERE, Bench, delivered, removed
 
 TEXTS = [f"group={group} " + "x" * 2_000 for group in "aba"]
 
@@ -67,3 +78,27 @@ def test_of_a_delivery_that_is_damaged_in_part_only_that_is_lost() -> None:
     assert removed(effects, Reason.LOST) == [1]
     queue.do(Detach(1))
     assert received_by(queue, 2) == [TEXTS[0], TEXTS[2]]
+
+
+def test_a_group_whose_messages_are_lost_is_free_for_others() -> None:
+    queue = delivered_and_evicted(GROUPS)
+    queue.do(Settle(1, 0, 3, RELEASED))
+    (fetch,) = [effect for effect in queue.dispatch() if isinstance(effect, Fetch)]
+    assert removed(queue.do(Fetched(fetch.run.sequence, [], True)), Reason.LOST) == [0, 1, 2]
+    queue.do(Credit(1, 3))
+    assert not queue.dispatch()
+    queue.put("group=a next")
+    queue.consumer(2)
+    assert queue.get(2) == ["group=a next"]
+
+
+def test_who_is_barred_from_a_message_on_disk_does_not_wait_for_it() -> None:
+    queue = Bench(Policy(priorities=3))
+    queue.consumer(1)
+    batch = batch_of([b"first"], durable=True, enqueued_at_ms=queue.now, place=Place(1, 0, 50))
+    queue.do(Enqueue(batch))
+    assert queue.get(1) == ["first"]
+    queue.machine.evict(10_000)
+    queue.do(Settle(1, 0, 1, NOT_HERE))
+    queue.put("second")
+    assert queue.get(1) == ["second"]

@@ -475,8 +475,6 @@ PRIORITIES_MAX: Final = 10
 COLLECT_YOUNG: Final = 50_000
 """Objects more than before, after which Python's collector walks the new ones of a shard; every third time
 those of the two passes before as well."""
-COLLECT_NEVER: Final = 2**31 - 1
-"""The largest threshold of the collector."""
 COLLECT_LOOK_MS: Final = 500
 """How often a shard looks at how much the collector would have to walk."""
 COLLECT_ALL_BLOCKS: Final = 400_000

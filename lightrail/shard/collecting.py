@@ -21,10 +21,14 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from typing import Final
 
 from lightrail.model import limits
 
 log = logging.getLogger("lightrail.shard.collecting")
+
+_NEVER: Final = 2**31 - 1
+"""The largest threshold of the collector."""
 
 
 class Collecting:
@@ -46,7 +50,7 @@ class Collecting:
                 "Python does not count its blocks of memory, as with PYTHONMALLOC=malloc: the collector may "
                 "walk the whole backlog in one turn; unset PYTHONMALLOC"
             )
-        gc.set_threshold(limits.COLLECT_YOUNG, 1, limits.COLLECT_NEVER)
+        gc.set_threshold(limits.COLLECT_YOUNG, 1, _NEVER)
         self._arm(loop)
 
     def look(self) -> None:

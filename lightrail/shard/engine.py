@@ -109,7 +109,7 @@ class Engine:
             self._queues, self._performer, store, counts, self._memory, self._answer, self._refuse
         )
         self._requests = Requests(self._queues, self._performer, self.when_synced)
-        self._relays = Relays(self._queues.names, tenancy)
+        self._relays = Relays(self._queues.names, tenancy, self._memory)
         self.sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts)
         self.arrivals = Arrivals(
             self._queues, self._performer, store, self._memory, self._links, self._awaited, counts
@@ -600,7 +600,7 @@ class Engine:
         _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
-            self._relays.credit(peer, part)
+            self._relays.credit(peer, part, now_ms)
             return
         queue = consumer.queue
         size = kib << 10 if kib else commands.UNBOUNDED

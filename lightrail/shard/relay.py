@@ -4,16 +4,24 @@ The listeners' credit is all there is: it is granted to the senders in fair shar
 of a sender's grant and some of a listener's credit, and the listener's outcome goes back to the sender. A
 grant that is not used goes to those who wait for one. What comes without credit, because a listener went or
 took its credit back while the message was on its way, is given back as released.
+
+A listener's credit ends with so many bytes as well, so that one that does not read fills nobody's memory.
+What comes for it meanwhile, for which it had given credit, waits here in its order; a message that is larger
+than those bytes is reported, and comes when its frontend has made room. All that waits counts as parked in
+this shard, as what waits for room in queues does; beyond that it is released, too.
 """
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Final
 
 from lightrail.model import conditions, limits
 from lightrail.namespace.records import Name
+from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
+from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.wire.frames import (
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
@@ -70,6 +78,69 @@ class Sender:
         )
 
 
+class Sent:
+    """What one batch of a sender has of messages that no listener has got."""
+
+    __slots__ = (
+        "_base",
+        "_ends",
+        "_part",
+        "count",
+        "expires_at_ms",
+        "first",
+        "message_format",
+        "number",
+        "sender",
+    )
+
+    def __init__(self, sender: Sender, part: bytes, messages: int, number: int) -> None:
+        self.sender = sender
+        self.number = number
+        self.count = messages
+        self.first = 0
+        """The next message."""
+        self.expires_at_ms, self.message_format, _size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
+        self._part = part
+        self._base = ENQUEUE_ENDS + 4 * messages
+        self._ends = memoryview(part)[ENQUEUE_ENDS : self._base].cast("I")
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory as long as one message is left."""
+        return len(self._part)
+
+    @property
+    def left(self) -> int:
+        """Messages."""
+        return self.count - self.first
+
+    def fitting(self, last: int, room: int) -> int:
+        """The end of those messages before `last` that have at most `room` bytes."""
+        return bisect_right(self._ends, self._start + room, self.first, last)
+
+    def size_to(self, last: int) -> int:
+        """Bytes of the messages from the next one to before `last`."""
+        size: int = self._ends[last - 1] - self._start
+        return size
+
+    def take(self, last: int) -> tuple[int, memoryview, memoryview]:
+        """Takes the messages before `last`: what their ends count from, these, and their bytes."""
+        start, first = self._start, self.first
+        self.first = last
+        blob = memoryview(self._part)[self._base + start : self._base + self._ends[last - 1]]
+        return start, self._ends[first:last], blob
+
+    def release(self) -> None:
+        """The sender has what is left back."""
+        if self.left:
+            self.sender.outcome(self.number, self.first, self.left, OutcomeCode.RELEASED, b"")
+            self.first = self.count
+
+    @property
+    def _start(self) -> int:
+        return self._ends[self.first - 1] if self.first else 0
+
+
 class Part:
     """Messages of a sender's batch that a listener has and has not settled."""
 
@@ -85,7 +156,21 @@ class Part:
 class Listener:
     """A receiving link: its credit, and what it has not settled, by delivery number."""
 
-    __slots__ = ("_numbers", "_parts", "default", "limit", "link", "next", "peer", "presettled", "relay")
+    __slots__ = (
+        "_exact",
+        "_numbers",
+        "_parts",
+        "_room",
+        "default",
+        "draining",
+        "is_full",
+        "limit",
+        "link",
+        "next",
+        "peer",
+        "presettled",
+        "relay",
+    )
 
     def __init__(self, relay: "Relay", peer: Peer, link: int, options: ConsumerOpen) -> None:
         self.relay = relay
@@ -101,10 +186,47 @@ class Listener:
         )
         self._numbers: list[int] = []
         self._parts: list[Part] = []
+        self._room = UNBOUNDED
+        """Bytes that it may be sent before its next CREDIT."""
+        self._exact = 0
+        """Half of the bytes of that CREDIT; 0 where a message may go beyond them."""
+        self.is_full = False
+        """Whether what it would get next goes beyond them."""
+        self.draining = False
 
     @property
     def credit(self) -> int:
+        """Messages that it would take, whatever their size."""
         return self.limit - self.next
+
+    @property
+    def is_ready(self) -> bool:
+        return self.limit > self.next and not self.is_full
+
+    def allow(self, limit: int, size: int, *, exact: bool) -> None:
+        """Credit: up to a delivery number, and so many bytes."""
+        self.limit = max(limit, self.next)
+        self._room = size
+        self._exact = size >> 1 if exact else 0
+        self.is_full = False
+
+    def fitting(self, sent: Sent, last: int) -> int:
+        """The end of those messages before `last` that it may be sent now; reports one that is too large."""
+        found = sent.fitting(last, self._room)
+        if found > sent.first:
+            return found
+        if not self._exact and self._room > 0:
+            return sent.first + 1
+        self.is_full = True
+        # One that was sent half of its bytes gets new credit without a report.
+        if self._room > self._exact or self.draining:
+            kib = -(-sent.size_to(sent.first + 1) >> 10)
+            self.peer.out.append(frame(Kind.LARGER, link=self.link, count=kib, number=self.next))
+        return sent.first
+
+    def used(self, size: int) -> None:
+        """It was sent so many bytes."""
+        self._room -= size
 
     def hold(self, part: Part) -> None:
         """It was sent these messages."""
@@ -139,36 +261,62 @@ class Listener:
 class Relay:
     """A connection point: its listeners in turn, and its senders in turn."""
 
-    __slots__ = ("_sequence", "listeners", "name", "record", "senders")
+    __slots__ = ("_memory", "_sequence", "_waiting", "listeners", "name", "record", "senders")
 
-    def __init__(self, record: Name) -> None:
+    def __init__(self, record: Name, memory: Memory) -> None:
         self.name = record.name
         self.record = record
         self.listeners: deque[Listener] = deque()
         self.senders: deque[Sender] = deque()
+        self._memory = memory
         self._sequence = count()
+        self._waiting: deque[Sent] = deque()
+        """For listeners that have credit and no room, in the order in which it came."""
 
     @property
     def credit(self) -> int:
-        """Messages that the listeners would take now."""
-        return sum(listener.credit for listener in self.listeners)
+        """Messages that the listeners would take now, beyond those that wait."""
+        return sum(listener.credit for listener in self.listeners) - sum(sent.left for sent in self._waiting)
 
     def send(self, sender: Sender, part: bytes, messages: int, number: int, now_ms: int) -> None:
         """A batch goes to those with credit, in turn; what nobody has credit for is released."""
         sender.came += messages
         sender.used_ms = now_ms
-        expires, message_format, _size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
-        base = ENQUEUE_ENDS + 4 * messages
-        ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
-        first = 0
-        ready = [listener for listener in self.listeners if listener.credit]
-        share = -(-messages // max(len(ready), 1))
-        while first < messages and ready:
+        sent = Sent(sender, part, messages, number)
+        if not self._waiting and self._pass_on(sent, now_ms):
+            return
+        memory = self._memory
+        would = self._waiting or any(listener.credit for listener in self.listeners)
+        # One message waits however large it is.
+        if would and (not memory.parked or memory.parked + sent.size <= memory.parked_max):
+            memory.park(sent.size)
+            self._waiting.append(sent)
+        else:
+            sent.release()
+
+    def go_on(self, now_ms: int) -> None:
+        """Something may have changed: what waits goes to those who have room, or back where nobody listens.
+
+        Credit that is taken back is no reason: a frontend does so while its client does not read.
+        """
+        if not self.listeners:
+            self._give_back(lambda sent: True)
+        while self._waiting and self._pass_on(self._waiting[0], now_ms):
+            self._memory.park(-self._waiting.popleft().size)
+
+    def _pass_on(self, sent: Sent, now_ms: int) -> bool:
+        """Gives what is left of a batch to those with credit and room, in turn; True if nothing is left."""
+        sender, messages = sent.sender, sent.count
+        ready = [listener for listener in self.listeners if listener.is_ready]
+        share = -(-sent.left // max(len(ready), 1))
+        while sent.left and ready:
             for listener in ready:
+                first = sent.first
                 last = min(messages, first + min(share, listener.credit))
-                if first == last:
+                if first == last or (last := listener.fitting(sent, last)) == first:
                     continue
-                start = ends[first - 1] if first else 0
+                listener.used(sent.size_to(last))
+                base, ends, blob = sent.take(last)
                 listener.peer.out.append(
                     deliver(
                         listener.link,
@@ -177,23 +325,21 @@ class Relay:
                         last - first,
                         next(self._sequence),
                         0,
-                        expires,
+                        sent.expires_at_ms,
                         now_ms,
-                        message_format,
-                        start,
-                        ends[first:last],
-                        memoryview(part)[base + start : base + ends[last - 1]],
+                        sent.message_format,
+                        base,
+                        ends,
+                        blob,
                     )
                 )
-                listener.hold(Part(sender, number, first, last - first))
+                listener.hold(Part(sender, sent.number, first, last - first))
                 if listener.presettled:
-                    sender.outcome(number, first, last - first, OutcomeCode.ACCEPTED, b"")
-                first = last
-            ready = [listener for listener in ready if listener.credit]
+                    sender.outcome(sent.number, first, last - first, OutcomeCode.ACCEPTED, b"")
+            ready = [listener for listener in ready if listener.is_ready]
         if len(self.listeners) > 1:
             self.listeners.rotate(-1)
-        if first < messages:
-            sender.outcome(number, first, messages - first, OutcomeCode.RELEASED, b"")
+        return not sent.left
 
     def share(self, now_ms: int) -> None:
         """Grants the senders what the listeners would take, in fair shares.
@@ -204,7 +350,7 @@ class Relay:
         senders = self.senders
         if not senders:
             return
-        credit = self.credit
+        credit = max(self.credit, 0)
         granted = sum(sender.open for sender in senders)
         if granted > credit:
             for sender in senders:
@@ -237,9 +383,25 @@ class Relay:
         self.listeners.remove(listener)
         listener.settle(0, EVERYTHING, code, body)
 
+    def forget(self, sender: Sender) -> None:
+        """A sender goes: what waits of it has nobody who waits for its outcome."""
+        self.senders.remove(sender)
+        self._give_back(lambda sent: sent.sender is sender)
+
+    def _give_back(self, which: Callable[[Sent], bool]) -> None:
+        kept: deque[Sent] = deque()
+        for sent in self._waiting:
+            if which(sent):
+                sent.release()
+                self._memory.park(-sent.size)
+            else:
+                kept.append(sent)
+        self._waiting = kept
+
     def end(self, refusal: Refusal) -> None:
         """The name is no connection point any more, or at another shard: all its links end here."""
         body = b"" if refusal.condition == conditions.MOVED else refusal.encode()
+        self._give_back(lambda sent: True)
         kind = Kind.GONE if body else Kind.MOVED
         for listener in list(self.listeners):
             self.leave(listener, OutcomeCode.RELEASED, b"")

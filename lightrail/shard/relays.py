@@ -4,20 +4,23 @@ from lightrail.cluster.map import MapChanges
 from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
+from lightrail.shard.memory import Memory
 from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.peers import Peer
+from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.shard.relay import Listener, Relay, Sender
-from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 
 class Relays:
     """Every connection point that has a link on this shard."""
 
-    __slots__ = ("_by_name", "_names", "_tenancy", "touched")
+    __slots__ = ("_by_name", "_memory", "_names", "_tenancy", "touched")
 
-    def __init__(self, names: Names, tenancy: Tenancy) -> None:
+    def __init__(self, names: Names, tenancy: Tenancy, memory: Memory) -> None:
         self._names = names
+        self._memory = memory
         self._tenancy = tenancy
         tenancy.places.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
@@ -47,7 +50,7 @@ class Relays:
         """It has gone; outcomes of what it sent have nowhere to go."""
         sender = peer.senders.pop(link, None)
         if sender is not None:
-            sender.relay.senders.remove(sender)
+            sender.relay.forget(sender)
             self._left(sender.relay)
 
     def close_listener(self, peer: Peer, link: int) -> None:
@@ -100,7 +103,7 @@ class Relays:
             return None
         relay = self._by_name.get(name)
         if relay is None:
-            relay = self._by_name[name] = Relay(found)
+            relay = self._by_name[name] = Relay(found, self._memory)
         self.touched[relay] = None
         return relay
 
@@ -120,16 +123,20 @@ class Relays:
             sender.relay.send(sender, part, messages, number, now_ms)
             self.touched[sender.relay] = None
 
-    def credit(self, peer: Peer, part: bytes) -> None:
-        """A CREDIT of a link that is not a queue's; with drain it is taken back at once, nothing waits."""
-        _kind, flags, _, _, link, _, limit = HEADER.unpack_from(part)
+    def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """A CREDIT of a link that is not a queue's; with drain it is taken back at once."""
+        _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
         listener = peer.listeners.get(link)
-        if listener is not None:
-            listener.limit = max(limit, listener.next)
-            if flags & DRAIN:
-                listener.limit = listener.next
-                peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
-            self.touched[listener.relay] = None
+        if listener is None:
+            return
+        listener.allow(limit, kib << 10 if kib else UNBOUNDED, exact=bool(flags & EXACT))
+        if flags & DRAIN:
+            listener.draining = True
+            listener.relay.go_on(now_ms)
+            listener.draining = False
+            listener.limit = listener.next
+            peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
+        self.touched[listener.relay] = None
 
     def settle(self, peer: Peer, part: bytes) -> None:
         """A SETTLE of a link that is not a queue's."""
@@ -145,6 +152,7 @@ class Relays:
         if self.touched:
             touched, self.touched = self.touched, {}
             for relay in touched:
+                relay.go_on(now_ms)
                 relay.share(now_ms)
 
     def tick(self, now_ms: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lightrail.amqp import events, frames
 from lightrail.amqp.performatives import Attach, Source, Target
-from lightrail.amqp.types import Symbol
+from lightrail.amqp.types import Symbol, encode
 from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
 from tests.chaos import attacks
@@ -18,6 +18,7 @@ from tests.chaos.traffic import Sender
 from tests.support import wait
 from tests.support.amqp_client import Client
 from tests.support.broker import Broker
+from tests.support.namespace import give
 
 MB = 1024 * 1024
 CLIENTS = 250
@@ -121,6 +122,30 @@ def test_nor_does_each_link_of_such_clients_get_a_large_message(
             credits = [attacks.credit(handle, 100) for handle in range(per_connection)]
             attacker.say(b"".join([frames.AMQP_HEADER, attacks.OPEN, attacks.BEGIN, *links, *credits]))
         for _ in range(15):
+            them.still_served()
+            them.weigh()
+        assert them.growth < bound, them.report()
+
+
+def test_nor_do_listeners_of_a_connection_point(tmp_path: Path) -> None:
+    """Nothing of such messages is stored: what does not fit waits in the shard or goes back."""
+    bound = SLACK + 4 * LARGE
+    with (
+        bystanders(tmp_path / "data", "--memory-mark", str(MARK), growth_max=bound) as them,
+        ExitStack() as stack,
+    ):
+        give(them.broker.data, "point", role="connection-point")
+        attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096))
+        links = [attacks.attach(handle, "point", receiver=True) for handle in range(LINKS)]
+        credits = [attacks.credit(handle, 100) for handle in range(LINKS)]
+        attacker.say(b"".join([frames.AMQP_HEADER, attacks.OPEN, attacks.BEGIN, *links, *credits]))
+        client = stack.enter_context(Client(them.broker.amqp))
+        sender = client.attach(client.session(), "sender", "point", sender=True)
+        message = b"\x00\x53\x75" + encode(bytes(LARGE))
+        for _ in range(40):
+            wait.until(lambda: client.step(0.05) is not None and sender.credit > 0, "credit", 30.0)
+            sender.send_one(message, 0, True)
+            wait.until(lambda: client.step(0.05) is not None and not client.unwritten, "it is written", 30.0)
             them.still_served()
             them.weigh()
         assert them.growth < bound, them.report()

@@ -106,6 +106,20 @@ def test_each_outcome_reaches_the_sender(here: BlockingConnection, there: Blocki
     assert sent[3].remote.annotations == {symbol("x-opt-note"): 7}
 
 
+def test_messages_of_more_bytes_than_a_listener_may_be_sent_ahead_come_in_their_order(
+    here: BlockingConnection, there: BlockingConnection
+) -> None:
+    sender = here.create_sender("point")
+    receiver = listen(there, 12)
+    credit(here, sender, 12)
+    bodies = [bytes([number]) * size for number, size in enumerate([3_000_000, 10, 900_000, 3_000_000] * 3)]
+    sent = send(here, sender, *bodies)
+    assert [bytes(found.body) for found in received(receiver, 12)] == bodies
+    push(there)
+    here.wait(lambda: all(delivery.settled for delivery in sent))
+    assert {delivery.remote_state for delivery in sent} == {Delivery.ACCEPTED}
+
+
 def test_nothing_is_kept_for_later(here: BlockingConnection, there: BlockingConnection) -> None:
     sender = here.create_sender("point")
     receiver = listen(there, 2)

@@ -5,7 +5,7 @@ import pytest
 from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
-from lightrail.wire.frames import Kind, OutcomeCode
+from lightrail.wire.frames import DRAIN, EXACT, Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Outcome, Peer, Scene, SmallStore
 
@@ -238,3 +238,130 @@ def test_a_listener_goes_on_with_its_delivery_numbers(first: int) -> None:
     peer.settle(LISTENER, first + 1, 1)
     peer.settle(LISTENER, first, 1)
     assert [each.first for each in peer.outcomes] == [1, 0]
+
+
+# --- credit in bytes -------------------------------------------------------------------------------------
+
+
+def allow(peer: Peer, kib: int, limit: int, link: int = LISTENER, flags: int = 0) -> None:
+    """Credit as frontends give it: so many messages, and so many bytes."""
+    peer.say(frame(Kind.CREDIT, flags=EXACT | flags, link=link, count=kib, number=limit))
+
+
+def message(number: int, size: int = 600) -> bytes:
+    return bytes([number]) * size
+
+
+def test_a_listener_gets_no_more_bytes_than_it_has_credit_for_and_the_rest_waits_in_order() -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10)
+    assert peer.granted == {SENDER: 10}
+    peer.send(SENDER, 1, [message(1), message(2), message(3)])
+    peer.send(SENDER, 2, [b"small"])
+    assert peer.messages(LISTENER) == [message(1)]
+    assert peer.outcomes == []
+    # It was sent half of its bytes, so there will be new credit without a report.
+    assert peer.take(Kind.LARGER) == []
+    allow(peer, 1, 10)
+    assert peer.messages(LISTENER) == [message(1), message(2)]
+    allow(peer, 1, 10)
+    assert peer.messages(LISTENER) == [message(1), message(2), message(3), b"small"]
+    peer.settle(LISTENER, 0, 4)
+    assert peer.outcomes == [
+        Outcome(SENDER, 1, 0, 1, OutcomeCode.ACCEPTED),
+        Outcome(SENDER, 1, 1, 1, OutcomeCode.ACCEPTED),
+        Outcome(SENDER, 1, 2, 1, OutcomeCode.ACCEPTED),
+        Outcome(SENDER, 2, 0, 1, OutcomeCode.ACCEPTED),
+    ]
+
+
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_message_that_is_larger_than_the_credit_is_reported_and_comes_when_there_is_room(
+    drains: bool,
+) -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10)
+    peer.send(SENDER, 1, [message(1, 5_000)])
+    assert [(each.link, each.number, each.count) for each in peer.take(Kind.LARGER)] == [(LISTENER, 0, 5)]
+    if drains:
+        allow(peer, 1, 10, flags=DRAIN)
+        assert [each.kind for each in peer.take(Kind.LARGER, Kind.DRAINED)] == [Kind.LARGER, Kind.DRAINED]
+    allow(peer, 5, 1)
+    assert peer.messages(LISTENER) == [message(1, 5_000)]
+
+
+def test_what_waits_for_one_listener_goes_to_another_that_has_room() -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10)
+    peer.send(SENDER, 1, [message(1), message(2)])
+    listen(peer, link=2)
+    allow(peer, 1, 10, link=2)
+    assert peer.messages(LISTENER) == [message(1)]
+    assert peer.messages(2) == [message(2)]
+
+
+@pytest.mark.parametrize("end", ["listener", "name"])
+def test_what_waits_is_released_when_nobody_listens_any_more(end: str) -> None:
+    scene, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10)
+    peer.send(SENDER, 1, [message(1), message(2)])
+    peer.settle(LISTENER, 0, 1)
+    if end == "listener":
+        peer.close_consumer(LISTENER)
+    else:
+        assert isinstance(scene.names, EveryName)
+        scene.names.drop("p")
+        scene.refresh()
+    assert peer.outcomes[1:] == [Outcome(SENDER, 1, 1, 1, OutcomeCode.RELEASED)]
+    assert scene.engine._memory.parked == 0
+
+
+def test_what_waits_goes_on_waiting_while_a_frontend_takes_credit_back_for_its_client_does_not_read() -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10)
+    peer.send(SENDER, 1, [message(1), message(2)])
+    allow(peer, 1, 0)
+    peer.send(SENDER, 2, [message(3)])
+    assert peer.messages(LISTENER) == [message(1)]
+    assert peer.outcomes == []
+    allow(peer, 2, 10)
+    assert peer.messages(LISTENER) == [message(1), message(2), message(3)]
+
+
+def test_what_waits_of_a_sender_that_goes_is_forgotten() -> None:
+    scene, peer = opened()
+    listen(peer)
+    attach(peer, SENDER, SENDER + 1)
+    allow(peer, 1, 10)
+    peer.send(SENDER, 1, [message(1), message(2)])
+    peer.send(SENDER + 1, 1, [message(3)])
+    peer.close_producer(SENDER)
+    allow(peer, 1, 10)
+    assert peer.messages(LISTENER) == [message(1), message(3)]
+    assert scene.engine._memory.parked == 0
+
+
+def test_more_than_may_wait_in_the_shard_is_released() -> None:
+    scene, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 1, 10_000)
+    memory = scene.engine._memory
+    each = [message(1, 60_000)]
+    number = 0
+    while not peer.outcomes:
+        number += 1
+        peer.send(SENDER, number, each)
+        assert memory.parked <= memory.parked_max
+    assert peer.outcomes == [Outcome(SENDER, number, 0, 1, OutcomeCode.RELEASED)]
+    assert memory.parked > memory.parked_max - 70_000

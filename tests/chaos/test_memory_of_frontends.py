@@ -127,6 +127,20 @@ def test_nor_does_each_link_of_such_clients_get_a_large_message(
         assert them.growth < bound, them.report()
 
 
+def listen(handle: int) -> bytes:
+    """A listener that has messages settled: their sender has its answer when they are on their way."""
+    return frame(
+        Attach(
+            name=f"listener{handle}",
+            handle=handle,
+            role=True,
+            snd_settle_mode=1,
+            source=Source(address="point"),
+            target=Target(),
+        )
+    )
+
+
 def test_nor_do_listeners_of_a_connection_point(tmp_path: Path) -> None:
     """Nothing of such messages is stored: what does not fit waits in the shard or goes back."""
     bound = SLACK + 4 * LARGE
@@ -136,7 +150,7 @@ def test_nor_do_listeners_of_a_connection_point(tmp_path: Path) -> None:
     ):
         give(them.broker.data, "point", role="connection-point")
         attacker = stack.enter_context(Attacker(them.broker.amqp, receive_buffer=4_096))
-        links = [attacks.attach(handle, "point", receiver=True) for handle in range(LINKS)]
+        links = [listen(handle) for handle in range(LINKS)]
         credits = [attacks.credit(handle, 100) for handle in range(LINKS)]
         attacker.say(b"".join([frames.AMQP_HEADER, attacks.OPEN, attacks.BEGIN, *links, *credits]))
         client = stack.enter_context(Client(them.broker.amqp))

@@ -10,6 +10,7 @@
 Consumers may select on each of them.
 """
 
+from functools import cache
 from typing import Final
 
 from lightrail.model import limits
@@ -50,3 +51,9 @@ def level(priority: int, levels: int) -> int:
     """
     lowest = 5 - (levels + 1) // 2
     return min(max(priority - lowest, 0), levels - 1)
+
+
+@cache
+def ranks(levels: int) -> tuple[int, ...]:
+    """By AMQP priority, 0 to 255: the higher its level, the lower the rank."""
+    return tuple(-level(priority, levels) for priority in range(256))

@@ -429,10 +429,7 @@ class Machine(Outcomes):
         if self.name.endswith(DEAD_LETTER_SUFFIX):
             policy = replace(policy, dead_letter=False)
         before, self.policy = self.policy, policy
-        if past is None and policy.arrangement == before.arrangement:
-            if self.special is not None:
-                self.special.follow(policy)
-        else:
+        if past is not None or policy.arrangement != before.arrangement:
             self._arrange(policy, now_ms, past)
         for consumer in self.consumers.follow(policy):
             self.locks.begin(consumer, now_ms)

@@ -92,6 +92,11 @@ class Order:
     def arrived(self, run: Run) -> None:
         """A run is ready for the first time."""
 
+    def begin_with(self, runs: list[Run]) -> None:
+        """All of these are ready, by sequence, and nothing has arrived before."""
+        for run in runs:
+            self.arrived(run)
+
     def returned(self, run: Run) -> None:
         """A run is ready again, or at last: everybody looks at it anew."""
         for view in self._views.values():

@@ -55,6 +55,12 @@ class Ranked(Order):
             view.push(*entry)
             view.thin(self._ready)
 
+    def begin_with(self, runs: list[Run]) -> None:
+        rank = self._rank
+        self._shared.fill([(rank(run), run.sequence, run.end) for run in runs])
+        for consumer in self._views:
+            self._views[consumer] = self._shared.copy()
+
     def returned(self, run: Run) -> None:
         self.arrived(run)
 

@@ -55,7 +55,6 @@ class Special:
         "_keys",
         "_learning",
         "_looked_to",
-        "_policy",
         "_removed",
         "_superseded",
         "_swept_to",
@@ -81,7 +80,6 @@ class Special:
         work: Work,
     ) -> None:
         self._work = work
-        self._policy = policy
         self.ready = ready
         self._consumers = consumers
         self._eviction = eviction
@@ -122,7 +120,8 @@ class Special:
         elif policy.order == orders.SORTED:
             self.order = Ranked(ready, eviction, deliveries, self._key_of, joins=False)
         elif policy.priorities > 1:
-            self.order = Ranked(ready, eviction, deliveries, self._level_of)
+            ranks = orders.ranks(policy.priorities)
+            self.order = Ranked(ready, eviction, deliveries, lambda run: ranks[run.batch.priority])
         else:
             self.order = Order(ready, eviction, deliveries)
         eviction.follow(ready, None if self.delays is None else self.delays.line, joins=not self.singles)
@@ -130,9 +129,6 @@ class Special:
             self.order.attach(consumer)
 
     # --- what a message says --------------------------------------------------------------------------
-
-    def _level_of(self, run: Run) -> int:
-        return -orders.level(run.batch.priority, self._policy.priorities)
 
     def _key_of(self, run: Run) -> Key:
         if self._key is None or run.batch.message_format:
@@ -148,10 +144,6 @@ class Special:
     def _group_of(self, run: Run) -> Hashable:
         key = self._key_of(run)
         return None if key == MISSING else key
-
-    def follow(self, policy: Policy) -> None:
-        """Another policy with the same arrangement."""
-        self._policy = policy
 
     # --- memory -----------------------------------------------------------------------------------------
 
@@ -488,8 +480,8 @@ class Special:
     def build(self, now_ms: int) -> None:
         """Puts what is in the line, in no order yet, into its order: what is in memory at once."""
         if not self.singles:
-            for run in self.ready.clear():
-                self._take_in(run, now_ms)
+            # With priorities alone, all of it stays where it is in the line.
+            self.order.begin_with(self.ready.waiting())
             return
         self.loading = self.order.loading = self._learning = True
         self._looked_to = 0

@@ -32,6 +32,10 @@ class View:
     def push(self, rank: Any, first: int, last: int) -> None:
         heappush(self.heap, (rank, first, last))
 
+    def fill(self, ranges: list[Range]) -> None:
+        """These are all, in any order: at once, where one by one each would look for its place."""
+        self._keep(ranges, None)
+
     def top(self, ready: Ready) -> int:
         """The index in `ready` of the run at or in the first range, -1 when nothing is left."""
         heap = self.heap
@@ -59,12 +63,16 @@ class View:
             # Most of them are needed, and no two become one: looking through all of them changes nothing.
             self._thin_at = limits.STALE_RANGES_MIN + 2 * len(ready) + 1
             return
+        self._keep(self.heap, ready)
+
+    def _keep(self, ranges: list[Range], ready: Ready | None) -> None:
+        """Neighbours become one; with `ready`, a range under which nothing is ready is dropped."""
         kept: list[Range] = []
-        for each in sorted(self.heap):
+        for each in sorted(ranges):
             rank, first, last = each
             if self._joins and kept and kept[-1][0] == rank and first <= kept[-1][2]:
                 kept[-1] = (rank, kept[-1][1], max(last, kept[-1][2]))
-            elif ready.find(first, last) >= 0:
+            elif ready is None or ready.find(first, last) >= 0:
                 kept.append(each)
         self.heap = kept
         self._thin_at = max(limits.STALE_RANGES_MIN, 2 * len(kept))

@@ -36,9 +36,9 @@ imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
 
 # Tests that compute, and those that talk to a broker file by file, use both processors; the slower half (those that kill
-# and freeze processes, and start Spark or Docker) needs the machine for itself.
+# and freeze processes, and start Celery, Spark or Docker) needs the machine for itself.
 COMPUTING := tests/unit tests/model tests/simulation
-TALKING := tests/client tests/conformance tests/contracts tests/http tests/interop tests/kombu tests/policies tests/ui
+TALKING := tests/client tests/conformance tests/contracts tests/http tests/interop tests/policies tests/ui
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
@@ -47,7 +47,7 @@ else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)
 endif
 
-test-slow: setup ## set up, then the slower half of the tests: clusters, faults, Spark, containers
+test-slow: setup ## set up, then the slower half of the tests: clusters, faults, Celery, Spark, containers
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) $(ARGS)
 
 bench: setup ## measure this machine and write docs/benchmarks.md

@@ -156,6 +156,13 @@ class Delivery:
     def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
         self._loop.call(self._inner.defer(seconds, delivery_failed=delivery_failed))
 
+    def renew(self) -> float | None:
+        return self._loop.call(self._inner.renew())
+
+    @property
+    def lost(self) -> bool:
+        return self._inner.lost
+
     def __repr__(self) -> str:
         return repr(self._inner)
 

@@ -21,8 +21,21 @@ import lightrail.client.sync
 GOLDEN: Final = Path(__file__).with_name("public_api.txt")
 
 OF_THE_LIBRARY: Final = {
-    "Connection": {"check_loop", "fileno", "forget", "link_attached", "link_lost", "loop", "offers", "open"},
-    "Delivery": {"settle"},
+    "Connection": {
+        "check_loop",
+        "connected",
+        "fileno",
+        "forget",
+        "link_attached",
+        "link_lost",
+        "locks",
+        "loop",
+        "node",
+        "offers",
+        "open",
+        "say",
+    },
+    "Delivery": {"lose", "settle"},
     "Receiver": {
         "attach",
         "attached",
@@ -30,10 +43,12 @@ OF_THE_LIBRARY: Final = {
         "fail",
         "flush",
         "heard",
+        "keeper",
         "lost",
         "on_lost",
         "refuse",
         "refuse_to_lose",
+        "renew",
         "settle",
     },
     "Sender": {"attach", "attached", "detached", "fail", "flush", "heard", "lost", "refuse"},

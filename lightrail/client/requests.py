@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
+from lightrail.client.keywords import MessageFields
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
@@ -60,7 +61,7 @@ class Requester:
         message: Any = None,
         *,
         timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the broker drops the question then, too
-        **fields: Any,
+        **fields: Unpack[MessageFields],
     ) -> Message:
         """Sends a question, and returns the answer.
 

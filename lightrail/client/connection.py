@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import AmqpError, Source
-from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol
 from lightrail.client.errors import (
     AuthenticationError,
@@ -32,6 +31,7 @@ from lightrail.client.options import Address, Credentials, ReconnectPolicy, paus
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
+from lightrail.client.sessions import Sessions
 from lightrail.client.sources import source_of
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
@@ -106,7 +106,7 @@ class Connection:
         self._again: dict[Sender | Receiver, int] = {}
         """Links that the broker ended, with how often they were attached since without success."""
         self._wire: Wire | None = None
-        self._session: Session | None = None
+        self._sessions: Sessions | None = None
         self._address = self._addresses[0]
         self._gone: asyncio.Future[str] | None = None
         """Of the connection that is there: why it was lost."""
@@ -141,7 +141,7 @@ class Connection:
     @property
     def healthy(self) -> bool:
         """Whether it is connected, and everything that was opened is attached."""
-        return self._session is not None and all(link.healthy for link in self._links)
+        return self._sessions is not None and all(link.healthy for link in self._links)
 
     @property
     def product(self) -> str:
@@ -152,7 +152,7 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether there is a connection to a broker now."""
-        return self._session is not None
+        return self._sessions is not None
 
     def offers(self, capability: str) -> bool:
         """Whether the broker that is connected has a capability for all links (2.7.1)."""
@@ -375,7 +375,8 @@ class Connection:
             lost=self._lost,
         )
         wire = await opening.run(self._policy.connect)
-        session = wire.engine.begin()
+        session = opening.session
+        assert session is not None
         if self._tokens is not None:
             try:
                 await self._tokens.show(wire, session)
@@ -385,10 +386,10 @@ class Connection:
             if not wire.usable:
                 raise ConnectError(wire.why)
         self._wire = wire
-        self._session = session
+        self._sessions = Sessions(wire.engine, session)
         self._again.clear()
         for link in list(self._links):
-            self._attach(link, wire, self._session)
+            self._attach(link, wire, self._sessions)
         wire.touch()
         if not self._first.done():
             self._first.set_result(None)
@@ -400,7 +401,7 @@ class Connection:
             self._tokens.stop()
         if wire is not self._wire:
             return
-        self._wire = self._session = None
+        self._wire = self._sessions = None
         for link in list(self._links):
             link.lost()
         if self._gone is not None and not self._gone.done():
@@ -437,18 +438,18 @@ class Connection:
         if self._error is not None:
             raise ClosedError(f"the connection is closed: {self._error}")
         self.check_loop()
-        if self._wire is not None and self._session is not None:
+        if self._wire is not None and self._sessions is not None:
             try:
-                link.attach(self._wire, self._session)
-            except LocalError as error:
+                link.attach(self._wire, self._sessions.with_room())
+            except (ClientError, LocalError) as error:
                 raise ClientError(f"{link.address}: {error}") from None
         self._links[link] = None
         return link
 
-    def _attach(self, link: "Sender | Receiver", wire: Wire, session: Session) -> None:
+    def _attach(self, link: "Sender | Receiver", wire: Wire, sessions: Sessions) -> None:
         try:
-            link.attach(wire, session)
-        except LocalError as error:
+            link.attach(wire, sessions.with_room())
+        except (ClientError, LocalError) as error:
             # More links than this broker takes, as it may be after the loss of another one.
             link.fail(ClientError(f"{link.address}: {error}"))
 
@@ -499,8 +500,8 @@ class Connection:
             self.say("link-attached", link.address or "")
 
     def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
-        if link in self._links and wire is self._wire and wire is not None and self._session is not None:
-            self._attach(link, wire, self._session)
+        if link in self._links and wire is self._wire and wire is not None and self._sessions is not None:
+            self._attach(link, wire, self._sessions)
 
     def say(self, kind: str, where: str, reason: str = "") -> None:
         if self._on_event is None:

@@ -1,11 +1,24 @@
 """The client against a broker: locks that end by time, and their renewal by hand and beside a handler."""
 
+import os
+import signal
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lightrail.client import ClosedError, Connection, Delivery, Event, LostError, Receiver, connect, sync
+from lightrail.client import (
+    ClosedError,
+    Connection,
+    Delivery,
+    Event,
+    LostError,
+    ManagementError,
+    Receiver,
+    connect,
+    sync,
+)
 from tests.client.conftest import play
 from tests.support.broker import Broker
 from tests.support.cutting_proxy import CuttingProxy
@@ -33,8 +46,13 @@ async def first(receiver: Receiver) -> Delivery:
 
 
 async def renew_for_ever(delivery: Delivery) -> None:
+    """Until its lock is lost; a shard that is away is asked again."""
     while True:
-        await delivery.renew()
+        try:
+            await delivery.renew()
+        except ManagementError as error:
+            if error.status != 503:
+                raise
 
 
 async def figures(connection: Connection, queue: str) -> Any:
@@ -152,6 +170,42 @@ def test_after_a_loss_the_locks_of_what_comes_again_are_renewed(
             assert (await figures(steady, queue))["counters"]["accepted"] == 2
 
     play(test())
+
+
+def test_more_locks_than_a_request_names_are_renewed_together(broker: Broker, queue: str) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection:
+            await make(connection, queue, 30, *range(1_200))
+            async with connection.receiver(queue, credit=1_200) as receiver:
+                found: list[Delivery] = []
+                while len(found) < 1_200:
+                    found += await receiver.receive(1_200, timeout=20)
+                await found[700].accept()
+                del found[700]
+                assert await receiver.renew(found) == [30.0] * 1_199
+
+    play(test())
+
+
+def test_what_a_shard_that_died_had_locked_is_lost_and_what_it_delivers_then_is_kept(
+    tmp_path: Path, queue: str
+) -> None:
+    async def test(broker: Broker) -> None:
+        async with connect(broker.amqp) as connection:
+            await make(connection, queue, 30, "x")
+            async with connection.receiver(queue) as receiver:
+                before = await first(receiver)
+                os.kill(broker.pid("shard"), signal.SIGKILL)
+                with pytest.raises(LostError):
+                    await renew_for_ever(before)
+                assert before.lost
+                again = await first(receiver)
+                assert await again.renew() == 30.0
+                await again.accept()
+            assert (await figures(connection, queue))["in_flight"] == 0
+
+    with Broker(tmp_path / "data") as broker:
+        play(test(broker))
 
 
 def test_without_await_it_is_the_same(broker: Broker, queue: str) -> None:

@@ -493,10 +493,10 @@ class Receiver:
             link = event.link
             number = event.first_delivery_id
             settled = event.settled
-            tags = event.tags or repeat(b"")
+            tags = event.tags or repeat(b"", len(event.payloads))
             came = [
                 Delivery(self, link, number, payload, settled, tag)
-                for number, (payload, tag) in enumerate(zip(event.payloads, tags, strict=False), number)
+                for number, (payload, tag) in enumerate(zip(event.payloads, tags, strict=True), number)
             ]
             self._buffer.extend(came)
             if self.keeper is not None and not settled:

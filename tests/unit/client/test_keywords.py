@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import lightrail.client
+import lightrail.client.sync
 from lightrail.client import (
     Connection,
     ConnectOptions,
@@ -49,7 +49,7 @@ def test_replace_takes_what_a_message_is_made_of() -> None:
 
 
 RIGHT = """
-import lightrail.client
+import lightrail.client.sync
 from lightrail.client import Message, ReceiverOptions, sync
 
 async def main() -> None:

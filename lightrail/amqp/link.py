@@ -451,6 +451,10 @@ class Link:
         """Outgoing: settle deliveries first..last and tell the receiver."""
         raise LocalError(f"{self!r} is a receiver: its deliveries are settled with settle")
 
+    def unsettled_number(self, tag: bytes) -> int | None:
+        """Outgoing: the link's own number of the delivery with this delivery-tag, while it is unsettled."""
+        raise LocalError(f"{self!r} is a receiver: its delivery-tags are the peer's")
+
     def pump(self) -> None:
         """Outgoing: send what waits, as far as credit and window go."""
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
 """Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
+TAG_SIZE: Final = 4
+"""Bytes of our delivery-tags: the delivery-id, as the transfer has it."""
 
 
 class SendingLink(Link):
@@ -259,7 +261,7 @@ class SendingLink(Link):
                 Transfer(
                     handle=self.output_handle,
                     delivery_id=entry.delivery_id & WIRE,
-                    delivery_tag=(entry.delivery_id & WIRE).to_bytes(4, "big"),
+                    delivery_tag=(entry.delivery_id & WIRE).to_bytes(TAG_SIZE, "big"),
                     message_format=entry.message_format,
                     settled=entry.settled,
                     more=True,
@@ -293,6 +295,17 @@ class SendingLink(Link):
         encoded = encode_state(state)
         for taken in session.outgoing.take_numbered(self, first, last):
             session.write_disposition(False, taken.first, taken.last, True, encoded)
+
+    def unsettled_number(self, tag: bytes) -> int | None:
+        """Outgoing: the link's own number of the delivery with this delivery-tag, while it is unsettled."""
+        if len(tag) != TAG_SIZE:
+            return None
+        session = self.session
+        number = unwrap(int.from_bytes(tag, "big"), session.next_delivery_id)
+        for found in session.outgoing.find(number, number):
+            if found.link is self:
+                return number - found.shift
+        return None
 
 
 def ends_start(entry: Backlog, index: int) -> int:

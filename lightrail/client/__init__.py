@@ -8,7 +8,8 @@ async with lightrail.client.connect("amqp://localhost") as connection:
             await delivery.accept()
 """
 
-from lightrail.client.connection import Connection, Event, connect
+from lightrail.client.connecting import ConnectOptions, connect
+from lightrail.client.connection import Connection, Event
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import (
     AuthenticationError,
@@ -22,6 +23,7 @@ from lightrail.client.errors import (
     SendError,
     WindowFullError,
 )
+from lightrail.client.keywords import MessageFields, ReceiverOptions, SenderOptions
 from lightrail.client.management import Management, ManagementError
 from lightrail.client.message import Data, Message, Sequence
 from lightrail.client.options import Credentials, ReconnectPolicy
@@ -36,6 +38,7 @@ __all__ = [
     "ClientError",
     "ClosedError",
     "ConnectError",
+    "ConnectOptions",
     "Connection",
     "Credentials",
     "Data",
@@ -46,15 +49,18 @@ __all__ = [
     "Management",
     "ManagementError",
     "Message",
+    "MessageFields",
     "NotAllowedError",
     "NotFoundError",
     "Outcome",
     "OutcomeKind",
     "Receiver",
+    "ReceiverOptions",
     "ReconnectPolicy",
     "Requester",
     "SendError",
     "Sender",
+    "SenderOptions",
     "Sequence",
     "Token",
     "WindowFullError",

@@ -9,13 +9,12 @@ import asyncio
 import os
 import secrets
 import ssl
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from lightrail.amqp.faults import LocalError
-from lightrail.amqp.performatives import AmqpError
-from lightrail.amqp.session import Session
+from lightrail.amqp.performatives import AmqpError, Source
 from lightrail.amqp.values import Symbol
 from lightrail.client.errors import (
     AuthenticationError,
@@ -25,12 +24,14 @@ from lightrail.client.errors import (
     NotAllowedError,
     link_error,
 )
+from lightrail.client.locks import Locks
 from lightrail.client.management import NODE, Management
 from lightrail.client.opening import Opening
 from lightrail.client.options import Address, Credentials, ReconnectPolicy, pause_s
 from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
+from lightrail.client.sessions import Sessions
 from lightrail.client.sources import source_of
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
@@ -63,7 +64,8 @@ class Event:
     """What happened to a connection, for those who watch it.
 
     Attributes:
-        kind: connected, lost, failed (an attempt), closed, link-lost or link-attached.
+        kind: connected, lost, failed (an attempt), closed, link-lost, link-attached, or lock-lost (locks
+            that a receiver with renew_for could not renew in time).
         where: the broker's address, or that of the link.
         reason: why, in words.
     """
@@ -104,7 +106,7 @@ class Connection:
         self._again: dict[Sender | Receiver, int] = {}
         """Links that the broker ended, with how often they were attached since without success."""
         self._wire: Wire | None = None
-        self._session: Session | None = None
+        self._sessions: Sessions | None = None
         self._address = self._addresses[0]
         self._gone: asyncio.Future[str] | None = None
         """Of the connection that is there: why it was lost."""
@@ -112,6 +114,7 @@ class Connection:
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
         self._numbers = 0
+        self.locks = Locks(self)
         self._closing = False
 
     # --- for the application -----------------------------------------------------------------------------
@@ -138,13 +141,18 @@ class Connection:
     @property
     def healthy(self) -> bool:
         """Whether it is connected, and everything that was opened is attached."""
-        return self._session is not None and all(link.healthy for link in self._links)
+        return self._sessions is not None and all(link.healthy for link in self._links)
 
     @property
     def product(self) -> str:
         """What the broker calls itself; empty where it does not say, or none is connected."""
         peer = None if self._wire is None else self._wire.engine.peer_open
         return str((peer.properties or {}).get(PRODUCT, "")) if peer is not None else ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to a broker now."""
+        return self._sessions is not None
 
     def offers(self, capability: str) -> bool:
         """Whether the broker that is connected has a capability for all links (2.7.1)."""
@@ -197,6 +205,7 @@ class Connection:
         subscription: str | None = None,
         shared: bool = False,
         dynamic: bool = False,
+        renew_for: float = 0.0,
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
@@ -219,9 +228,15 @@ class Connection:
             shared: several receivers, of any connection, share the subscription of that name.
             dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
                 is open.
+            renew_for: seconds for which the lock of a message is renewed after its arrival, while it has no
+                outcome: for handlers that may take longer than the queue's lock_duration. 0: not at all.
         """
         if credit < 0:
             raise ValueError(f"expected a credit of 0 or more, found {credit}")
+        if renew_for < 0:
+            raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
+        if renew_for and presettled:
+            raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
         if shared and subscription is None:
             raise ValueError("expected the name of a subscription to be shared, found none")
         if subscription is not None:
@@ -253,12 +268,27 @@ class Connection:
                 name=name or self._number(),
                 source=source,
                 presettled=presettled,
+                renew_for=renew_for,
             )
         )
 
     def requester(self, address: str) -> Requester:
         """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
         return Requester(self, self.sender(address), self.receiver(dynamic=True, presettled=True))
+
+    def node(self, address: str) -> Requester:
+        """As `requester`, for a node of the broker that answers to a receiver from it, without a queue."""
+        name = self._number()
+        receiver = Receiver(
+            self,
+            address,
+            credit=CREDIT,
+            name=name,
+            source=Source(address=address),
+            target=name,
+            presettled=True,
+        )
+        return Requester(self, self.sender(address), self._add(receiver), reply_to=name)
 
     def management(self) -> Management:
         """Reads and changes a LightRail broker; use it in `async with`."""
@@ -310,7 +340,7 @@ class Connection:
                     return
                 except ConnectError as error:
                     reasons.append(f"{address}: {error}")
-                    self._say("failed", str(address), str(error))
+                    self.say("failed", str(address), str(error))
             else:
                 attempt += 1
                 failure = ConnectError("no broker could be reached: " + "; ".join(reasons))
@@ -325,7 +355,7 @@ class Connection:
             why = await self._gone
             if self._closing:
                 return
-            self._say("lost", str(self._address), why)
+            self.say("lost", str(self._address), why)
             if self.loop.time() - began >= STABLE_S:
                 short = 0
             await asyncio.sleep(pause_s(self._policy, short))
@@ -345,7 +375,8 @@ class Connection:
             lost=self._lost,
         )
         wire = await opening.run(self._policy.connect)
-        session = wire.engine.begin()
+        session = opening.session
+        assert session is not None
         if self._tokens is not None:
             try:
                 await self._tokens.show(wire, session)
@@ -355,14 +386,14 @@ class Connection:
             if not wire.usable:
                 raise ConnectError(wire.why)
         self._wire = wire
-        self._session = session
+        self._sessions = Sessions(wire.engine, session)
         self._again.clear()
         for link in list(self._links):
-            self._attach(link, wire, self._session)
+            self._attach(link, wire, self._sessions)
         wire.touch()
         if not self._first.done():
             self._first.set_result(None)
-        self._say("connected", str(address))
+        self.say("connected", str(address))
 
     def _lost(self, wire: Wire, why: str) -> None:
         """The socket is closed."""
@@ -370,7 +401,7 @@ class Connection:
             self._tokens.stop()
         if wire is not self._wire:
             return
-        self._wire = self._session = None
+        self._wire = self._sessions = None
         for link in list(self._links):
             link.lost()
         if self._gone is not None and not self._gone.done():
@@ -395,7 +426,7 @@ class Connection:
             self._first.exception()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self._say("closed", str(self._address), str(error))
+        self.say("closed", str(self._address), str(error))
 
     # --- links ---------------------------------------------------------------------------------------------
 
@@ -407,18 +438,18 @@ class Connection:
         if self._error is not None:
             raise ClosedError(f"the connection is closed: {self._error}")
         self.check_loop()
-        if self._wire is not None and self._session is not None:
+        if self._wire is not None and self._sessions is not None:
             try:
-                link.attach(self._wire, self._session)
-            except LocalError as error:
+                link.attach(self._wire, self._sessions.with_room())
+            except (ClientError, LocalError) as error:
                 raise ClientError(f"{link.address}: {error}") from None
         self._links[link] = None
         return link
 
-    def _attach(self, link: "Sender | Receiver", wire: Wire, session: Session) -> None:
+    def _attach(self, link: "Sender | Receiver", wire: Wire, sessions: Sessions) -> None:
         try:
-            link.attach(wire, session)
-        except LocalError as error:
+            link.attach(wire, sessions.with_room())
+        except (ClientError, LocalError) as error:
             # More links than this broker takes, as it may be after the loss of another one.
             link.fail(ClientError(f"{link.address}: {error}"))
 
@@ -449,7 +480,7 @@ class Connection:
     def link_lost(self, link: "Sender | Receiver", what: str, error: AmqpError | None) -> None:
         """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
         found = link_error(what, error)
-        self._say("link-lost", link.address or "", str(found))
+        self.say("link-lost", link.address or "", str(found))
         if self._tokens is not None and self._tokens.is_due and isinstance(found, NotAllowedError):
             self._abort(f"the token ran out: {found}")
             return
@@ -466,13 +497,13 @@ class Connection:
     def link_attached(self, link: "Sender | Receiver") -> None:
         """The broker has opened a link."""
         if self._again.pop(link, 0):
-            self._say("link-attached", link.address or "")
+            self.say("link-attached", link.address or "")
 
     def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
-        if link in self._links and wire is self._wire and wire is not None and self._session is not None:
-            self._attach(link, wire, self._session)
+        if link in self._links and wire is self._wire and wire is not None and self._sessions is not None:
+            self._attach(link, wire, self._sessions)
 
-    def _say(self, kind: str, where: str, reason: str = "") -> None:
+    def say(self, kind: str, where: str, reason: str = "") -> None:
         if self._on_event is None:
             return
         try:
@@ -481,41 +512,3 @@ class Connection:
             self.loop.call_exception_handler(
                 {"message": f"on_event of a connection failed for {kind}", "exception": error}
             )
-
-
-class connect:  # noqa: N801 - it is called like a function
-    """A connection to a broker: `async with connect("amqp://localhost") as connection`, or `await`.
-
-    Args:
-        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
-        credentials: for all of them, in place of those in the addresses.
-        token: gives a Token for the node `$cbs`, beside the credentials or in place of them.
-        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
-        name: the container-id.
-        reconnect: how to come back after a loss.
-        heartbeat: seconds; a broker that says nothing for twice as long is lost.
-        on_event: called with each Event, on the loop.
-
-    Raises:
-        ConnectError: no address could be reached; AuthenticationError: the broker refused the credentials.
-    """
-
-    def __init__(self, *urls: str, **options: Any) -> None:
-        self._urls = urls
-        self._options = options
-        self._connection: Connection | None = None
-
-    async def _open(self) -> Connection:
-        connection = self._connection = Connection(*self._urls, **self._options)
-        await connection.open()
-        return connection
-
-    def __await__(self) -> Generator[Any, None, Connection]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Connection:
-        return await self._open()
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._connection is not None:
-            await self._connection.close()

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Symbol, Timestamp
-from lightrail.client.errors import ClosedError
+from lightrail.client.errors import ClosedError, LostError
 from lightrail.client.message import Message
 
 if TYPE_CHECKING:
@@ -17,17 +18,32 @@ if TYPE_CHECKING:
 FAILED: Final = Modified(delivery_failed=True)
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """Annotation: when a message may be delivered, a timestamp."""
+LOCK_RAN_OUT: Final = (
+    "the lock of the message ran out, and the broker delivers it again: give its queue a longer "
+    "lock_duration, renew the lock in time, or receive with renew_for"
+)
 
 
 class Delivery:
     """A message that was received, for as long as it is not settled."""
 
-    __slots__ = ("_link", "_number", "_receiver", "message", "settled")
+    __slots__ = ("_link", "_number", "_receiver", "_tag", "lost", "message", "settled")
 
-    def __init__(self, receiver: "Receiver", link: Link, number: int, payload: bytes, settled: bool) -> None:
+    def __init__(
+        self,
+        receiver: "Receiver",
+        link: Link,
+        number: int,
+        payload: bytes,
+        settled: bool,
+        tag: bytes = b"",
+    ) -> None:
         self._receiver = receiver
         self._link = link
         self._number = number
+        self._tag = tag
+        self.lost = False
+        """Whether its lock is known to have run out, which a renewal learns: it comes again."""
         self.message = Message.decode(payload)
         self.settled = settled
         """Whether it has an outcome: of the application, or the sender asked for none."""
@@ -96,12 +112,48 @@ class Delivery:
         due_ms = round((time.time() + seconds) * 1000)
         await self.modify(delivery_failed=delivery_failed, annotations={DELIVERY_TIME: Timestamp(due_ms)})
 
+    async def renew(self) -> float | None:
+        """Locks it for as long again, where its queue has the policy `lock_duration`; for LightRail.
+
+        Without that policy a delivery belongs to its receiver until it is settled or the link ends.
+        `Connection.receiver(renew_for=...)` renews locks by itself.
+
+        Returns:
+            Seconds for which it is locked from now on; None where no time ends its lock.
+
+        Raises:
+            ClientError: the broker does not renew locks.
+            LostError: its lock ran out, or the connection was lost: it comes again.
+            ManagementError: it was not renewed; with status 503: try again.
+            ClosedError: it has an outcome.
+        """
+        if self.settled:
+            raise ClosedError("the message has an outcome already")
+        if self.lost:
+            raise LostError(LOCK_RAN_OUT)
+        [seconds] = await self._receiver.renew([self])
+        if seconds == 0:
+            if self.settled:
+                raise ClosedError("the message has an outcome already")
+            raise LostError(LOCK_RAN_OUT)
+        return seconds
+
     def settle(self, state: Any) -> None:
         """With any delivery state of the engine; the other methods name those that there are."""
         if self.settled:
             raise ClosedError("the message has an outcome already")
+        if self.lost:
+            raise LostError(LOCK_RAN_OUT)
         self._receiver.settle(self._link, self._number, state)
         self.settled = True
+        if self._receiver.keeper is not None:
+            self._receiver.keeper.settled(self)
+
+    def lose(self) -> None:
+        """Its lock ran out. The link forgets it, and what that tells the broker changes nothing there."""
+        self.lost = True
+        with suppress(LostError):
+            self._receiver.settle(self._link, self._number, RELEASED)
 
     def __repr__(self) -> str:
         return f"Delivery({self.message!r})"

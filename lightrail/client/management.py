@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from lightrail.client.errors import ClientError
-from lightrail.client.message import Message, MessageId
+from lightrail.client.keywords import MessageId
+from lightrail.client.message import Message
 from lightrail.client.requests import Requester
 
 NODE: Final = "$management"

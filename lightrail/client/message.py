@@ -5,11 +5,10 @@ makes another one.
 """
 
 import dataclasses
-import uuid
 from collections.abc import Mapping
 from struct import error as StructError  # noqa: N812
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from lightrail.amqp import sections
 from lightrail.amqp.composite import write_composite
@@ -17,9 +16,7 @@ from lightrail.amqp.decoder import read_value
 from lightrail.amqp.encoder import write_binary, write_items, write_map, write_value
 from lightrail.amqp.sections import PRIORITY_DEFAULT, Area, Header, Properties, Sections
 from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, DecodeError, Symbol
-
-MessageId = int | uuid.UUID | bytes | str
-"""What AMQP lets a message-id or correlation-id be."""
+from lightrail.client.keywords import MessageChanges, MessageId
 
 _DURABLE: Final = sections.encode_header(Header(durable=True))
 _DELIVERY_ANNOTATIONS: Final = b"\x00\x53\x71"
@@ -180,7 +177,7 @@ class Message:
             parts.append(_FOOTER + write_map(self._footer))
         return b"".join(parts)
 
-    def replace(self, **changes: Any) -> "Message":
+    def replace(self, **changes: Unpack[MessageChanges]) -> "Message":
         """The same message but for these arguments of the constructor; its deliveries count from 0 again.
 
         Raises DecodeError where a message that came is malformed.

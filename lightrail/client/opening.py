@@ -10,6 +10,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.sasl import SaslError
 from lightrail.amqp.sasl_client import Mechanism, mechanism_for
+from lightrail.amqp.session import Session
 from lightrail.client.errors import AuthenticationError, ConnectError
 from lightrail.client.options import Address, Credentials
 from lightrail.client.wire import Wire
@@ -19,7 +20,7 @@ _TEMPORARY: Final = frozenset((2, 4))
 
 
 class Opening:
-    """Makes a wire on which a session can begin.
+    """Makes a wire, with a session on which links can be attached.
 
     Args:
         credentials: those of the address where None.
@@ -46,6 +47,8 @@ class Opening:
         self._tls = tls
         self._lost = lost
         self._mechanism: Mechanism | None = None
+        self.session: Session | None = None
+        """Begun together with the open, without another round trip."""
         self._ready: asyncio.Future[None] = loop.create_future()
         # Where TCP or TLS fails first nobody asks how the negotiation ended.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
@@ -59,7 +62,7 @@ class Opening:
         self._wire = Wire(loop, settings, self._negotiate, self._closed)
 
     async def run(self, timeout: float) -> Wire:  # noqa: ASYNC109 - an attempt that takes too long is an error
-        """Returns the wire when the broker has opened the connection.
+        """Returns the wire when the broker has opened the connection and answered `session`.
 
         Raises:
             AuthenticationError: the broker refused the credentials.
@@ -111,13 +114,14 @@ class Opening:
                 assert self._mechanism is not None
                 self._mechanism.verify(event.additional_data)
                 engine.open()
+                self.session = engine.begin()
                 wire.touch()
             elif isinstance(event, events.SaslFailed):
                 if event.code in _TEMPORARY:
                     wire.abort(f"the broker can't check the credentials now (sasl-code {event.code})")
                 else:
                     raise SaslError("the broker refused the user or the password")
-            elif isinstance(event, events.Opened) and not self._ready.done():
+            elif isinstance(event, events.Begun) and not self._ready.done():
                 self._ready.set_result(None)
         except SaslError as error:
             self._refused(error)

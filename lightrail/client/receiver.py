@@ -3,8 +3,9 @@
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp import events
@@ -12,6 +13,7 @@ from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import AmqpError, Modified, Source, Target
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LinkError, LostError, link_error
+from lightrail.client.keeper import CAPABILITY, Keeper
 from lightrail.client.message import Message
 from lightrail.client.sources import NEVER
 from lightrail.client.wire import Wire
@@ -44,6 +46,7 @@ class Receiver:
         source: Source,
         presettled: bool,
         target: str | None = None,
+        renew_for: float = 0.0,
     ) -> None:
         self.address = address
         self.name = name
@@ -72,6 +75,10 @@ class Receiver:
         """The broker's answer to the end of a durable subscription."""
         self._drained: asyncio.Future[None] | None = None
         """Of a receiver that closes: the broker has sent what it had under way."""
+        self.keeper: Keeper | None = None
+        """Renews locks, where that was asked for."""
+        if renew_for:
+            self.keeper = Keeper(connection.loop, self.renew, renew_for, self._locks_lost)
         self.on_lost: Callable[[], None] = _nothing
         """Called when the link is lost, before it is attached again."""
 
@@ -302,6 +309,28 @@ class Receiver:
                 waiter.set_result(None)
                 return
 
+    async def renew(self, deliveries: Sequence[Delivery]) -> list[float | None]:
+        """Locks deliveries anew; see Locks.renew.
+
+        Those that are locked no more can't be settled, and where they wait for the application it does not
+        get them.
+        """
+        link = self._link
+        if link is None or any(each._link is not link for each in deliveries):
+            raise LostError(f"{self.address}: the link was lost, and what it has received comes again")
+        locked = await self._connection.locks.renew(self, [each._tag for each in deliveries])
+        for delivery, seconds in zip(deliveries, locked, strict=True):
+            if seconds == 0 and not delivery.settled:
+                delivery.lose()
+                if delivery in self._buffer:
+                    self._buffer.remove(delivery)
+                    self._taken += 1
+        return locked
+
+    def _locks_lost(self, count: int, why: str) -> None:
+        text = f"the locks of {count} messages ran out, and they come again"
+        self._connection.say("lock-lost", self.address or "", f"{text}: {why}" if why else text)
+
     def settle(self, link: Link, number: int, state: Any) -> None:
         """The application says what became of a message."""
         self._connection.check_loop()
@@ -331,6 +360,8 @@ class Receiver:
         """Nothing more is given out."""
         self._closed = error
         self._buffer.clear()
+        if self.keeper is not None:
+            self.keeper.stop()
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()
@@ -364,6 +395,8 @@ class Receiver:
             snd_settle_mode=1 if self._presettled else 0,
         )
         link.context = self
+        if self._connection.offers(CAPABILITY) and not self._presettled:
+            link.keep_tags()
         wire.touch()
 
     def lost(self) -> None:
@@ -372,6 +405,8 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        if self.keeper is not None:
+            self.keeper.stop()
         if self._unsubscribed is not None and not self._unsubscribed.done():
             text = f"{self.address}: the connection was lost before the broker had ended the subscription"
             self._unsubscribed.set_exception(LostError(text))
@@ -391,6 +426,13 @@ class Receiver:
             return
         found = link.attach.source
         if self._source.filter and not self._filtered(found):
+            return
+        if self.keeper is not None and not self._connection.offers(CAPABILITY):
+            text = (
+                f"the receiver of {self.address}: expected a broker that renews locks ({CAPABILITY}), and "
+                f"{self._connection.product or 'this one'} does not: leave renew_for out"
+            )
+            self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
             return
         self._attached = True
         if self._source.dynamic and isinstance(found, Source):
@@ -430,6 +472,8 @@ class Receiver:
         self._attached = False
         self._outcome = None
         self._buffer.clear()
+        if self.keeper is not None:
+            self.keeper.stop()
         self.on_lost()
         if self._closed is not None:
             self._leave()
@@ -449,10 +493,14 @@ class Receiver:
             link = event.link
             number = event.first_delivery_id
             settled = event.settled
-            append = self._buffer.append
-            for payload in event.payloads:
-                append(Delivery(self, link, number, payload, settled))
-                number += 1
+            tags = event.tags or repeat(b"", len(event.payloads))
+            came = [
+                Delivery(self, link, number, payload, settled, tag)
+                for number, (payload, tag) in enumerate(zip(event.payloads, tags, strict=True), number)
+            ]
+            self._buffer.extend(came)
+            if self.keeper is not None and not settled:
+                self.keeper.came(came)
             if not self._window:
                 self._granted = max(0, self._granted - len(event.payloads))
             if self._waiters:

@@ -3,10 +3,11 @@
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
+from lightrail.client.keywords import MessageFields
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
@@ -25,10 +26,14 @@ class Requester:
     asked before have nowhere to go: those requests raise LostError, and may have been carried out.
     """
 
-    def __init__(self, connection: "Connection", sender: Sender, receiver: Receiver) -> None:
+    def __init__(
+        self, connection: "Connection", sender: Sender, receiver: Receiver, reply_to: str | None = None
+    ) -> None:
         self._loop = connection.loop
         self._sender = sender
         self._receiver = receiver
+        self._reply_to = reply_to
+        """Where the answers go; None for the node that the broker makes for the receiver."""
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self._prefix = secrets.token_hex(8)
         self._number = 0
@@ -56,7 +61,7 @@ class Requester:
         message: Any = None,
         *,
         timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the broker drops the question then, too
-        **fields: Any,
+        **fields: Unpack[MessageFields],
     ) -> Message:
         """Sends a question, and returns the answer.
 
@@ -77,7 +82,8 @@ class Requester:
         answer: asyncio.Future[Message] = self._loop.create_future()
         self._answers[id] = answer
         given = message if isinstance(message, Message) else Message(message)
-        asked = {"id": id, "correlation_id": id, "reply_to": self._receiver.address, "ttl": timeout} | fields
+        reply_to = self._reply_to or self._receiver.address
+        asked = {"id": id, "correlation_id": id, "reply_to": reply_to, "ttl": timeout} | fields
         try:
             async with asyncio.timeout(timeout):
                 await self._sender.send(given.replace(**asked))

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link
@@ -15,6 +15,7 @@ from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.delivery import DELIVERY_TIME
 from lightrail.client.errors import ClientError, ClosedError, LinkError, SendError, WindowFullError
+from lightrail.client.keywords import MessageFields
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
@@ -78,7 +79,7 @@ class Sender:
         """Whether it is attached now."""
         return self._attached
 
-    async def send(self, message: Any = None, **fields: Any) -> Outcome:
+    async def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         """Sends a message, and returns when it is accepted.
 
         Args:
@@ -102,7 +103,7 @@ class Sender:
             raise SendError(f"{self.address}: a message was {outcome}", outcome)
         return outcome
 
-    def send_nowait(self, message: Any = None, **fields: Any) -> Answer:
+    def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> Answer:
         """Sends a message as soon as the broker takes it; the future has its outcome, whatever that is.
 
         Raises:
@@ -129,7 +130,12 @@ class Sender:
         return [await answer for answer in answers]
 
     async def schedule(
-        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+        self,
+        message: Any = None,
+        *,
+        at: float | None = None,
+        delay: float | None = None,
+        **fields: Unpack[MessageFields],
     ) -> Outcome:
         """Sends a message that the broker delivers at a time; returns when the broker has accepted it.
 
@@ -157,9 +163,10 @@ class Sender:
             )
         due = time.time() + delay if delay is not None else at
         given = message if isinstance(message, Message) else Message(message)
-        annotations = dict(given.annotations) | dict(fields.pop("annotations", None) or {})
+        annotations = dict(given.annotations) | dict(fields.get("annotations") or {})
         annotations[DELIVERY_TIME] = Timestamp(round(due * 1000)) if due is not None else None
-        return await self.send(given, annotations=annotations, **fields)
+        fields["annotations"] = annotations
+        return await self.send(given, **fields)
 
     async def close(self) -> None:
         """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
@@ -348,7 +355,7 @@ class Sender:
             self._wake()
 
 
-def _encoded(message: Any, fields: dict[str, Any]) -> bytes:
+def _encoded(message: Any, fields: MessageFields) -> bytes:
     if isinstance(message, Message):
         return (message.replace(**fields) if fields else message).encode()
     return Message(message, **fields).encode()

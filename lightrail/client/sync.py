@@ -20,12 +20,14 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from lightrail import client
+from lightrail.client.connecting import ConnectOptions
 from lightrail.client.errors import ClientError, LostError
+from lightrail.client.keywords import MessageFields, MessageId, ReceiverOptions, SenderOptions
 from lightrail.client.management import NAME
-from lightrail.client.message import Message, MessageId
+from lightrail.client.message import Message
 from lightrail.client.outcomes import Outcome
 from lightrail.client.requests import TIMEOUT_S
 
@@ -156,6 +158,13 @@ class Delivery:
     def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
         self._loop.call(self._inner.defer(seconds, delivery_failed=delivery_failed))
 
+    def renew(self) -> float | None:
+        return self._loop.call(self._inner.renew())
+
+    @property
+    def lost(self) -> bool:
+        return self._inner.lost
+
     def __repr__(self) -> str:
         return repr(self._inner)
 
@@ -224,7 +233,7 @@ class _Link(_Opened[InnerLink]):
 class Sender(_Link[client.Sender]):
     """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
 
-    def send(self, message: Any = None, **fields: Any) -> Outcome:
+    def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         return self._loop.call(self._inner.send(message, **fields))
 
     def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
@@ -232,11 +241,16 @@ class Sender(_Link[client.Sender]):
         return self._loop.call(self._inner.send_all(list(messages)))
 
     def schedule(
-        self, message: Any = None, *, at: float | None = None, delay: float | None = None, **fields: Any
+        self,
+        message: Any = None,
+        *,
+        at: float | None = None,
+        delay: float | None = None,
+        **fields: Unpack[MessageFields],
     ) -> Outcome:
         return self._loop.call(self._inner.schedule(message, at=at, delay=delay, **fields))
 
-    def send_nowait(self, message: Any = None, **fields: Any) -> "Future[Outcome]":
+    def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> "Future[Outcome]":
         answer: Future[Outcome] = Future()
         # It is on its way: it can't be cancelled any more.
         answer.set_running_or_notify_cancel()
@@ -345,13 +359,13 @@ class Connection:
     def closed(self) -> bool:
         return self._inner.closed
 
-    def sender(self, address: str | None = None, **options: Any) -> Sender:
+    def sender(self, address: str | None = None, **options: Unpack[SenderOptions]) -> Sender:
         async def make() -> client.Sender:
             return self._inner.sender(address, **options)
 
         return Sender(self._loop, self._loop.call(make()))
 
-    def receiver(self, address: str | None = None, **options: Any) -> Receiver:
+    def receiver(self, address: str | None = None, **options: Unpack[ReceiverOptions]) -> Receiver:
         async def make() -> client.Receiver:
             return self._inner.receiver(address, **options)
 
@@ -380,7 +394,9 @@ class Connection:
 class Requester(_Opened[client.Requester]):
     """See client.Requester."""
 
-    def request(self, message: Any = None, *, timeout: float | None = TIMEOUT_S, **fields: Any) -> Message:
+    def request(
+        self, message: Any = None, *, timeout: float | None = TIMEOUT_S, **fields: Unpack[MessageFields]
+    ) -> Message:
         return self._loop.call(self._inner.request(message, timeout=timeout, **fields))
 
 
@@ -431,7 +447,7 @@ class Management(_Opened[client.Management]):
         return self._loop.call(self._inner.dead_letters(queue, start=start, count=count))
 
 
-def connect(*urls: str, **options: Any) -> Connection:
+def connect(*urls: str, **options: Unpack[ConnectOptions]) -> Connection:
     """See client.connect; connected when it returns."""
     loop = _loop_of_process()
 

@@ -12,6 +12,7 @@ A client that waits for us to settle (receiver-settle-mode second) gets that whe
 disk: what was confirmed is never delivered again.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import Credit, Outcome
@@ -209,6 +210,24 @@ class ConsumerLink(Consumer):
         return OutcomeCode(options.default_outcome), SettleDetail(
             delivery_failed=options.default_failed
         ).encode()
+
+    async def renew_locks(self, tags: Sequence[bytes]) -> list[int | None]:
+        """Locks deliveries with these delivery-tags anew, where the shard ends locks by time.
+
+        Returns, tag by tag: milliseconds for which it is locked from now on; 0 where its lock ran out or it
+        has an outcome, None where no time ends its lock. Raises ShardAway, ShardRefused.
+        """
+        numbers = [self._link.unsettled_number(tag) for tag in tags]
+        options = self._options
+        if options.relay or options.browse:
+            return [0 if number is None else None for number in numbers]
+        held = [number for number in numbers if number is not None and number >= self._base]
+        locked: dict[int, int | None] = {}
+        if held:
+            asked = {"link": self.number, "numbers": held}
+            answer = await self.connection.frontend.ask_shard(options.queue, "renew_deliveries", asked)
+            locked = dict(zip(held, answer.fields["locked_ms"], strict=True))
+        return [0 if number is None else locked.get(number, 0) for number in numbers]
 
     # --- from the shard --------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 from lightrail.amqp.connection import Connection, ConnectionSettings
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.fleet import Fleet
-from lightrail.frontend import cbs, control, management
+from lightrail.frontend import cbs, control, management, renewing
 from lightrail.frontend.anonymous import ANONYMOUS_RELAY
 from lightrail.frontend.auth import Authentication, Authenticator
 from lightrail.frontend.cbs import Cbs
@@ -230,7 +230,12 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
-            offered_capabilities=(ANONYMOUS_RELAY, cbs.CAPABILITY, SHARED_SUBSCRIPTIONS),
+            offered_capabilities=(
+                ANONYMOUS_RELAY,
+                cbs.CAPABILITY,
+                SHARED_SUBSCRIPTIONS,
+                renewing.CAPABILITY,
+            ),
             unfinished_bytes_max=limits.UNFINISHED_MESSAGES_MAX * self.settings.max_message_bytes,
         )
         return Connection(settings, self.now_ms())

@@ -46,6 +46,7 @@ OPERATIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "GET-ATTRIBUTES": ("entityType",),
         "GET-OPERATIONS": ("entityType",),
         "GET-MGMT-NODES": (),
+        "renew-locks": ("link",),
     },
     **dict.fromkeys(ROLE_OF, _CRUD),
     QUEUE: {**_CRUD, "purge": (), "peek": ("from", "count"), "cancel-scheduled": ("sequence",)},

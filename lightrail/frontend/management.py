@@ -14,6 +14,8 @@ from lightrail.amqp.messages import Message
 from lightrail.frontend import entities
 from lightrail.frontend.entities import FIGURES, MANAGEMENT, NAME, ROLE_OF, SUBSCRIPTION, TYPE_OF, Entity
 from lightrail.frontend.queries import Queries
+from lightrail.frontend.renewing import OPERATION as RENEW_LOCKS
+from lightrail.frontend.renewing import renew_locks
 from lightrail.frontend.requests import Fault, Request, fault_of, parse, reply
 from lightrail.model import limits
 from lightrail.model.names import check, is_dead_letter
@@ -67,6 +69,9 @@ class Management:
         try:
             request = parse(payload, caller_for, connection.owner)
             self._directory.refresh()
+            if request.operation == RENEW_LOCKS:
+                # Of the connection's own links, not of a name.
+                return await renew_locks(connection, request)
             return await self._operations[request.operation](request)
         except Exception as error:
             fault = fault_of(error, caller_for)

@@ -147,6 +147,8 @@ MANAGEMENT_FIGURES_AT_ONCE: Final = 50
 """Queues whose figures are asked for at a time."""
 MANAGEMENT_TURN: Final = 250
 """Names that a QUERY looks at before clients get their turn."""
+LOCKS_RENEWED_MAX: Final = 500
+"""Deliveries whose locks one request renews."""
 CBS_TOKENS_MAX: Final = 64
 """Audiences that a connection may have put tokens for."""
 CONNECTIONS_MAX: Final = 65_536

@@ -15,7 +15,7 @@ from lightrail.shard.peeking import Peeking
 from lightrail.shard.peers import Peer, Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import LockAnswer
+from lightrail.shard.queue.effects import LockAnswer, Renewed
 from lightrail.shard.queues import Queue, Queues
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
 from lightrail.wire.messages import Refusal, decode_request, encode_request
@@ -85,6 +85,7 @@ class Requests:
             "purge": self._purge,
             "cancel": self._cancel,
             "renew": self._renew,
+            "renew_deliveries": self._renew_deliveries,
             "settle": self._settle,
         }
 
@@ -254,6 +255,31 @@ class Requests:
         command = commands.RenewLock(*_lock(fields), whole(fields, "sequence", 0, (1 << 63) - 1, None))
         answer = self._ask(queue, command, now_ms)
         return {"found": answer.found, "locked_until_ms": answer.until_ms}
+
+    def _renew_deliveries(self, peer: Peer, _number: int, fields: Fields, now_ms: int) -> Fields:
+        """Deliveries of a link of the asking frontend are locked for as long again, from now on."""
+        queue = self._named(fields)
+        numbers = fields.get("numbers")
+        if (
+            not isinstance(numbers, list)
+            or not 0 < len(numbers) <= limits.LOCKS_RENEWED_MAX
+            or not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers)
+        ):
+            raise Bad(
+                conditions.INVALID_FIELD,
+                f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
+                "delivery numbers",
+            )
+        link = whole(fields, "link", 0, (1 << 63) - 1, None)
+        consumer = peer.consumers.get(link)
+        if consumer is None or consumer.queue is not queue:
+            # It comes with its queue, or is said anew: whoever asks again finds it then.
+            raise Bad(conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now")
+        found = queue.machine.apply(commands.RenewDeliveries(consumer.id, numbers), now_ms)
+        self._performer.perform(queue, found, now_ms)
+        self._performer.touched[queue] = None
+        (answer,) = [effect for effect in found if isinstance(effect, Renewed)]
+        return {"locked_ms": answer.locked_ms}
 
     def _ask(self, queue: Queue, command: commands.Command, now_ms: int) -> LockAnswer:
         found = queue.machine.apply(command, now_ms)

@@ -25,12 +25,22 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Outcome,
+    RenewDeliveries,
     RenewLock,
     Settle,
     SettleLocked,
     Tick,
 )
-from lightrail.shard.queue.effects import DeadLetter, Deliver, Effect, LockAnswer, Reason, Refused, Removed
+from lightrail.shard.queue.effects import (
+    DeadLetter,
+    Deliver,
+    Effect,
+    LockAnswer,
+    Reason,
+    Refused,
+    Removed,
+    Renewed,
+)
 from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.histories import SOAK_S, checked, soak
@@ -132,7 +142,7 @@ class LockModel(RuleBasedStateMachine):
                 buried |= sequences(effect.run)
             elif isinstance(effect, Deliver):
                 self.deliver(effect)
-            elif isinstance(effect, LockAnswer | Removed | Refused):
+            elif isinstance(effect, LockAnswer | Removed | Refused | Renewed):
                 rest.append(effect)
         assert buried == dead
         return rest
@@ -286,6 +296,27 @@ class LockModel(RuleBasedStateMachine):
             assert rest == [LockAnswer(True, self.now + lock_ms)]
         else:
             assert rest == [LockAnswer(False, 0)]
+        self.dispatch()
+
+    @precondition(lambda self: self.links)
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def renew_by_link(self, data: st.DataObject, count: int) -> None:
+        """Several at once, also numbers that the link does not hold (any more)."""
+        dead = self.pass_time()
+        identity = data.draw(st.sampled_from(sorted(self.links)))
+        held = dict(self.held(identity))
+        lock_ms = self.lock_ms[identity]
+        numbers = [data.draw(st.sampled_from([*held, 77])) for _ in range(count)]
+        (answer,) = self.perform(self.machine.apply(RenewDeliveries(identity, numbers), self.now), dead)
+        assert isinstance(answer, Renewed)
+        for number, locked_ms in zip(numbers, answer.locked_ms, strict=True):
+            if number not in held:
+                assert locked_ms == 0
+            elif lock_ms:
+                assert locked_ms == lock_ms
+                self.live[held[number]].until_ms = self.now + lock_ms
+            else:
+                assert locked_ms is None
         self.dispatch()
 
     @precondition(lambda self: self.links)

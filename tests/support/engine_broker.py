@@ -23,14 +23,18 @@ class EngineBroker:
         credit: what each sender gets.
         closes_at_once: how many of the next connections are closed in the write that has the open.
         queues: messages that nobody has.
+        settings: of the connections that come.
+        holds: while it is set, nothing is written behind the open of a connection.
     """
 
-    def __init__(self, credit: int = 1_000) -> None:
+    def __init__(self, credit: int = 1_000, **settings: Any) -> None:
+        self.settings = ConnectionSettings(sasl_mechanisms=("ANONYMOUS",), idle_time_out_ms=0, **settings)
         self.sasl_codes: deque[int] = deque()
         self.credit = credit
         self.closes_at_once = 0
         self.queues: dict[str, deque[bytes]] = {}
         self.connections: list[_Served] = []
+        self.holds = False
         self.port = 0
         self.attempts = 0
 
@@ -70,10 +74,12 @@ class EngineBroker:
 class _Served(asyncio.Protocol):
     def __init__(self, broker: EngineBroker) -> None:
         self.broker = broker
-        self.engine = Engine(ConnectionSettings(sasl_mechanisms=("ANONYMOUS",), idle_time_out_ms=0), 0)
+        self.engine = Engine(broker.settings, 0)
         self.incoming: list[Link] = []
         self.outgoing: list[Link] = []
         self.held: dict[Link, dict[int, bytes]] = {}
+        self.is_held = False
+        """Its open was written, and what is behind that waits."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -94,8 +100,16 @@ class _Served(asyncio.Protocol):
         self.write()
 
     def write(self) -> None:
-        self.transport.write(b"".join(self.engine.output))
-        self.engine.output.clear()
+        output = self.engine.output
+        if self.broker.holds and self.engine.opened:
+            if not self.is_held:
+                self.is_held = True
+                # The protocol header and the open; then come answers to what the client pipelined.
+                self.transport.write(b"".join(output[:2]))
+                del output[:2]
+            return
+        self.transport.write(b"".join(output))
+        output.clear()
         if self.engine.closed:
             self.transport.close()
 

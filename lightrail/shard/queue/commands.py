@@ -128,6 +128,13 @@ class RenewLock(NamedTuple):
     """See SettleLocked."""
 
 
+class RenewDeliveries(NamedTuple):
+    """Locks deliveries of an attached consumer anew, from now on; answered by Renewed."""
+
+    consumer: int
+    numbers: Sequence[int]
+
+
 class Tick(NamedTuple):
     """Time has passed: expires what is due. The machine says by `next_deadline_ms` when it wants one."""
 
@@ -233,6 +240,7 @@ Command = (
     | Settle
     | SettleLocked
     | RenewLock
+    | RenewDeliveries
     | Tick
     | Purge
     | Cancel

@@ -145,6 +145,14 @@ class LockAnswer(NamedTuple):
     """Of a renewed lock: when it runs out now; else 0."""
 
 
+class Renewed(NamedTuple):
+    """The answer to a RenewDeliveries, delivery by delivery."""
+
+    locked_ms: list[int | None]
+    """Milliseconds for which each is locked from now on; 0 where its lock ran out or it was settled, None
+    where no time ends its lock."""
+
+
 class Peeked(NamedTuple):
     """What a Peek saw; some of the runs may be evicted, the engine reads those from their places."""
 
@@ -167,5 +175,6 @@ Effect = (
     | Fetch
     | Refused
     | LockAnswer
+    | Renewed
     | Peeked
 )

@@ -7,7 +7,7 @@ entry, so that renewing a lock a thousand times costs one number.
 Locks are in memory only: after a restart of the shard everything that was locked is ready again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
 from lightrail.model import conditions, limits
@@ -86,9 +86,37 @@ class Locks:
         consumer = self.holder(key, number, sequence)
         if consumer is None or not consumer.lock_ms:
             return None
-        until_ms = now_ms + consumer.lock_ms
+        return self._renew(consumer, number, now_ms, consumer.lock_ms)
+
+    def renew_deliveries(self, consumer: Consumer, numbers: Sequence[int], now_ms: int) -> list[int | None]:
+        """Locks deliveries of a consumer anew; see effects.Renewed for the answer.
+
+        Where the policy has no lock time any more, those that were delivered while it had one are locked for
+        as long as they were, and so are the others: nobody has noted which are which.
+        """
+        lock_ms = consumer.lock_ms or consumer.lock_ms_before
+        locked: list[int | None] = []
+        for number in numbers:
+            if not _holds(consumer, number, number + 1):
+                locked.append(0)
+            elif not lock_ms:
+                locked.append(None)
+            else:
+                self._renew(consumer, number, now_ms, lock_ms)
+                locked.append(lock_ms)
+        if not consumer.lock_ms and len(consumer.renewed) > limits.STALE_ENTRIES_MIN:
+            # Those without an entry stand beside nothing that would take them out.
+            consumer.renewed = {
+                number: until_ms
+                for number, until_ms in consumer.renewed.items()
+                if _holds(consumer, number, number + 1)
+            }
+        return locked
+
+    def _renew(self, consumer: Consumer, number: int, now_ms: int, lock_ms: int) -> int:
+        until_ms = now_ms + lock_ms
         renewed = consumer.renewed
-        if consumer.lock_ms < consumer.lock_ms_before and until_ms < renewed.get(number, until_ms + 1):
+        if lock_ms < consumer.lock_ms_before and until_ms < renewed.get(number, until_ms + 1):
             # Its entry may stand for a longer time, and the note beside it be found too late.
             self.add(consumer, number, number + 1, until_ms)
         renewed[number] = until_ms

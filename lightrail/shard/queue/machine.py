@@ -32,6 +32,7 @@ from lightrail.shard.queue.commands import (
     Past,
     Peek,
     Purge,
+    RenewDeliveries,
     RenewLock,
     Restore,
     Settle,
@@ -47,6 +48,7 @@ from lightrail.shard.queue.effects import (
     LockAnswer,
     Purged,
     Reason,
+    Renewed,
     Stored,
 )
 from lightrail.shard.queue.merging import (
@@ -132,6 +134,13 @@ class Machine(Outcomes):
                 self._pass_time(now_ms, effects)
                 until_ms = self.locks.renew(command.key, command.number, command.sequence, now_ms)
                 effects.append(LockAnswer(until_ms is not None, until_ms or 0))
+            case RenewDeliveries():
+                self._pass_time(now_ms, effects)
+                consumer = self.consumers.by_id.get(command.consumer)
+                renewed: list[int | None] = [0] * len(command.numbers)
+                if consumer is not None:
+                    renewed = self.locks.renew_deliveries(consumer, command.numbers, now_ms)
+                effects.append(Renewed(renewed))
             case Tick():
                 self._pass_time(now_ms, effects)
             case Fetched():

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
+from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -15,7 +16,7 @@ from lightrail.amqp.performatives import (
     Released,
 )
 from lightrail.amqp.values import Symbol
-from tests.unit.amqp.peer import amqp, conditions_of, data, opened, transfer
+from tests.unit.amqp.peer import WRAP, amqp, conditions_of, data, opened, transfer
 
 # --- settlement, incoming -------------------------------------------------------------------------------
 
@@ -182,3 +183,26 @@ def test_presettled_deliveries_have_no_outcome() -> None:
     ((body, _),) = peer.hear()
     assert body.settled is True
     assert peer.say(Disposition(role=True, first=0, settled=True, state=Accepted())) == []
+
+
+# --- delivery-tags of what was sent (2.7.5) --------------------------------------------------------------
+
+
+def test_an_unsettled_delivery_is_found_by_its_tag_over_links_and_a_wrap_of_the_ids() -> None:
+    peer = opened(initial_outgoing_id=WRAP - 3, initial_delivery_id=WRAP - 3)
+    one, other = peer.receiver("one", 1), peer.receiver("other", 2)
+    for _ in range(3):
+        one.send_one(data(b"x"))
+        other.send_one(data(b"y"))
+    # A message of several frames has one tag, too.
+    one.send_one(data(b"z" * 2 * one.session.connection.peer_max_frame_size))
+    sent = [(body.handle, body.delivery_tag) for body, _ in peer.hear() if body.delivery_tag is not None]
+    tags = {link: [tag for handle, tag in sent if handle == link.output_handle] for link in (one, other)}
+    assert [one.unsettled_number(tag) for tag in tags[one]] == [0, 1, 2, 3]
+    assert [other.unsettled_number(tag) for tag in tags[other]] == [0, 1, 2]
+    assert [one.unsettled_number(tag) for tag in tags[other]] == [None] * 3
+    peer.say(Disposition(role=True, first=WRAP - 3, last=WRAP - 1, settled=True, state=Accepted()))
+    assert [one.unsettled_number(tag) for tag in tags[one]] == [None, None, 2, 3]
+    assert [one.unsettled_number(tag) for tag in (b"", b"\0\0\0", b"\0" * 5, b"\0\0\1\0")] == [None] * 4
+    with pytest.raises(LocalError, match="the peer's"):
+        peer.sender().unsettled_number(b"\0\0\0\0")

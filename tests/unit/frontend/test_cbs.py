@@ -340,6 +340,11 @@ def test_the_capability_is_offered() -> None:
     async def check(cbs: Cbs) -> None:
         peer = cbs.client.amqp.peer_open
         assert peer is not None
-        assert peer.offered_capabilities == ["ANONYMOUS-RELAY", "AMQP_CBS_V1_0", "SHARED-SUBS"]
+        assert peer.offered_capabilities == [
+            "ANONYMOUS-RELAY",
+            "AMQP_CBS_V1_0",
+            "SHARED-SUBS",
+            "lightrail:renew-locks",
+        ]
 
     play(check)

@@ -1,6 +1,8 @@
 """Timed locks and who may read, through the wire: what runs out, what stays when a consumer goes."""
 
-from lightrail.model import conditions
+import pytest
+
+from lightrail.model import conditions, limits
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.effects import LockAnswer
@@ -131,6 +133,65 @@ def test_a_consumer_that_comes_back_under_its_key_has_its_locks_again() -> None:
     other = scene.peer("other", 10)
     other.consume(1, "q", lock_ms=500, lock_key=KEY)
     assert other.refusals[0][2].condition == conditions.ILLEGAL_STATE
+
+
+def renewed(peer: Peer, link: int, *numbers: int) -> object:
+    """What a frontend is answered for deliveries of one of its links."""
+    fields, _ = peer.answers[peer.ask("renew_deliveries", queue="q", link=link, numbers=list(numbers))]
+    return fields.get("locked_ms", fields)
+
+
+def test_a_link_keeps_what_it_renews_and_loses_what_it_does_not() -> None:
+    scene, peer, queue = scene_with(4)
+    peer.consume(5, "q", 3, lock_ms=300)
+    peer.consume(6, "q", 1, lock_ms=300)
+    scene.tick(200)
+    peer.settle(5, 1, 1)
+    # Its own, one that it has settled, and one that it never had.
+    assert renewed(peer, 5, 0, 1, 3) == [300, 0, 0]
+    scene.tick(100)
+    assert scene.queue("q") == {"ready": 2, "in_flight": 1}
+    assert renewed(peer, 5, 2, 0) == [0, 300]
+    scene.tick(299)
+    assert scene.queue("q") == {"ready": 2, "in_flight": 1}
+    scene.tick(1)
+    assert scene.queue("q") == {"ready": 3, "in_flight": 0}
+    assert queue.machine.counters.locks_expired == 3
+
+
+def test_what_no_time_ends_needs_no_renewal_and_is_not_lost_by_one() -> None:
+    scene, peer, queue = scene_with(2)
+    peer.consume(5, "q", 1)
+    peer.consume(6, "q", 1, browse=True)
+    assert renewed(peer, 5, 0, 1) == [None, 0]
+    assert queue.next_deadline_ms is None
+    # The policy has a time now, and then none: those that have a timer by then can still be kept.
+    queue.machine.apply(Change(Policy(lock_ms=80)), scene.now_ms)
+    assert renewed(peer, 5, 0) == [80]
+    queue.machine.apply(Change(Policy()), scene.now_ms)
+    for _ in range(3):
+        scene.tick(79)
+        assert renewed(peer, 5, 0) == [80]
+    scene.tick(80)
+    assert scene.queue("q") == {"ready": 2, "in_flight": 0}
+
+
+def test_a_frontend_renews_deliveries_of_its_own_links_only() -> None:
+    scene, peer, _ = scene_with(1)
+    peer.consume(5, "q", 1, lock_ms=300)
+    other = scene.peer("other", 10)
+    found = renewed(other, 5, 0)
+    assert isinstance(found, dict)
+    assert found["error"]["condition"] == conditions.MOVED
+
+
+@pytest.mark.parametrize("numbers", [None, [], ["0"], [-1], [True], [0] * (limits.LOCKS_RENEWED_MAX + 1)])
+def test_a_renewal_names_a_bounded_list_of_deliveries(numbers: object) -> None:
+    _, peer, _ = scene_with(1)
+    peer.consume(5, "q", 1, lock_ms=300)
+    fields, _ = peer.answers[peer.ask("renew_deliveries", queue="q", link=5, numbers=numbers)]
+    assert fields["error"]["condition"] == conditions.INVALID_FIELD
+    assert "a list of 1 to 500 delivery numbers" in fields["error"]["description"]
 
 
 def test_readers_are_counted_and_browsers_are_not() -> None:

@@ -106,6 +106,22 @@ def test_a_lock_that_was_renewed_lasts_for_what_was_left_of_it() -> None:
     assert move.target.queue(QUEUE)["in_flight"] == 0
 
 
+def test_a_link_goes_on_renewing_what_came_with_it() -> None:
+    move = Move()
+    move.peer.consume(5, QUEUE, 2, lock_ms=500)
+    move.source.tick(300)
+    move.peer.ask("renew_deliveries", queue=QUEUE, link=5, numbers=[1])
+    move.all()
+    move.target.tick(200)
+    assert move.target.queue(QUEUE)["in_flight"] == 1
+    number = move.peer.ask("renew_deliveries", queue=QUEUE, link=5, numbers=[0, 1])
+    assert move.peer.answers[number][0] == {"locked_ms": [0, 500]}
+    move.target.tick(499)
+    assert move.target.queue(QUEUE)["in_flight"] == 1
+    move.target.tick(1)
+    assert move.target.queue(QUEUE)["in_flight"] == 0
+
+
 def test_what_is_locked_by_somebody_who_left_is_settled_by_its_key() -> None:
     move = Move()
     move.peer.consume(5, QUEUE, 2, lock_ms=500, lock_key=KEY % 1)

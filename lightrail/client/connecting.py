@@ -1,0 +1,59 @@
+"""connect: how an application comes to a connection, and the options of that."""
+
+import ssl
+from collections.abc import Callable, Generator
+from typing import Any, TypedDict, Unpack
+
+from lightrail.client.connection import Connection, Event
+from lightrail.client.options import Credentials, ReconnectPolicy
+from lightrail.client.tokens import TokenSource
+
+
+class ConnectOptions(TypedDict, total=False):
+    """Keywords of `connect`, which describes them."""
+
+    credentials: Credentials | None
+    token: TokenSource | None
+    tls: ssl.SSLContext | None
+    name: str | None
+    reconnect: ReconnectPolicy | None
+    heartbeat: float
+    on_event: Callable[[Event], None] | None
+
+
+class connect:  # noqa: N801 - it is called like a function
+    """A connection to a broker: `async with connect("amqp://localhost") as connection`, or `await`.
+
+    Args:
+        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
+        credentials: for all of them, in place of those in the addresses.
+        token: gives a Token for the node `$cbs`, beside the credentials or in place of them.
+        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        name: the container-id.
+        reconnect: how to come back after a loss.
+        heartbeat: seconds; a broker that says nothing for twice as long is lost.
+        on_event: called with each Event, on the loop.
+
+    Raises:
+        ConnectError: no address could be reached; AuthenticationError: the broker refused the credentials.
+    """
+
+    def __init__(self, *urls: str, **options: Unpack[ConnectOptions]) -> None:
+        self._urls = urls
+        self._options = options
+        self._connection: Connection | None = None
+
+    async def _open(self) -> Connection:
+        connection = self._connection = Connection(*self._urls, **self._options)
+        await connection.open()
+        return connection
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Connection:
+        return await self._open()
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._connection is not None:
+            await self._connection.close()

@@ -1,0 +1,76 @@
+"""Locks of deliveries: how long a receiver has them, where the queue ends locks by time, and their renewal.
+
+A request to `$management` names the link and the delivery-tags (docs/operate/management.md, Locks). Its
+answer comes to a receiver of the same connection, so it needs no queue.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from lightrail.client.errors import ClientError, LinkError, LostError, SendError
+from lightrail.client.keeper import CAPABILITY
+from lightrail.client.management import NODE, Management, ManagementError
+from lightrail.client.outcomes import OutcomeKind
+
+if TYPE_CHECKING:
+    from lightrail.client.connection import Connection
+    from lightrail.client.receiver import Receiver
+
+OPERATION: Final = "renew-locks"
+TAGS_MAX: Final = 500
+"""Deliveries that one request names."""
+NOT_FOUND: Final = 404
+
+
+class Locks:
+    """Renews locks of one connection; opens its links when they are first needed."""
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self._management: Management | None = None
+
+    async def renew(self, receiver: "Receiver", tags: Sequence[bytes]) -> list[float | None]:
+        """Seconds for which each delivery is locked from now on: None for no end, 0 where it is no more.
+
+        Raises:
+            ClientError: the broker has no such operation.
+            LostError: the link is attached no more, or the connection was lost before the answer.
+            ManagementError: nothing was renewed; 503: try again.
+        """
+        connection = self._connection
+        if not connection.offers(CAPABILITY):
+            if not connection.connected:
+                raise LostError(f"{receiver.address}: the connection is lost, and its deliveries come again")
+            raise ClientError(
+                f"{receiver.address}: expected a broker that renews locks ({CAPABILITY}), and "
+                f"{connection.product or 'this one'} does not: settle messages before their locks run out"
+            )
+        management = self._management
+        if management is None:
+            management = self._management = Management(connection.node(NODE))
+        locked: list[float | None] = []
+        try:
+            await management.opened()
+            for first in range(0, len(tags), TAGS_MAX):
+                body = {"delivery_tags": list(tags[first : first + TAGS_MAX])}
+                answer = await management._call(OPERATION, None, None, body, {"link": receiver.name})
+                locked += [None if each is None else int(each) / 1000 for each in answer["locked_ms"]]
+        except ManagementError as error:
+            if error.status == NOT_FOUND:
+                raise LostError(
+                    f"{receiver.address}: the link was lost, and its deliveries come again"
+                ) from error
+            raise
+        except SendError as error:
+            if error.outcome.kind is not OutcomeKind.UNKNOWN:
+                raise
+            raise LostError(
+                f"{receiver.address}: the connection was lost, and its deliveries come again"
+            ) from error
+        except LinkError:
+            # Refused; the next call tries anew.
+            if self._management is management:
+                self._management = None
+                await management.close()
+            raise
+        return locked

@@ -46,6 +46,7 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         self._delay = bool(options.get("delay", True))
         self._queue_policy: Mapping[str, Any] = options.get("queue_policy") or {}
         self._get_s = float(options.get("get_timeout", GET_S))
+        self._renew_s = float(options.get("renew_for", 0.0))
         self._names = connection.names
         self._consumers: dict[str, Consumer] = {}
         self._cancelled: list[Consumer] = []
@@ -256,7 +257,8 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
         if callback is None:
             raise ValueError("expected a callback for the messages, found None")
         tag = consumer_tag or uuid()
-        receiver = self.connection.broker.receiver(self._names.queue(queue), credit=0)
+        renew_for = 0.0 if no_ack else self._renew_s
+        receiver = self.connection.broker.receiver(self._names.queue(queue), credit=0, renew_for=renew_for)
         consumer = Consumer(self, receiver, tag, callback, no_ack=no_ack, prefetch=self.prefetch_count)
         consumer.start(self.connection.inbox)
         self._consumers[tag] = consumer
@@ -313,17 +315,23 @@ class Channel(StdChannel):  # type: ignore[misc, unused-ignore]
     # --- settling ----------------------------------------------------------------------------------------
 
     def _settle(self, tag: int, how: Callable[[Delivery], None]) -> None:
-        """Raises ConnectionGoneError or LostError: the message comes again, here or elsewhere."""
+        """Raises ConnectionGoneError or LostError: the message comes again, here or elsewhere.
+
+        One whose lock ran out leaves its place to the next one, as one that has its outcome does.
+        """
         found = self._unsettled.pop(tag, None)
         if found is None:
             self.connection.check()
             raise ChannelError(f"PRECONDITION_FAILED - unknown delivery tag {tag}", (0, 0), "", 406)
         delivery, consumer, done = found
         self.connection.check()
-        how(delivery)
-        done()
-        if consumer is not None:
-            consumer.settled()
+        try:
+            how(delivery)
+        finally:
+            if delivery.settled or delivery.lost:
+                done()
+                if consumer is not None:
+                    consumer.settled()
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
         for tag in self._upto(delivery_tag) if multiple else (delivery_tag,):

@@ -15,6 +15,8 @@ from lightrail.kombu import ConnectionGoneError
 
 Connect = Callable[..., Connection]
 DEADLINE_S = 20.0
+LOCK_S = 2.0
+"""Long enough for a machine that is busy for a second."""
 SILENCE_S = 0.3
 """Seconds in which nothing comes where nothing should."""
 
@@ -206,6 +208,25 @@ def test_get_takes_one_or_finds_nothing(connect: Connect) -> None:
     assert message.payload == {"a": 1}
     assert connect().channel().basic_get("simple") is None
     simple.close()
+
+
+def test_what_a_consumer_renews_stays_its_own_and_what_it_does_not_comes_again(connect: Connect) -> None:
+    options = {"queue_policy": {"lock_duration": LOCK_S, "max_delivery_count": 0}}
+    keeps = connect(transport_options={**options, "renew_for": DEADLINE_S})
+    forgets = connect(transport_options=options)
+    queue = Queue("locked")
+    producer = keeps.Producer()
+    producer.publish("kept", routing_key="locked", declare=[queue])
+    with inbox(keeps, queue, prefetch=1) as kept:
+        assert drain(keeps, kept, 1) == ["kept"]
+        producer.publish("forgotten", routing_key="locked")
+        with inbox(forgets, queue) as forgotten:
+            # Each time a lock has run out: the other one would have, too.
+            assert drain(forgets, forgotten, 3) == ["forgotten"] * 3
+        kept[0].ack()
+    with inbox(forgets, queue) as left:
+        assert drain(forgets, left, 1) == ["forgotten"]
+        assert is_silent(forgets)
 
 
 def test_a_task_for_a_queue_that_is_not_there_is_refused_and_a_reply_is_dropped(connect: Connect) -> None:

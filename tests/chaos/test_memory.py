@@ -9,11 +9,11 @@ import pytest
 import zmq
 
 from lightrail.amqp.types import Symbol, encode
-from lightrail.bench.usage import resident_bytes
 from lightrail.model import limits
 from lightrail.telemetry.directories import socket_directory
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.messages import SettleDetail
+from tests.chaos.service import resident_bytes
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.namespace import give
@@ -79,7 +79,7 @@ class Sender:
 
     def begin(self, queue: str, mark: int) -> None:
         self.unanswered_max = int(mark * UNANSWERED_SHARE)
-        self.start = self.most = resident_bytes((self.pid,))
+        self.start = self.most = resident_bytes(self.pid)
         self.peer.produce(1, queue)
 
     def send(
@@ -124,7 +124,7 @@ class Sender:
         return self.accepted == self.number
 
     def look(self) -> None:
-        self.most = max(self.most, resident_bytes((self.pid,)))
+        self.most = max(self.most, resident_bytes(self.pid))
 
     def check(self, mark: int, what: str) -> None:
         self.look()

@@ -45,6 +45,10 @@ def look(path: str) -> Callable[[bytes], Any]:
     return find
 
 
+def annotated(message: bytes, annotations: bytes) -> bytes:
+    return message + annotations
+
+
 class Checked:
     """A machine with the invariants checked after every call."""
 
@@ -72,7 +76,7 @@ class Bench(Checked):
     """One that looks into its messages, which are texts."""
 
     def __init__(self, policy: Policy) -> None:
-        super().__init__(Machine("orders", policy, look=look), now=1_000)
+        super().__init__(Machine("orders", policy, look=look, annotate=annotated), now=1_000)
 
     def put(self, *messages: str, **attributes: Any) -> None:
         attributes.setdefault("enqueued_at_ms", self.now)

@@ -505,4 +505,5 @@ class ModelledQueue(RuleBasedStateMachine):
         eviction = self.machine.eviction
         retrying = [(first, eviction.fetching[first]) for _, first in eviction.retries]
         asked = [(run.sequence, run.end) for run in self.fetches]
-        return any(first <= sequence < last for first, last in asked + retrying)
+        more = eviction._more.items()
+        return any(first <= sequence < last for first, last in [*asked, *retrying, *more])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from lightrail.shard.queue.commands import ConsumerOptions, Fetched, Outcome
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.eviction import Eviction, pieces_of
+from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Run
 
 NOBODY = -1
@@ -25,6 +26,8 @@ class Deferral:
 
     consumer: Consumer
     """The one that the messages were delivered to."""
+    holder: Consumer
+    """The one that has them in flight, as the queue's order counts them."""
     outcome: Outcome
     left: int
     """Messages."""
@@ -38,12 +41,27 @@ class Resumed(NamedTuple):
     """Messages that may have their outcome now."""
 
     consumer: Consumer
+    holder: Consumer
     outcome: Outcome
     unlocked: bool
     run: Run
     """As it was on disk."""
     pieces: list[Run]
     """What of it was read: all of it, but for what is lost."""
+
+
+class DeferredLine(InFlight):
+    """In flight until each has its outcome: neighbours are one run only where they have the same one."""
+
+    __slots__ = ("_firsts",)
+
+    def __init__(self, firsts: list[int]) -> None:
+        super().__init__()
+        self._firsts = firsts
+        """Of the deferrals, in order."""
+
+    def may_join(self, before: Run, after: Run) -> bool:
+        return bisect_right(self._firsts, before.sequence) == bisect_right(self._firsts, after.sequence)
 
 
 class Deferred:
@@ -53,9 +71,10 @@ class Deferred:
 
     def __init__(self, eviction: Eviction) -> None:
         self._eviction = eviction
+        self._firsts: list[int] = []
         self.consumer = Consumer(NOBODY, ConsumerOptions(), None)
         """Has the messages in flight, with their sequences for delivery numbers."""
-        self._firsts: list[int] = []
+        self.consumer.in_flight = DeferredLine(self._firsts)
         self._by_first: dict[int, Deferral] = {}
         self.number = 0
         """Of the last one so far."""
@@ -81,12 +100,12 @@ class Deferred:
         line.runs.insert(index, run)
         self.number += 1
         self._firsts.insert(bisect_right(self._firsts, run.sequence), run.sequence)
-        self._by_first[run.sequence] = Deferral(consumer, outcome, run.count, unlocked, self.number)
+        self._by_first[run.sequence] = Deferral(consumer, consumer, outcome, run.count, unlocked, self.number)
 
     def disown(self) -> None:
         """Whoever had them has them no more: the queue arranges its messages anew."""
         for deferral in self._by_first.values():
-            deferral.consumer = self.consumer
+            deferral.holder = self.consumer
 
     def wanted(self) -> list[Run]:
         """What has to be read next and was not asked for: some of it, for it is in memory after that."""
@@ -121,8 +140,8 @@ class Deferred:
                 if not is_lost:
                     missing |= run.sequence == answer.sequence
                     continue
-            deferral = self._take(run)
-            found.append(Resumed(deferral.consumer, deferral.outcome, deferral.unlocked, run, pieces))
+            of = self._take(run)
+            found.append(Resumed(of.consumer, of.holder, of.outcome, of.unlocked, run, pieces))
         for resumed in found:
             line.take(resumed.run.sequence, resumed.run.end)
         return found, missing

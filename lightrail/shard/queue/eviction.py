@@ -37,6 +37,7 @@ class Eviction:
         "_came",
         "_came_bytes",
         "_inside",
+        "_more",
         "delayed",
         "evicted",
         "fetched",
@@ -61,6 +62,8 @@ class Eviction:
         """First and last sequence of what was asked for and has not come."""
         self._inside: set[int] = set()
         """Sequences of single messages that were asked for together with one before them."""
+        self._more: dict[int, int] = {}
+        """By the first sequence of what was asked for: where its run ends, which has grown since."""
         self._came: deque[tuple[int, int, int]] = deque()
         """First and last sequence and bytes of single messages that were fetched; some may have left."""
         self._came_bytes = 0
@@ -239,9 +242,7 @@ class Eviction:
             if before_ is not None and one_run(before_, run):
                 batch = found[-1].batch
                 together = found[-1]
-                found[-1] = Run(
-                    batch, together.first, run.last, together.sequence, run.attempts, run.barred
-                )
+                found[-1] = Run(batch, together.first, run.last, together.sequence, run.attempts, run.barred)
             else:
                 batch = replace(run.batch)
                 found.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
@@ -285,13 +286,11 @@ class Eviction:
         return wanted
 
     def _want(self, run: Run, wanted: list[Run]) -> None:
-        if run.sequence in self.fetching or run.sequence in self._inside:
+        if self._is_asked(run):
             return
         if wanted and not self.joins and one_run(wanted[-1], run):
             before = wanted[-1]
-            wanted[-1] = Run(
-                run.batch, before.first, run.last, before.sequence, run.attempts, run.barred
-            )
+            wanted[-1] = Run(run.batch, before.first, run.last, before.sequence, run.attempts, run.barred)
             self.fetching[before.sequence] = run.end
             self._inside.add(run.sequence)
             return
@@ -300,9 +299,19 @@ class Eviction:
 
     def ask(self, run: Run) -> bool:
         """Notes that a run on disk is wanted; False if it was asked for already."""
-        if run.sequence in self.fetching or run.sequence in self._inside:
+        if self._is_asked(run):
             return False
         self.fetching[run.sequence] = run.end
+        return True
+
+    def _is_asked(self, run: Run) -> bool:
+        """Whether the answer to what was asked for brings a run; what it leaves out is asked for after it."""
+        asked = self.fetching.get(run.sequence)
+        if asked is None:
+            return run.sequence in self._inside
+        if asked < run.end:
+            # It became one with what is behind it, by another policy; the cleaner may part it again.
+            self._more[run.sequence] = max(run.end, self._more.get(run.sequence, 0))
         return True
 
     def give_back(self, run: Run) -> None:
@@ -320,6 +329,7 @@ class Eviction:
             sequence = heappop(self.retries)[1]
             end = self.fetching.pop(sequence, sequence)
             self._forget(sequence, end)
+            end = max(end, self._more.pop(sequence, end))
             # The cleaner may have parted the run since it was asked for.
             for line in self.lines:
                 index = line.index(sequence)
@@ -333,9 +343,7 @@ class Eviction:
         if self._inside:
             self._inside.difference_update(range(first, last))
 
-    def fill(
-        self, answer: Fetched, now_ms: int, *, missing: bool = False
-    ) -> tuple[list[Run], list[Run]]:
+    def fill(self, answer: Fetched, now_ms: int, *, missing: bool = False) -> tuple[list[Run], list[Run]]:
         """Puts what was fetched in the place of the evicted runs that it covers.
 
         Args:
@@ -358,6 +366,8 @@ class Eviction:
         if asked is not None:
             if missing:
                 heappush(self.retries, (now_ms + limits.FETCH_RETRY_MS, answer.sequence))
+            elif answer.sequence in self._more:
+                heappush(self.retries, (now_ms, answer.sequence))
             else:
                 del self.fetching[answer.sequence]
                 self._forget(answer.sequence, asked)

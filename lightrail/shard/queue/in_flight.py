@@ -132,6 +132,10 @@ class InFlight(Line):
             moved += count
         return moved
 
+    def may_join(self, before: Run, after: Run) -> bool:
+        """Whether neighbours that are only on disk may be one run."""
+        return True
+
     def _relocate(self, index: int, run: Run, segment: int, place: Place) -> tuple[int, int]:
         """The same of the run at an index; returns how many messages, and the index behind them."""
         each = self.runs[index]
@@ -144,7 +148,8 @@ class InFlight(Line):
         keys = [key + part.sequence - each.sequence for part in parts]
         if each.batch.data is None:
             # Records that are moved one by one lie beside each other again.
-            if low > self.head and self.runs[low - 1].batch.data is None:
+            before = self.runs[low - 1] if low > self.head else None
+            if before is not None and before.batch.data is None and self.may_join(before, each):
                 low -= 1
             keys, parts = evicted_deliveries(self.keys[low:index] + keys, self.runs[low:index] + parts)
         self.replace(low, index + 1, keys, parts)

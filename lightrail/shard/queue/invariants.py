@@ -1,5 +1,6 @@
 """Invariants: what is true of a machine after every step; the tests check it, nothing else pays for it."""
 
+from bisect import bisect_right
 from itertools import pairwise
 
 from lightrail.model import limits
@@ -122,7 +123,11 @@ def _check_deferred(machine: Machine) -> None:
     line = deferred.consumer.in_flight
     assert line.keys[line.head :] == [run.sequence for run in deferred]
     assert sum(run.count for run in deferred) == sum(each.left for each in deferred._by_first.values())
-    assert deferred._firsts == sorted(deferred._by_first)
+    firsts = deferred._firsts
+    assert firsts == sorted(deferred._by_first)
+    for run in deferred:
+        among = bisect_right(firsts, run.sequence)
+        assert among == bisect_right(firsts, run.end - 1), f"{run} would have two outcomes"
     if len(deferred):
         assert any(run.sequence in machine.eviction.fetching for run in deferred), "nobody asked for it"
 

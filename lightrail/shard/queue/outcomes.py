@@ -128,18 +128,19 @@ class Outcomes(Contents):
     def _resume(self, answer: Fetched, effects: list[Effect]) -> bool:
         """Gives what was read back its outcome; returns whether something has to be asked for again."""
         found, missing = self.deferred.fill(answer)
-        for consumer, outcome, unlocked, run, pieces in found:
+        for consumer, holder, outcome, unlocked, run, pieces in found:
             self.deliveries.returns(run)
             # Of a part whose size had not been known.
             self.deliveries.bytes += sum(piece.size for piece in pieces) - run.size
             if self.special is not None:
                 self.special.forget(run)
+            if self.deliveries.order is not None:
+                # Here, for its holder; the outcome below is that of the one it was delivered to.
+                self.deliveries.order.settling(holder, [run])
             for gone in gaps_of(pieces, run):
                 # Its bytes are not among those of the pieces.
                 self.deliveries.count -= gone.count
                 self.counters.lost += gone.count
-                if self.deliveries.order is not None:
-                    self.deliveries.order.settling(consumer, [gone])
                 effects.append(removed(gone, Reason.LOST))
             if unlocked:
                 self._fail(consumer, pieces, effects)

@@ -11,10 +11,12 @@ from lightrail.shard.queue.commands import (
     Detach,
     Enqueue,
     Fetched,
+    Outcome,
+    OutcomeKind,
     Purge,
     Settle,
 )
-from lightrail.shard.queue.effects import Fetch, Reason
+from lightrail.shard.queue.effects import DeadLetter, Effect, Fetch, Reason
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
 from tests.support.checked_queue import GROUPS, NOT_HERE, Bench, delivered, removed
@@ -102,3 +104,36 @@ def test_who_is_barred_from_a_message_on_disk_does_not_wait_for_it() -> None:
     queue.do(Settle(1, 0, 1, NOT_HERE))
     queue.put("second")
     assert queue.get(1) == ["second"]
+
+
+def test_a_deferred_outcome_bars_its_consumer_though_the_queue_is_arranged_anew_meanwhile() -> None:
+    queue = delivered_and_evicted(Policy())
+    queue.do(Settle(1, 0, 3, Outcome(OutcomeKind.MODIFIED, undeliverable_here=True, annotations=b" seen")))
+    queue.do(Change(GROUPS))
+    queue.do(Fetched(0, [read(0, 3)]), Credit(1, 6))
+    assert not queue.get(1)
+    assert received_by(queue, 2) == [text + " seen" for text in TEXTS]
+
+
+@pytest.mark.parametrize("rewritten", [0, 1])
+def test_each_deferred_message_has_its_own_outcome_though_the_cleaner_rewrites_one(rewritten: int) -> None:
+    queue = Bench(Policy(max_delivery_count=1))
+    queue.consumer(1, credit=1)
+    queue.consumer(2, credit=1)
+    for number in (0, 1):
+        place = Place(1, 100 * number, 100)
+        queue.do(Enqueue(batch_of([b"%d" % number], durable=True, enqueued_at_ms=queue.now, place=place)))
+    assert queue.get() == ["0", "1"]
+    queue.machine.evict(10_000)
+    deliveries = [run for consumer in queue.machine.consumers for run in consumer.in_flight.runs]
+    effects = queue.do(Settle(1, 0, 1, Outcome(OutcomeKind.REJECTED)))
+    effects += queue.do(Settle(2, 0, 1, Outcome(OutcomeKind.MODIFIED, delivery_failed=True)))
+    queue.machine.relocate(deliveries[rewritten], Place(1, 300, 100))
+    letters: list[Effect] = []
+    for number in (0, 1):
+        message = Run(batch_of([b"%d" % number]), 0, 1, number)
+        letters += queue.do(Fetched(number, [message]))
+    assert [(each.run.sequence, each.reason) for each in letters if isinstance(each, DeadLetter)] == [
+        (0, Reason.REJECTED),
+        (1, Reason.MAX_DELIVERY_COUNT),
+    ]

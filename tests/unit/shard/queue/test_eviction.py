@@ -6,11 +6,22 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.shard.queue import invariants
-from lightrail.shard.queue.commands import Attach, ConsumerOptions, Credit, Enqueue, Fetched, Peek, Tick
-from lightrail.shard.queue.effects import DeadLetter, Deliver, Drained, Fetch, Peeked, Removed
+from lightrail.shard.queue.commands import (
+    Attach,
+    Change,
+    ConsumerOptions,
+    Credit,
+    Enqueue,
+    Fetched,
+    Peek,
+    Tick,
+)
+from lightrail.shard.queue.effects import DeadLetter, Deliver, Drained, Effect, Fetch, Peeked, Removed
 from lightrail.shard.queue.machine import Machine
 from lightrail.shard.queue.merging import near
+from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import Place, Run, batch_of
+from tests.support.checked_queue import SORTED, Bench
 
 HEAD_BYTES = 4_096
 
@@ -232,3 +243,30 @@ def test_the_cleaner_moves_what_is_left() -> None:
 )
 def test_places_are_merged_when_they_are_near(other: Place | None, size: int, expected: bool) -> None:
     assert near(Place(0, 0, 10), other, size) is expected
+
+
+def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_parts_them() -> None:
+    """Another policy makes them one run, of which the first message is under way already."""
+    queue = Bench(SORTED)
+    for number in (0, 1):
+        place = Place(1, 100 * number, 100)
+        queue.put(f"key={number}", durable=True, place=place, expires_at_ms=queue.now + 10)
+    queue.machine.eviction.head_bytes = 0
+    queue.machine.evict(1 << 40)
+    queue.now += 10
+    assert asked(queue.dispatch()) == [(0, 1), (1, 2)]
+    queue.do(Change(Policy()))
+    (joined,) = queue.machine.waiting()
+    queue.do(Fetched(1, []))
+    queue.now += limits.FETCH_RETRY_MS
+    assert not queue.dispatch()
+    queue.machine.relocate(joined.cut(1, 2), Place(1, 900_000, 100))
+    assert len(queue.machine.waiting()) == 2
+    first = Run(batch_of([b"key=0"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 0)
+    effects = queue.do(Fetched(0, [first])) + queue.dispatch()
+    assert [effect.run.sequence for effect in effects if isinstance(effect, DeadLetter)] == [0]
+    assert asked(effects) == [(1, 2)]
+
+
+def asked(effects: list[Effect]) -> list[tuple[int, int]]:
+    return [(effect.run.sequence, effect.run.end) for effect in effects if isinstance(effect, Fetch)]

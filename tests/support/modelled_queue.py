@@ -250,8 +250,8 @@ class ModelledQueue(RuleBasedStateMachine):
         special = self.machine.special
         if special is not None and special.loading:
             return
+        # The newest of each key may be one that was looked into and has left since.
         self.building = False
-        self.newest.clear()
         self.owners.clear()
         held = [m for m in self.live.values() if m.holder is not None]
         if self.policy.groups:

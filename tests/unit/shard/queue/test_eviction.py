@@ -248,24 +248,25 @@ def test_places_are_merged_when_they_are_near(other: Place | None, size: int, ex
 def test_what_is_behind_a_run_that_was_asked_for_expires_though_the_cleaner_parts_them() -> None:
     """Another policy makes them one run, of which the first message is under way already."""
     queue = Bench(SORTED)
-    for number in (0, 1):
+    queue.put("key=0")
+    for number in (1, 2):
         place = Place(1, 100 * number, 100)
         queue.put(f"key={number}", durable=True, place=place, expires_at_ms=queue.now + 10)
     queue.machine.eviction.head_bytes = 0
     queue.machine.evict(1 << 40)
     queue.now += 10
-    assert asked(queue.dispatch()) == [(0, 1), (1, 2)]
+    assert asked(queue.dispatch()) == [(1, 2), (2, 3)]
     queue.do(Change(Policy()))
-    (joined,) = queue.machine.waiting()
-    queue.do(Fetched(1, []))
+    (_, joined) = queue.machine.waiting()
+    queue.do(Fetched(2, []))
     queue.now += limits.FETCH_RETRY_MS
     assert not queue.dispatch()
     queue.machine.relocate(joined.cut(1, 2), Place(1, 900_000, 100))
-    assert len(queue.machine.waiting()) == 2
-    first = Run(batch_of([b"key=0"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 0)
-    effects = queue.do(Fetched(0, [first])) + queue.dispatch()
-    assert [effect.run.sequence for effect in effects if isinstance(effect, DeadLetter)] == [0]
-    assert asked(effects) == [(1, 2)]
+    assert len(queue.machine.waiting()) == 3
+    first = Run(batch_of([b"key=1"], durable=True, expires_at_ms=joined.batch.expires_at_ms), 0, 1, 1)
+    effects = queue.do(Fetched(1, [first])) + queue.dispatch()
+    assert [effect.run.sequence for effect in effects if isinstance(effect, DeadLetter)] == [1]
+    assert asked(effects) == [(2, 3)]
 
 
 def asked(effects: list[Effect]) -> list[tuple[int, int]]:

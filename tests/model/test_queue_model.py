@@ -465,9 +465,10 @@ class QueueModel(ModelledQueue):
     @precondition(lambda self: len(self.policies) > 1)
     @rule(data=st.data())
     def change(self, data: st.DataObject) -> None:
-        self.policy = POLICIES[data.draw(st.sampled_from(self.policies))]
+        before, self.policy = self.policy, POLICIES[data.draw(st.sampled_from(self.policies))]
         assert not self.machine.apply(Change(self.policy), self.now)
-        self.begin_building()
+        if self.policy.arrangement != before.arrangement:
+            self.begin_building()
         self.dispatch()
 
     # --- after every step -----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Management:
         self._requester = requester
 
     async def __aenter__(self) -> "Management":
-        await self.opened()
+        await self._requester.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:

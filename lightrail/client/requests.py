@@ -43,7 +43,13 @@ class Requester:
         receiver.on_lost = self._lost
 
     async def __aenter__(self) -> "Requester":
-        await self.opened()
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            address = self._sender.address
+            self._abandon(ClosedError(f"the opening of the requester of {address} was cancelled"))
+            raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -51,8 +57,13 @@ class Requester:
 
     async def opened(self) -> None:
         """Returns when the broker has opened both links. Raises LinkError where it refused one."""
-        await self._receiver.opened()
-        await self._sender.opened()
+        try:
+            await self._receiver.opened()
+            await self._sender.opened()
+        except ClientError as error:
+            # The other link is of no use alone.
+            self._abandon(error)
+            raise
         if self._task is None:
             self._task = self._loop.create_task(self._listen(), name=f"answers for {self._sender.address}")
 
@@ -100,6 +111,11 @@ class Requester:
         self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
         await self._sender.close()
         await self._receiver.close()
+
+    def _abandon(self, error: ClientError) -> None:
+        self._ended = error
+        self._sender.fail(error)
+        self._receiver.fail(error)
 
     async def _listen(self) -> None:
         self._ended = ClosedError(f"the requester of {self._sender.address} is closed")

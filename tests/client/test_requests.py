@@ -2,12 +2,22 @@
 
 import asyncio
 import gc
+import json
+import urllib.request
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from lightrail.client import Connection, ManagementError, Message, ReconnectPolicy, connect
+from lightrail.client import (
+    ClosedError,
+    Connection,
+    LinkError,
+    ManagementError,
+    Message,
+    ReconnectPolicy,
+    connect,
+)
 from lightrail.client.management import NAME, QUEUE
 from tests.support.broker import Broker
 from tests.support.cutting_proxy import CuttingProxy
@@ -38,6 +48,33 @@ def test_each_question_gets_its_own_answer(broker: Broker) -> None:
                 found = await asyncio.gather(*(requester.request(number) for number in range(100)))
                 assert [message.body for message in found] == [2 * number for number in range(100)]
             service.cancel()
+
+    play(test())
+
+
+def links(broker: Broker, container: str) -> list[str]:
+    """Addresses of all links of a connection."""
+    with urllib.request.urlopen(f"http://{broker.http}/!connections?container={container}") as answer:
+        (one,) = json.load(answer)["connections"]
+    return [link["address"] for session in one["session_list"] for link in session["links"]]
+
+
+def test_a_requester_that_can_not_be_opened_leaves_no_link(broker: Broker) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp, name="asks") as connection:
+            with pytest.raises(LinkError, match="nothing"):
+                async with connection.requester("$nothing"):
+                    pytest.fail("it was opened")
+            opening = connection.requester("service")
+            task = asyncio.create_task(opening.__aenter__())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            with pytest.raises(ClosedError, match="cancelled"):
+                await opening.request("?")
+            async with connection.sender("last"):
+                assert await asyncio.to_thread(links, broker, "asks") == ["last"]
 
     play(test())
 

@@ -145,8 +145,12 @@ class CombinedModel(RuleBasedStateMachine):
                 for sequence in range(effect.run.sequence, effect.run.end):
                     self.gone(sequence, effect.reason)
         # What has come back is what is neither gone nor in flight: the machine is asked.
+        # What comes back in pieces from a consumer that has detached is locked no more.
         held = {
-            s: consumer.id for consumer in self.machine.consumers for s in held_by(consumer.in_flight.runs)
+            s: consumer.id
+            for consumer in self.machine.consumers
+            if consumer not in self.machine.returning
+            for s in held_by(consumer.in_flight.runs)
         }
         for sequence, message in self.live.items():
             if message.holder is not None and sequence not in held:

@@ -90,6 +90,7 @@ class Message:
     key: int | None
     holder: int | None = None
     until_ms: int | None = None
+    renewed: bool = False
 
 
 class CombinedModel(RuleBasedStateMachine):
@@ -173,6 +174,7 @@ class CombinedModel(RuleBasedStateMachine):
                 if each.key == message.key and self.is_held(each) and other not in self.former:
                     assert each.holder == identity, "a group with two consumers"
         message.holder = identity
+        message.renewed = False
         lock_ms = self.lock_ms[identity]
         message.until_ms = self.now + lock_ms if lock_ms else None
 
@@ -291,6 +293,7 @@ class CombinedModel(RuleBasedStateMachine):
             index = line.index(number)
             sequence = line.runs[index].sequence + number - line.keys[index]
             self.live[sequence].until_ms = answer.until_ms
+            self.live[sequence].renewed = True
         self.dispatch()
 
     @precondition(lambda self: self.machine.consumers.by_id)
@@ -315,9 +318,11 @@ class CombinedModel(RuleBasedStateMachine):
         self.do(Change(policy))
         for identity, consumer in self.machine.consumers.by_id.items():
             if consumer.lock_ms and not self.lock_ms[identity]:
+                # What was locked before the policy had no locks is so for as long as it was.
                 for message in self.live.values():
-                    if message.holder == identity:
-                        message.until_ms = self.now + consumer.lock_ms
+                    if message.holder == identity and not message.renewed:
+                        begun = self.now + consumer.lock_ms
+                        message.until_ms = min(message.until_ms or begun, begun)
             self.lock_ms[identity] = consumer.lock_ms
         self.dispatch()
 

@@ -13,6 +13,7 @@ from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
 from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.performatives import AmqpError
+from lightrail.amqp.session import Session
 
 
 class LinkOwner(Protocol):
@@ -144,6 +145,8 @@ class Wire(asyncio.Protocol):
                     event.link.context.detached(event.error)
             elif isinstance(event, events.Ended):
                 # With it went all links, those as well that the broker has not answered yet.
+                if event.by_peer and event.error is not None:
+                    _refused_by_end(event.session, event.error)
                 self.abort(with_reason("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
                 if event.by_peer:
@@ -187,6 +190,20 @@ class Wire(asyncio.Protocol):
         self._flush()
         if due_ms is not None and self._transport is not None:
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
+
+
+def _refused_by_end(session: Session, error: AmqpError) -> None:
+    """Tells the link that a session was ended for, where there is one.
+
+    Some brokers end the session for a link that they refuse (RabbitMQ's plugin does, for a node that it does
+    not have). They handle frames in order, so that is the first one whose attach has no answer; attached
+    again with the others it would end their sessions for ever.
+    """
+    for link in session.outputs.values():
+        if link.attach is None:
+            if link.context is not None:
+                link.context.detached(error)
+            return
 
 
 def with_reason(what: str, error: AmqpError | None) -> str:

@@ -23,6 +23,7 @@ class EngineBroker:
         credit: what each sender gets.
         closes_at_once: how many of the next connections are closed in the write that has the open.
         queues: messages that nobody has.
+        missing: addresses of links for which the whole session is ended, as some brokers do.
         settings: of the connections that come.
         holds: while it is set, nothing is written behind the open of a connection.
     """
@@ -32,6 +33,7 @@ class EngineBroker:
         self.sasl_codes: deque[int] = deque()
         self.credit = credit
         self.closes_at_once = 0
+        self.missing: set[str] = set()
         self.queues: dict[str, deque[bytes]] = {}
         self.connections: list[_Served] = []
         self.holds = False
@@ -146,7 +148,12 @@ class _Served(asyncio.Protocol):
                         event.link.drained()
 
     def attached(self, link: Link) -> None:
-        if link.is_sender:
+        address = _address(link.source if link.is_sender else link.target)
+        if address in self.broker.missing:
+            for each in link.session.links:
+                self.detached(each)
+            link.session.end("amqp:not-found", f"no queue '{address}'")
+        elif link.is_sender:
             if isinstance(link.source, Source) and link.source.dynamic:
                 link.source = Source(address=f"dynamic-{id(link)}", dynamic=True)
             link.accept()

@@ -14,6 +14,7 @@ from lightrail.client import (
     Event,
     LinkError,
     LostError,
+    OutcomeKind,
     ReconnectPolicy,
     SendError,
     connect,
@@ -294,3 +295,42 @@ def test_a_loop_that_ends_with_an_open_connection_leaves_nothing_open_and_later_
         await connection.close()
 
     play(later())
+
+
+def test_a_link_for_which_the_whole_session_is_ended_is_refused_and_the_others_come_back() -> None:
+    async def test() -> None:
+        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            broker.missing = {"missing"}
+            sender, receiver = connection.sender("there"), connection.receiver("there")
+            await asyncio.gather(sender.opened(), receiver.opened())
+            refused = [connection.sender("missing"), connection.receiver("missing")]
+            last = connection.sender("last")
+            for link in refused:
+                with pytest.raises(LinkError, match="no queue 'missing'") as raised:
+                    await link.opened()
+                assert raised.value.condition == "amqp:not-found"
+            await last.opened()
+            await until(lambda: connection.healthy)
+            await sender.send("still there")
+            (delivery,) = await receiver.receive(1, timeout=DEADLINE_S)
+            assert delivery.body == "still there"
+            # One session for each that was refused, and the one that stays.
+            assert broker.attempts == 3
+
+    play(test())
+
+
+def test_a_session_that_is_ended_for_no_link_of_it_refuses_none() -> None:
+    async def test() -> None:
+        async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
+            sender = connection.sender("there")
+            await sender.opened()
+            (served,) = broker.connections
+            (session,) = served.engine.sessions.values()
+            session.end("amqp:internal-error", "a fault")
+            served.write()
+            await until(lambda: broker.attempts == 2)
+            await until(lambda: connection.healthy)
+            assert (await sender.send("after it")).kind is OutcomeKind.ACCEPTED
+
+    play(test())

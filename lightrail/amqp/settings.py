@@ -22,6 +22,8 @@ class ConnectionSettings:
     max_message_size: int = limits.MAX_MESSAGE_BYTES
     unfinished_bytes_max: int = limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES
     """Of messages that have begun and not ended, over all links."""
+    beyond_credit_max: int = 0
+    """Transfers that a receiving link bears beyond its credit before it is detached."""
     idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
     """Silence after which we close; 0 for never. Half of it is announced."""
     peer_idle_time_out_ms_min: int = 20

@@ -15,6 +15,8 @@ from lightrail.client.errors import AuthenticationError, ConnectError
 from lightrail.client.options import Address, Credentials
 from lightrail.client.wire import Wire
 
+BEYOND_CREDIT_MAX: Final = 10_000
+"""Some brokers count the credit anew while transfers are under way (RabbitMQ's plugin does), and so send more."""
 _TEMPORARY: Final = frozenset((2, 4))
 """The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
 
@@ -57,6 +59,7 @@ class Opening:
             hostname=address.host,
             is_server=False,
             uses_sasl=True,
+            beyond_credit_max=BEYOND_CREDIT_MAX,
             idle_time_out_ms=idle_time_out_ms,
         )
         self._wire = Wire(loop, settings, self._negotiate, self._closed)

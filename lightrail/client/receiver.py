@@ -516,7 +516,7 @@ class Receiver:
             self._outcome = None
         if self._taken << 1 >= self._window > 0 and self._closed is None:
             self._taken = 0
-            link.grant(self._window - len(self._buffer))
+            link.grant(max(0, self._window - len(self._buffer)))
 
 
 def _nothing() -> None:

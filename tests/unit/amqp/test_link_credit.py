@@ -34,6 +34,21 @@ def test_more_than_the_granted_credit_is_transfer_limit_exceeded() -> None:
     assert detach.error.condition == "amqp:link:transfer-limit-exceeded"
 
 
+def test_so_many_more_as_the_settings_bear_arrive_and_then_it_is_transfer_limit_exceeded() -> None:
+    peer = opened(beyond_credit_max=2)
+    link = peer.sender(credit=3)
+    found = peer.feed(b"".join(amqp(transfer(number), data(b"x")) for number in range(5)))
+    assert sum(len(event.payloads) for event in found) == 5
+    assert (link.delivery_count, link.credit) == (5, 0)
+    link.grant(1)
+    peer.hear()
+    peer.say(transfer(5), data(b"x"))
+    assert peer.hear() == []
+    for number in (6, 7, 8):
+        peer.say(transfer(number), data(b"x"))
+    assert conditions_of(peer.hear()) == [("detach", "amqp:link:transfer-limit-exceeded")]
+
+
 def test_transfers_before_any_credit_are_refused_with_an_attach_first() -> None:
     peer = opened()
     peer.say(attach_sender())

@@ -37,7 +37,7 @@ def main() -> int:
                 parser.error(f"--only: expected {', '.join(rows)}, found {', '.join(sorted(unknown))}")
             chosen = [rows[name] for name in (given.only or rows)]
             return 0 if suite.run(chosen, given.runs, given.scratch, list(rows), "peers") else 1
-    except (peers.PeerMissing, LoadFailed) as error:
+    except (peers.PeerMissing, LoadFailed, TimeoutError) as error:
         print(f"bench_peers: {error}", file=sys.stderr)
         return 2
     finally:

@@ -2,7 +2,8 @@
 # Sets up what `make run` and `make test` need; it does nothing when everything is there already.
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
-#   scripts/setup.sh test    the same with the tools of the tests: node and Java with a client each, a browser, etcd, Prometheus
+#   scripts/setup.sh test    the same with the tools of the tests: node and Java with a client each, a browser, etcd, Prometheus,
+#                            RabbitMQ and ActiveMQ Artemis
 #   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
@@ -21,6 +22,8 @@ cd "$(dirname "$0")/.."
 venv=${VENV:-.venv}
 interop=tests/interop
 jms=$interop/jms
+artemis=tests/brokers/artemis
+rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
 
 fresh() { # the stamp of a goal is newer than everything it was made from
     stamp=$venv/.lightrail-$1
@@ -33,12 +36,17 @@ fresh() { # the stamp of a goal is newer than everything it was made from
 }
 
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
-locks() { # what says which clients of other languages the tests use
+locks() { # what says which clients and brokers of other languages the tests use
     lockfile
-    [ ! -f $jms/pom.xml ] || echo $jms/pom.xml
+    for project in $jms $artemis; do
+        [ ! -f $project/pom.xml ] || echo $project/pom.xml
+    done
 }
 clients_there() {
-    { [ -z "$(lockfile)" ] || [ -d $interop/node_modules ]; } && { [ ! -f $jms/pom.xml ] || [ -d $jms/target/lib ]; }
+    [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] || return 1
+    for project in $jms $artemis; do
+        [ ! -f $project/pom.xml ] || [ -d $project/target/lib ] || return 1
+    done
 }
 
 engine_missing() { # what tests/support/docker.py starts
@@ -103,6 +111,8 @@ missing_packages() {
         command -v mvn >/dev/null || missing="$missing maven"
         command -v etcd >/dev/null || missing="$missing etcd-server"
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
+        # The client is tried with it; its plugin of AMQP 1.0 is in the package.
+        [ ! -f $artemis/pom.xml ] || [ -x $rabbitmq ] || missing="$missing rabbitmq-server"
         PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || missing="$missing iproute2"
     fi
     if [ "$goal" = test ] && [ -f $interop/package.json ]; then
@@ -124,6 +134,7 @@ install() { # packages, whose services must not start: tests start their own, on
     for package in "$@"; do
         case $package in
         prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;;
+        rabbitmq-server) systemctl disable --quiet rabbitmq-server.service epmd.socket 2>/dev/null || true ;;
         docker.io) systemctl disable --quiet docker.service docker.socket 2>/dev/null || true ;;
         esac
     done
@@ -171,9 +182,11 @@ if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
     echo "setup: installing the JavaScript client"
     npm ci --prefix $interop --no-audit --no-fund --loglevel=error
 fi
-if [ "$goal" = test ] && [ -f $jms/pom.xml ]; then
-    echo "setup: installing the Java client"
-    rm -rf $jms/target/lib # an earlier version of it would stay beside the new one
-    mvn --batch-mode --quiet --file $jms/pom.xml dependency:copy-dependencies -DoutputDirectory=target/lib
-fi
+for project in $jms $artemis; do
+    if [ "$goal" = test ] && [ -f $project/pom.xml ]; then
+        echo "setup: installing what $project needs"
+        rm -rf $project/target/lib # an earlier version of it would stay beside the new one
+        mvn --batch-mode --quiet --file $project/pom.xml dependency:copy-dependencies -DoutputDirectory=target/lib
+    fi
+done
 printf '%s\n' "$PWD" >"$venv/.lightrail-$goal"

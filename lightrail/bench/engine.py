@@ -82,7 +82,14 @@ class Connection:
         self.socket.setblocking(False)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.fileno = self.socket.fileno()
-        self.wait(lambda: lib.pn_connection_state(self.connection) & lib.PN_REMOTE_ACTIVE, "an open frame")
+        try:
+            self.wait(self._is_open, "an open frame")
+        except PeerError:
+            self.socket.close()
+            raise
+
+    def _is_open(self) -> Any:
+        return lib.pn_connection_state(self.connection) & lib.PN_REMOTE_ACTIVE
 
     def attach_sender(self, name: str, address: str, settled: bool) -> Any:
         """A link that sends to ``address``."""

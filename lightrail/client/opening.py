@@ -16,7 +16,7 @@ from lightrail.client.options import Address, Credentials
 from lightrail.client.wire import Wire
 
 BEYOND_CREDIT_MAX: Final = 10_000
-"""Some brokers count the credit anew while transfers are under way (RabbitMQ's plugin does), and so send more."""
+"""Some brokers count credit anew while transfers are under way, and send more: RabbitMQ's plugin does."""
 _TEMPORARY: Final = frozenset((2, 4))
 """The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
 

@@ -89,7 +89,7 @@ class Receiver:
             await self.opened()
         except asyncio.CancelledError:
             # Its block does not begin, so nobody else closes it.
-            self._end(ClosedError(f"the opening of the receiver of {self.address} was cancelled"))
+            self._end(ClosedError(f"the opening of {self._what} was cancelled"))
             raise
         return self
 
@@ -99,6 +99,11 @@ class Receiver:
     async def opened(self) -> None:
         """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
         await asyncio.shield(self._opened)
+
+    @property
+    def _what(self) -> str:
+        """For errors."""
+        return f"the receiver of {self.address or 'a dynamic node'}"
 
     @property
     def healthy(self) -> bool:
@@ -217,7 +222,7 @@ class Receiver:
         if self._closed is not None:
             return
         self._connection.check_loop()
-        error = ClosedError(f"the receiver of {self.address} is closed")
+        error = ClosedError(f"{self._what} is closed")
         link = self._link
         if link is None or not self._attached or self._presettled:
             self._end(error)
@@ -259,7 +264,7 @@ class Receiver:
             await answer
         finally:
             self._unsubscribed = None
-            self._end(ClosedError(f"the receiver of {self.address} is closed"))
+            self._end(ClosedError(f"{self._what} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -429,7 +434,7 @@ class Receiver:
             return
         if self.keeper is not None and not self._connection.offers(CAPABILITY):
             text = (
-                f"the receiver of {self.address}: expected a broker that renews locks ({CAPABILITY}), and "
+                f"{self._what}: expected a broker that renews locks ({CAPABILITY}), and "
                 f"{self._connection.product or 'this one'} does not: leave renew_for out"
             )
             self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
@@ -452,7 +457,7 @@ class Receiver:
         missing = [str(name) for name in self._source.filter or () if name not in applied]
         if missing:
             text = (
-                f"the receiver of {self.address}: expected a broker that filters by {', '.join(missing)}, "
+                f"{self._what}: expected a broker that filters by {', '.join(missing)}, "
                 "and this one does not: choose among what arrives with `select`, or leave the filter out"
             )
             self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
@@ -478,7 +483,7 @@ class Receiver:
         if self._closed is not None:
             self._leave()
             return
-        self._connection.link_lost(self, f"the receiver of {self.address}", error)
+        self._connection.link_lost(self, self._what, error)
 
     def refuse(self, error: LinkError) -> None:
         """The broker will not have it."""

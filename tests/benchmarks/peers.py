@@ -1,26 +1,15 @@
-"""RabbitMQ beside our broker: as Debian packages it, with its AMQP 1.0 plugin, in a scratch directory."""
+"""RabbitMQ beside our broker, under the same load in turns."""
 
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
-import time
-from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
-from lightrail.bench.engine import Connection, PeerError
-from lightrail.bench.url import parse_url
-from tests.benchmarks.load import LoadFailed, bench
+from tests.benchmarks.load import bench
 from tests.benchmarks.rates import SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
-from tests.support.ports import free_ports
+from tests.support.rabbitmq import PACKAGE, SERVER, RabbitMQ
 
-SERVER: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-"""The script that Debian's own wrapper calls; the wrapper insists on root or the user rabbitmq."""
-PACKAGE: Final = "rabbitmq-server"
-START_TIME_S: Final = 90.0
 OPEN: Final = "--duration 5s"
 """As fast as the broker lets the sender: RabbitMQ then takes in more than it gives out."""
 SHORT: Final = "--duration 5s --backlog 2000"
@@ -47,88 +36,6 @@ def install() -> None:
         raise PeerMissing(f"{' '.join(command)} did not install it")
 
 
-class RabbitMQ:
-    """A RabbitMQ node on loopback with ports of its own; gone when the block ends."""
-
-    def __init__(self, directory: str) -> None:
-        self.directory = Path(directory)
-        self.port, distribution, self._mapper = free_ports(3)
-        (self.directory / "plugins").write_text("[rabbitmq_amqp1_0].\n")
-        place = str(self.directory)
-        self._environ = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": place,
-            "LANG": "C.UTF-8",
-            "RABBITMQ_NODENAME": f"bench{self.port}@localhost",
-            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(distribution),
-            "RABBITMQ_MNESIA_BASE": f"{place}/mnesia",
-            "RABBITMQ_LOG_BASE": f"{place}/log",
-            "RABBITMQ_LOGS": f"{place}/log/node.log",
-            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{place}/plugins",
-            "RABBITMQ_CONFIG_FILE": f"{place}/none",
-            "RABBITMQ_PID_FILE": f"{place}/pid",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self._mapper),
-        }
-        self.url = f"amqp://guest:guest@127.0.0.1:{self.port}//queue/bench"
-
-    def __enter__(self) -> Self:
-        with open(self.directory / "output", "wb") as output:
-            self.process = subprocess.Popen(
-                [SERVER],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self._environ,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + START_TIME_S
-        while not self._serves():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                said = (self.directory / "output").read_text(errors="replace")[-500:]
-                self._stop()
-                raise LoadFailed(f"RabbitMQ did not serve within {START_TIME_S:g} s: {said}")
-            time.sleep(0.2)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
-
-    @property
-    def pid(self) -> int:
-        """The process whose CPU time and children's is the broker's."""
-        return self.process.pid
-
-    def version(self) -> str:
-        """As the package manager has it."""
-        query = ["dpkg-query", "-W", "-f", "${Version}", PACKAGE]
-        return subprocess.run(query, capture_output=True, text=True).stdout.strip() or "of unknown version"
-
-    def _serves(self) -> bool:
-        try:
-            Connection(parse_url(self.url), "is-it-up").close()
-        except PeerError:
-            return False
-        return True
-
-    def _stop(self) -> None:
-        """End the node in order, then what it started: the session is its own."""
-        for number, time_s in ((signal.SIGTERM, 30.0), (signal.SIGKILL, 5.0)):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(time_s)
-                break
-        environ = self._environ
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["epmd", "-kill"], env=environ, capture_output=True, timeout=10)
-
-
 def rows(rabbit: RabbitMQ) -> tuple[Row, ...]:
     """Comparisons with a running RabbitMQ."""
     return (
@@ -140,7 +47,7 @@ def rows(rabbit: RabbitMQ) -> tuple[Row, ...]:
 
 def _row(rabbit: RabbitMQ, name: str, kind: str, flags: str, ratio: float) -> Row:
     def measure(place: Workplace) -> Figures:
-        theirs = bench(rabbit.url, flags, (rabbit.pid,))
+        theirs = bench(f"{rabbit.url}//queue/bench", flags, (rabbit.pid,))
         place.say(f"RabbitMQ {theirs['received_per_s']:,.0f} messages/s")
         with place.broker() as broker:
             ours = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))

@@ -146,7 +146,7 @@ class Wire(asyncio.Protocol):
             elif isinstance(event, events.Ended):
                 # With it went all links, those as well that the broker has not answered yet.
                 if event.by_peer and event.error is not None:
-                    _refused_by_end(event.session, event.error)
+                    _refuse_by_end(event.session, event.error)
                 self.abort(with_reason("the broker ended the session", event.error))
             elif isinstance(event, events.Closed):
                 if event.by_peer:
@@ -192,13 +192,16 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
 
 
-def _refused_by_end(session: Session, error: AmqpError) -> None:
+def _refuse_by_end(session: Session, error: AmqpError) -> None:
     """Tells the link that a session was ended for, where there is one.
 
     Some brokers end the session for a link that they refuse (RabbitMQ's plugin does, for a node that it does
     not have). They handle frames in order, so that is the first one whose attach has no answer; attached
-    again with the others it would end their sessions for ever.
+    again with the others it would end their sessions for ever. Faults of sessions and connections have
+    conditions of their own (2.8.16, 2.8.17), and say nothing of a link.
     """
+    if str(error.condition).startswith(("amqp:session:", "amqp:connection:")):
+        return
     for link in session.outputs.values():
         if link.attach is None:
             if link.context is not None:

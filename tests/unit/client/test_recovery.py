@@ -320,15 +320,19 @@ def test_a_link_for_which_the_whole_session_is_ended_is_refused_and_the_others_c
     play(test())
 
 
-def test_a_session_that_is_ended_for_no_link_of_it_refuses_none() -> None:
+@pytest.mark.parametrize("condition", ["amqp:internal-error", "amqp:session:window-violation"])
+def test_a_session_that_is_ended_for_no_link_of_it_refuses_none(condition: str) -> None:
     async def test() -> None:
         async with EngineBroker() as broker, connect(broker.url, reconnect=SOON) as connection:
             sender = connection.sender("there")
             await sender.opened()
             (served,) = broker.connections
             (session,) = served.engine.sessions.values()
-            session.end("amqp:internal-error", "a fault")
+            session.end(condition, "a fault")
             served.write()
+            if condition.startswith("amqp:session:"):
+                # Attached while the end is on its way, which is not for it.
+                connection.receiver("there")
             await until(lambda: broker.attempts == 2)
             await until(lambda: connection.healthy)
             assert (await sender.send("after it")).kind is OutcomeKind.ACCEPTED

@@ -24,9 +24,9 @@ from tests.brokers.conftest import PASSWORD, Peer
 
 DEADLINE_S = 60.0
 SOON = ReconnectPolicy(first=0.05, longest=0.3)
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 2.0
 """RabbitMQ counts it in whole seconds."""
-SILENCE_S = 2.5
+SILENCE_S = 4.5
 """Longer than either side bears without heartbeats."""
 LARGE = 2_000_000
 LINKS = 300
@@ -218,7 +218,7 @@ def test_browsing_leaves_messages(peer: Peer) -> None:
             async with connection.receiver(address, browse=True) as browser:
                 assert await bodies(browser, 3) == [0, 1, 2]
                 async with connection.receiver(address) as receiver:
-                    (first,) = await receiver.receive(1, timeout=2.0)
+                    (first,) = await receiver.receive(1, timeout=5.0)
                     assert first.body == 0
 
     play(test())

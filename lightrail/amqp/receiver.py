@@ -245,7 +245,7 @@ class ReceivingLink(Link):
                 f"expected {missing} in the first transfer of a delivery on link {self.name!r}, found null",
             )
         delivery_id = self.session.saw_delivery(transfer.delivery_id)
-        if self.allowed <= -self.session.connection.settings.beyond_credit_max:
+        if self.allowed <= 0 and self.allowed <= -self.session.connection.settings.beyond_credit_max:
             raise LinkFault(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
                 f"expected no transfer on link {self.name!r} before more credit is granted, found delivery"

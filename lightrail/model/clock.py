@@ -17,6 +17,9 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.model.clock")
 
 _MS: Final = 1_000_000
+READINGS: Final = 5
+TOGETHER_NS: Final = 100_000
+"""Readings of two clocks that are at most so far apart belong together."""
 
 
 def steady_ns() -> int:
@@ -37,8 +40,7 @@ class Clock:
     ) -> None:
         self._wall = wall
         self._steady = steady
-        self._at = steady()
-        self._ns = wall()
+        self._at, self._ns = _both(steady, wall)
         self._ms = self._ns // _MS
         self._next = self._at + _MS - self._ns % _MS
         self._off = 0
@@ -57,7 +59,12 @@ class Clock:
         passed = steady - self._at
         self._at = steady
         self._ns += passed
-        off = self._wall() - self._ns
+        wall = self._wall()
+        if self._steady() - steady > TOGETHER_NS:
+            # The system paused the process between the two readings, which do not belong together: the wall
+            # clock would seem to be before this one by the pause.
+            wall = self._ns + self._off
+        off = wall - self._ns
         most = passed // limits.CLOCK_SLEW
         step = most if off > most else -most if off < -most else off
         self._ns += step
@@ -78,6 +85,20 @@ class Clock:
             "before" if off > 0 else "behind",
             seconds * limits.CLOCK_SLEW,
         )
+
+
+def _both(steady: Callable[[], int], wall: Callable[[], int]) -> tuple[int, int]:
+    """Both clocks at one moment: of several readings, the one that took the least time.
+
+    A process that the system pauses between the two would begin with a clock that is wrong by the pause.
+    """
+    least = None
+    for _ in range(READINGS):
+        before, at, after = steady(), wall(), steady()
+        if least is None or after - before < least[0]:
+            least = (after - before, (before + after) // 2, at)
+    assert least is not None
+    return least[1], least[2]
 
 
 _CLOCK: Final = Clock()

@@ -45,6 +45,42 @@ def test_without_jumps_it_is_the_wall_clock() -> None:
         assert machine.wait(wait) == machine.wall_ms
 
 
+@pytest.mark.parametrize("paused", range(3))
+def test_a_pause_while_a_clock_is_made_does_not_make_it_wrong(paused: int) -> None:
+    now = 5 * SECOND
+    readings = 0
+
+    def read() -> int:
+        """The first readings take 7 ms each: the system pauses the process."""
+        nonlocal now, readings
+        readings += 1
+        now += 7_000_000 if readings <= paused else 100
+        return now
+
+    made = Clock(lambda: START + read(), read)
+    assert abs(made.now_ms() - (START + now) // 1_000_000) <= 1
+
+
+def test_a_pause_while_a_clock_is_read_does_not_move_it() -> None:
+    now = 5 * SECOND
+    pause = 0
+
+    def wall() -> int:
+        """The system pauses the process before the reading."""
+        nonlocal now
+        now += pause
+        return START + now
+
+    made = Clock(wall, lambda: now)
+    before = made.now_ms()
+    pause = 100_000_000
+    now += 250_000_000
+    assert made.now_ms() == before + 250
+    pause = 0
+    now += 10_000_000
+    assert made.now_ms() == (START + now) // 1_000_000 == before + 360
+
+
 @pytest.mark.parametrize("jump_s", [3_600, -3_600])
 def test_a_jump_moves_no_difference_by_more_than_the_slew(jump_s: int) -> None:
     machine = Machine()

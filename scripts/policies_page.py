@@ -39,7 +39,8 @@ half of its mark. Then senders to these queues wait; where too many wait, they a
 `amqp:resource-limit-exceeded`, and go on when receivers have taken some. Other queues are not concerned. Of a key of
 more than 256 characters or bytes, only the beginning decides the order; longer ones are still told apart.
 
-Consumers may add message-annotations to a message that they give back (the outcome modified of AMQP). They are
+Consumers that reject a message may add annotations to its dead letter: entries of the error's `info` whose names begin with `x-opt-`, but
+for `x-opt-dead-letter-`, which are the broker's. Consumers may add message-annotations to a message that they give back (the outcome modified of AMQP). They are
 merged as long as all annotations of the message are at most 64 KiB, and it is no larger than `max_message_bytes` and what
 is left of `max_bytes`; else it comes back without them, and `lightrail_queue_messages_unannotated_total` counts it.
 

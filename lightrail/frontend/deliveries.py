@@ -197,6 +197,9 @@ class ConsumerLink(Consumer):
             if error is not None:
                 detail.condition = str(error.condition)[:256]
                 detail.description = (error.description or "")[:1024]
+                notes = {key: value for key, value in (error.info or {}).items() if _is_annotation(key)}
+                if notes:
+                    detail.annotations = encode(notes).hex()
             return OutcomeCode.REJECTED, detail.encode()
         if isinstance(state, Modified):
             annotations = encode(state.message_annotations).hex() if state.message_annotations else ""
@@ -557,3 +560,8 @@ def _some_have_ttl(part: bytes, blob_at: int, ends: memoryview, base: int) -> bo
             return True
         start = blob_at + end - base
     return False
+
+
+def _is_annotation(key: object) -> bool:
+    """Whether an entry of an error's info goes on the dead letter: x-opt-, but for the broker's own names."""
+    return isinstance(key, str) and key.startswith("x-opt-") and not key.startswith("x-opt-dead-letter-")

@@ -10,9 +10,11 @@ import heapq
 import itertools
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Final
 
 from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.fleet import Fleet
 from lightrail.frontend import cbs, control, management, renewing
@@ -45,6 +47,9 @@ from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
 
 log = logging.getLogger("lightrail.frontend")
+
+IDENTITY: Final = {Symbol("product"): "LightRail", Symbol("version"): version("lightrail")}
+"""Properties of the broker's open, by which clients know what they are connected to (2.7.1)."""
 
 
 class Frontend:
@@ -230,6 +235,7 @@ class Frontend:
             allow_plain_header=anonymous,
             idle_time_out_ms=self.settings.idle_timeout,
             max_message_size=self.settings.max_message_bytes,
+            properties=dict(IDENTITY),
             offered_capabilities=(
                 ANONYMOUS_RELAY,
                 cbs.CAPABILITY,

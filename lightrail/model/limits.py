@@ -339,7 +339,7 @@ DELIVERY_SLICE_MESSAGES: Final = 500
 DELIVERY_SLICE_BYTES: Final = 256 * 1024
 """Most that one consumer gets in one turn."""
 ANNOTATIONS_BYTES_MAX: Final = 64 * 1024
-"""Bytes of message-annotations that the modified outcomes of consumers may make of a message's."""
+"""Bytes of message-annotations that outcomes of consumers, modified or rejected, may make of a message's."""
 DELIVERY_COUNT_MAX_DEFAULT: Final = 10
 """Failed deliveries that make a message a dead letter; RabbitMQ's quorum queues say 20, Service Bus 10."""
 RESIDENT_HEAD_BYTES: Final = 4 * 1024 * 1024
@@ -509,6 +509,8 @@ SETTLE_SLICE_REWRITTEN: Final = 1_000
 """The same where each of them goes back to the queue, or is written anew."""
 SETTLE_SLICE_MESSAGES: Final = 2_000
 """Delivery numbers of the same, however few pieces they are."""
+SETTLE_SLICE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of the same: those of the settlement, annotations included, for each message it is written into."""
 LOOKED_INTO_AT_ONCE: Final = 1_000
 """Messages that queues which look into them (for keys, groups, delays, duplicates) take from a frontend
 between two looks at the time, at 12 microseconds each. A larger batch comes in pieces."""

@@ -36,12 +36,15 @@ def dead_letter_batch(run: Run, source: str, effect: DeadLetter, now_ms: int) ->
     if effect.description:
         error[DESCRIPTION] = effect.description
     batch = run.batch
+    messages = run.messages()
+    if effect.annotations and not batch.message_format:
+        messages = [merge_annotations(message, effect.annotations) for message in messages]
     return batch_of(
         [
             _annotated(
                 message, _with_history(message, notes, error, batch.message_format), batch.message_format
             )
-            for message in run.messages()
+            for message in messages
         ],
         durable=batch.durable,
         priority=batch.priority,
@@ -72,7 +75,7 @@ def _with_history(
 
 
 def merge_annotations(message: bytes, annotations: bytes) -> bytes:
-    """A message with the annotations of a modified outcome (messaging 3.4.5), which are an encoded map.
+    """A message with the annotations of a receiver's outcome (messaging 3.4.5), which are an encoded map.
 
     The message as it is where all of its annotations would be more than `limits.ANNOTATIONS_BYTES_MAX`.
     """

@@ -753,8 +753,10 @@ class Engine:
         outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
         queue = consumer.queue
         rest = None
-        if count > limits.SETTLE_SLICE_REWRITTEN and (code or count > limits.SETTLE_SLICE):
-            rest, count = self._sliced(queue, consumer.id, part, code, number, count)
+        # Annotations are written into every message, so that fewer of them make a turn of the same length.
+        most = min(limits.SETTLE_SLICE_MESSAGES, max(1, limits.SETTLE_SLICE_BYTES // len(part)))
+        if count > (min(most, limits.SETTLE_SLICE_REWRITTEN) if code else limits.SETTLE_SLICE):
+            rest, count = self._sliced(queue, consumer.id, part, code, number, count, most)
         # It counts what the store fails to take from here on.
         answer = self._settlement(peer, link, count) if asked else None
         deferred = queue.machine.deferred.number
@@ -777,9 +779,13 @@ class Engine:
 
     @staticmethod
     def _sliced(
-        queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int
+        queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int, messages: int
     ) -> tuple[bytes | None, int]:
-        """A frame that settles what a piece of the range leaves over, and the size of the piece."""
+        """A frame that settles what a piece of the range leaves over, and the size of the piece.
+
+        Args:
+            messages: most delivery numbers of a piece whose messages may have to be written anew.
+        """
         found = queue.machine.consumers.by_id.get(consumer)
         if found is None:
             return None, count
@@ -793,7 +799,7 @@ class Engine:
         left = line.keys[index] if index < len(line.keys) else end
         if code and first < len(line.keys):
             # Each of them may have to be written anew, as a dead letter or with annotations.
-            left = min(left, max(number, line.keys[first]) + limits.SETTLE_SLICE_MESSAGES)
+            left = min(left, max(number, line.keys[first]) + messages)
         if left >= end:
             return None, count
         _, flags, reserved, epoch, link, _, _ = HEADER.unpack_from(part)

@@ -107,7 +107,7 @@ class ConsumerOpen(_Body):
 
 @dataclass(slots=True)
 class SettleDetail(_Body):
-    """What rejected and modified say beyond their code; annotations are an encoded AMQP map, in hex."""
+    """Fields of rejected and modified; annotations, of both, are an encoded AMQP map in hex."""
 
     condition: str = ""
     description: str = ""

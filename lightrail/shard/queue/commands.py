@@ -36,7 +36,8 @@ class Outcome(NamedTuple):
     undeliverable_here: bool = False
     """Of modified: this consumer must not get the message again."""
     annotations: Any = None
-    """Of modified: what the machine's `annotate` merges into the messages; None or empty for nothing."""
+    """What the machine's `annotate` merges into the messages of modified, or what goes on the dead letters of
+    rejected; None or empty for nothing."""
 
 
 ACCEPTED: Final = Outcome(OutcomeKind.ACCEPTED)

@@ -5,7 +5,7 @@ Sequences are half-open: `last_sequence` is the first one that no longer belongs
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lightrail.shard.queue.runs import Batch, Run
 
@@ -120,6 +120,8 @@ class DeadLetter(NamedTuple):
     reason: Reason
     condition: str = ""
     description: str = ""
+    annotations: Any = None
+    """Of the receiver that rejected the messages, for the copies; None for nothing."""
 
 
 class Fetch(NamedTuple):

@@ -73,7 +73,7 @@ class Outcomes(Contents):
             case OutcomeKind.REJECTED:
                 for run in runs:
                     self.counters.rejected += run.count
-                    self._discard(run, Reason.REJECTED, effects, outcome.condition, outcome.description)
+                    self._discard(run, Reason.REJECTED, effects, outcome)
             case OutcomeKind.RELEASED:
                 self.counters.released += sum(run.count for run in runs)
                 self._give_back_all(runs)
@@ -168,12 +168,9 @@ class Outcomes(Contents):
                 barred = (*barred, consumer.id)
             changed = Run(run.batch, run.first, run.last, run.sequence, attempts, barred)
             if outcome.delivery_failed and count_max and attempts >= count_max:
-                self._discard(
-                    changed,
-                    Reason.MAX_DELIVERY_COUNT,
-                    effects,
-                    description=f"delivery failed {attempts} times, {count_max} are allowed",
-                )
+                why = f"delivery failed {attempts} times, {count_max} are allowed"
+                last = outcome._replace(condition="", description=why)
+                self._discard(changed, Reason.MAX_DELIVERY_COUNT, effects, last)
                 continue
             rewritten = self._rewrite(changed, outcome.annotations, room) if outcome.annotations else None
             if rewritten is not None:
@@ -392,7 +389,7 @@ class Outcomes(Contents):
                 effects.append(removed(gone, Reason.DISCARDED))
 
     def _discard(
-        self, run: Run, reason: Reason, effects: list[Effect], condition: str = "", description: str = ""
+        self, run: Run, reason: Reason, effects: list[Effect], outcome: Outcome | None = None
     ) -> None:
         """Out of this queue: to the dead-letter queue where there is one, else for good."""
         counts = self.counters.dead_lettered if self.policy.dead_letter else self.counters.discarded
@@ -400,7 +397,8 @@ class Outcomes(Contents):
         self.work.left -= LEAVING
         if self.policy.dead_letter:
             self.work.left -= LETTER + LETTER_MESSAGE * run.count
-            effects.append(DeadLetter(run, reason, condition, description))
+            why = () if outcome is None else (outcome.condition, outcome.description, outcome.annotations)
+            effects.append(DeadLetter(run, reason, *why))
         else:
             effects.append(removed(run, reason))
 

@@ -16,7 +16,7 @@ from lightrail.shard.moving.tenancy import moved
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
 from lightrail.wire.frames import Kind, OutcomeCode, frame
-from lightrail.wire.messages import Refusal
+from lightrail.wire.messages import Refusal, SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch, numbered_messages
 
 COUNT = 30_000
@@ -221,6 +221,28 @@ def test_a_queue_that_is_over_a_new_bound_gets_within_it_in_pieces() -> None:
     assert scene.queue("q")["ready"] == 10
     peer.consume(2, "q", COUNT)
     assert peer.messages(2) == numbered_messages(10, COUNT - 10)
+
+
+def test_outcomes_with_large_annotations_are_given_to_fewer_messages_in_a_turn() -> None:
+    scene = Metered()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    peer.send(1, 1, numbered_messages(500))
+    peer.consume(2, "q", 500)
+    notes = encode({Symbol("x-opt-a"): bytes(60_000)}).hex()
+    body = SettleDetail(condition="a:b", annotations=notes).encode()
+    whole = frame(Kind.SETTLE, flags=OutcomeCode.REJECTED, link=2, number=0, count=500) + body
+    left = [whole]
+    found = [scene.queue("q")["in_flight"]]
+    while left:
+        left = scene.engine.receive(peer.identity, left, scene.now_ms)
+        scene.turn()
+        found.append(scene.queue("q")["in_flight"])
+    most = limits.SETTLE_SLICE_BYTES // len(whole)
+    assert 10 < most < 100
+    assert max(before - after for before, after in itertools.pairwise(found)) == most
+    assert found[-1] == 0
+    assert scene.queue("q/$dlq")["ready"] == 500
 
 
 def test_rejected_deliveries_are_counted_by_messages_however_few_runs_they_are() -> None:

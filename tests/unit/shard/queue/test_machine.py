@@ -299,7 +299,7 @@ def test_rejected_messages_are_dead_lettered_with_the_error(bench: Bench) -> Non
     bench.dispatch()
     (effect,) = bench.do(Settle(1, 0, 1, REJECTED))
     assert isinstance(effect, DeadLetter)
-    assert effect[1:] == ("rejected", "amqp:invalid-field", "no such order")
+    assert effect[1:] == ("rejected", "amqp:invalid-field", "no such order", None)
 
 
 def test_a_dead_letter_queue_removes_what_is_rejected() -> None:

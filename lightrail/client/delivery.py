@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
-from lightrail.amqp.link import Link
+from lightrail.amqp.link import Link, encode_state
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.errors import ClosedError, LostError
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FAILED: Final = Modified(delivery_failed=True)
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """Annotation: when a message may be delivered, a timestamp."""
+DISPOSITION_BYTES: Final = 64
+"""Of a disposition's frame, what is not its state, at the most."""
 LOCK_RAN_OUT: Final = (
     "the lock of the message ran out, and the broker delivers it again: give its queue a longer "
     "lock_duration, renew the lock in time, or receive with renew_for"
@@ -53,6 +55,10 @@ class Delivery:
         """Of its message."""
         return self.message.body
 
+    def is_of(self, link: Link | None) -> bool:
+        """Whether it came by this link, and its outcome can reach the broker by it."""
+        return self._link is link and not self.lost
+
     async def accept(self) -> None:
         """It was processed: the broker deletes it. Raises LostError: it comes again."""
         self.settle(ACCEPTED)
@@ -77,26 +83,38 @@ class Delivery:
     ) -> None:
         """As `release`, counted as failed or not, not for this receiver, with message-annotations (3.4.5)."""
         changed = {Symbol(key): value for key, value in (annotations or {}).items()}
-        self.settle(
-            Modified(
-                delivery_failed=delivery_failed,
-                undeliverable_here=undeliverable_here,
-                message_annotations=changed or None,
-            )
+        state = Modified(
+            delivery_failed=delivery_failed,
+            undeliverable_here=undeliverable_here,
+            message_annotations=changed or None,
         )
+        self._settle_if_it_fits(state)
 
-    async def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
+    async def reject(
+        self,
+        condition: str = "amqp:internal-error",
+        description: str = "",
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
         """It can't be processed: where the queue has dead letters it is one now, with this reason."""
-        self.settle(Rejected(error=AmqpError(condition=Symbol(condition), description=description or None)))
+        error = AmqpError(
+            condition=Symbol(condition),
+            description=description or None,
+            info={Symbol(key): value for key, value in info.items()} if info else None,
+        )
+        self._settle_if_it_fits(Rejected(error=error))
 
-    async def dead_letter(self, reason: str, description: str = "") -> None:
+    async def dead_letter(
+        self, reason: str, description: str = "", annotations: Mapping[str, Any] | None = None
+    ) -> None:
         """As `reject`, with a reason of the application, by which dead letters are found again.
 
-        LightRail keeps both in the annotations x-opt-dead-letter-condition and -description.
+        LightRail keeps reason and description in the annotations x-opt-dead-letter-condition and
+        -description, and adds further annotations whose names begin with x-opt-.
 
         Raises LostError: it comes again.
         """
-        await self.reject(reason, description)
+        await self.reject(reason, description, annotations)
 
     async def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
         """It comes again after a time, to any receiver; for queues with the policy `delay`.
@@ -148,6 +166,14 @@ class Delivery:
         self.settled = True
         if self._receiver.keeper is not None:
             self._receiver.keeper.settled(self)
+
+    def _settle_if_it_fits(self, state: Any) -> None:
+        """Raises ValueError for a state that is larger than a frame of the broker may be (2.3.1)."""
+        most = self._link.session.connection.peer_max_frame_size - DISPOSITION_BYTES
+        size = len(encode_state(state))
+        if size > most:
+            raise ValueError(f"expected an outcome of at most {most} bytes with all it says, found {size}")
+        self.settle(state)
 
     def lose(self) -> None:
         """Its lock ran out. The link forgets it, and what that tells the broker changes nothing there."""

@@ -144,6 +144,17 @@ class Receiver:
                 return []
         return [self._take() for _ in range(min(count, len(self._buffer)))]
 
+    def put_back(self, delivery: Delivery) -> None:
+        """Returns a delivery to the head of what was received here: the next call of `receive` has it.
+
+        The broker still counts it as this receiver's. One whose link was lost meanwhile is not put back: the
+        broker delivers it again.
+        """
+        if self._closed is None and not delivery.settled and delivery.is_of(self._link):
+            self._buffer.appendleft(delivery)
+            self._taken -= 1
+            self._wake()
+
     async def select(
         self,
         choose: Callable[[Message], Handler | None],

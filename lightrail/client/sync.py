@@ -149,11 +149,18 @@ class Delivery:
             )
         )
 
-    def reject(self, condition: str = "amqp:internal-error", description: str = "") -> None:
-        self._loop.call(self._inner.reject(condition, description))
+    def reject(
+        self,
+        condition: str = "amqp:internal-error",
+        description: str = "",
+        info: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._loop.call(self._inner.reject(condition, description, info))
 
-    def dead_letter(self, reason: str, description: str = "") -> None:
-        self._loop.call(self._inner.dead_letter(reason, description))
+    def dead_letter(
+        self, reason: str, description: str = "", annotations: Mapping[str, Any] | None = None
+    ) -> None:
+        self._loop.call(self._inner.dead_letter(reason, description, annotations))
 
     def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
         self._loop.call(self._inner.defer(seconds, delivery_failed=delivery_failed))

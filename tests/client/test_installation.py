@@ -132,6 +132,38 @@ def test_commands_that_ask_a_gateway_work_without_the_broker(installed: Installe
     assert "hello" in received.stdout
 
 
+def test_the_bus_works_without_the_brokers_packages(
+    installed: Installed, broker: Broker, tmp_path: Path
+) -> None:
+    script = tmp_path / "service.py"
+    script.write_text(
+        "import asyncio\n"
+        "from dataclasses import dataclass\n"
+        "from lightrail.bus import Bus, message\n"
+        '@message("installed.rung")\n'
+        "@dataclass\n"
+        "class Rung:\n"
+        "    times: int\n"
+        f'bus = Bus("amqp://{broker.amqp}", name="installed")\n'
+        "heard = []\n"
+        "@bus.handler\n"
+        "async def hear(rung: Rung) -> None:\n"
+        "    heard.append(rung)\n"
+        "async def main() -> None:\n"
+        "    async with bus:\n"
+        "        await bus.publish(Rung(3))\n"
+        "        while not heard:\n"
+        "            await asyncio.sleep(0.01)\n"
+        "    print(heard)\n"
+        'if __name__ == "__main__":\n'
+        "    asyncio.run(main())\n"
+    )
+    done = installed.run("python", "-W", "error", str(script))
+    assert (done.stdout, done.stderr, done.returncode) == ("[Rung(times=3)]\n", "", 0)
+    done = installed.run("lightrail", "bus", "errors", "list", "--url", f"amqp://{broker.amqp}", "--json")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 def test_a_type_checker_knows_the_client(installed: Installed, tmp_path: Path) -> None:
     script = tmp_path / "typed.py"
     script.write_text(

@@ -90,6 +90,36 @@ def test_a_deferred_message_comes_again_at_its_time_counted_where_that_is_asked_
     play(test())
 
 
+def test_a_dead_letter_has_the_annotations_of_its_receiver(broker: Broker, queue: str) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection:
+            letters = connection.receiver(f"{queue}/$dlq")
+            async with connection.sender(queue) as sender, connection.receiver(queue) as receiver:
+                await sender.send("rejected", annotations={"x-opt-own": 1, "x-opt-host": "sender's"})
+                [delivery] = await receiver.receive(timeout=10)
+                # Names that are not annotations of applications, or the broker's own, are left out.
+                notes = {"x-opt-host": "h", "x-opt-tries": 3, "plain": 1, "x-opt-dead-letter-reason": "none"}
+                await delivery.dead_letter("no-such-customer", "customer 7", notes)
+                [letter] = await letters.receive(timeout=10)
+                found = letter.message.annotations
+                assert (found["x-opt-own"], found["x-opt-host"], found["x-opt-tries"]) == (1, "h", 3)
+                assert found["x-opt-dead-letter-reason"] == "rejected"
+                assert found["x-opt-dead-letter-condition"] == "no-such-customer"
+                assert "plain" not in found
+                await letter.accept()
+                # More than a message may have: the dead letter comes without them.
+                await sender.send("much", annotations={"x-opt-own": "x" * 40_000})
+                [delivery] = await receiver.receive(timeout=10)
+                with pytest.raises(ValueError, match="an outcome of at most"):
+                    await delivery.dead_letter("too-much", "", {"x-opt-much": "x" * 140_000})
+                await delivery.dead_letter("too-much", "", {"x-opt-much": "x" * 40_000})
+                [letter] = await letters.receive(timeout=10)
+                assert letter.body == "much"
+                assert "x-opt-much" not in letter.message.annotations
+
+    play(test())
+
+
 def test_a_dead_letter_keeps_its_reason(broker: Broker, queue: str) -> None:
     async def test() -> None:
         async with connect(broker.amqp) as connection, connection.management() as management:

@@ -264,3 +264,12 @@ def test_what_is_closed_says_so(broker: Broker) -> None:
             connection.sender("order")
 
     play(test())
+
+
+def test_a_connection_knows_which_broker_it_has(broker: Broker) -> None:
+    async def test() -> None:
+        async with connect(broker.amqp) as connection:
+            assert connection.product == "LightRail"
+        assert connection.product == ""
+
+    play(test())

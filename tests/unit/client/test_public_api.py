@@ -35,7 +35,7 @@ OF_THE_LIBRARY: Final = {
         "open",
         "say",
     },
-    "Delivery": {"lose", "settle"},
+    "Delivery": {"is_of", "lose", "settle"},
     "Receiver": {
         "attach",
         "attached",
@@ -46,6 +46,7 @@ OF_THE_LIBRARY: Final = {
         "keeper",
         "lost",
         "on_lost",
+        "put_back",
         "refuse",
         "refuse_to_lose",
         "renew",

@@ -1,12 +1,15 @@
 """The brokers that the suite of the client runs against, each started once."""
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from lightrail.cli import admin
+from lightrail.client import Message, sync
+from lightrail.client.management import ROUTER
 from tests.brokers import lacks
 from tests.support.artemis import Artemis
 from tests.support.rabbitmq import RabbitMQ
@@ -32,25 +35,100 @@ class Peer:
     """A running broker, and how its addresses look.
 
     Attributes:
+        prefix: before the name of a queue in its address.
         refused: an address that the broker has nothing for.
     """
 
-    def __init__(
-        self, name: str, server: Server, prefix: str, refused: str, kept: Callable[[str], str] = str
-    ) -> None:
+    prefix = ""
+    refused = ""
+
+    def __init__(self, name: str, server: Server) -> None:
         self.name = name
         self.server = server
-        self.kept = kept
-        """Makes a queue that survives a restart, and returns its address."""
         self.url = server.url if "://" in server.url else f"amqp://{USER}:{PASSWORD}@{server.url}"
-        self.refused = refused
-        self._prefix = prefix
-        self._queues = 0
+        self._names = 0
 
     def queue(self) -> str:
         """The address of a queue that nobody has used."""
-        self._queues += 1
-        return f"{self._prefix}suite-{self._queues}"
+        return f"{self.prefix}{self._name()}"
+
+    def kept(self) -> str:
+        """The address of a queue that survives a restart."""
+        return self._name()
+
+    def topic(self) -> str:
+        """An address that nobody has used, whose messages go to each of its receivers."""
+        raise NotImplementedError
+
+    def with_dead_letters(self) -> tuple[str, str]:
+        """The addresses of a queue, and of that where its rejected messages go."""
+        raise NotImplementedError
+
+    def delete(self, address: str) -> None:
+        """Deletes a queue that has receivers."""
+        raise NotImplementedError
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"suite-{self._names}"
+
+
+class OfLightRail(Peer):
+    refused = "$nothing/such"
+
+    def topic(self) -> str:
+        name = self._name()
+        with sync.connect(self.url) as connection, connection.management() as management:
+            management.create(ROUTER, name)
+        return name
+
+    def with_dead_letters(self) -> tuple[str, str]:
+        name = self._name()
+        return name, f"{name}/$dlq"
+
+    def delete(self, address: str) -> None:
+        with sync.connect(self.url) as connection, connection.management() as management:
+            management.delete(address)
+
+
+class OfArtemis(Peer):
+    refused = "nothing/such"
+
+    def topic(self) -> str:
+        return f"topic.{self._name()}"
+
+    def with_dead_letters(self) -> tuple[str, str]:
+        return self._name(), "DLQ"
+
+    def delete(self, address: str) -> None:
+        operation = {"_AMQ_ResourceName": "broker", "_AMQ_OperationName": "destroyQueue"}
+        asked = Message(json.dumps([address, True]), properties=operation)
+        with sync.connect(self.url) as connection, connection.requester("activemq.management") as requester:
+            answer = requester.request(asked)
+        assert answer.properties["_AMQ_OperationSucceeded"], answer
+
+
+class OfRabbitMQ(Peer):
+    prefix = "/queue/"
+    refused = "/exchange/nothing"
+    server: RabbitMQ
+
+    def kept(self) -> str:
+        name = self._name()
+        self.server.declare(name)
+        return f"/amq/queue/{name}"
+
+    def topic(self) -> str:
+        return f"/topic/{self._name()}"
+
+    def with_dead_letters(self) -> tuple[str, str]:
+        name, dead = self._name(), self._name()
+        self.server.declare(dead)
+        self.server.declare(name, dead)
+        return f"/amq/queue/{name}", f"/amq/queue/{dead}"
+
+    def delete(self, address: str) -> None:
+        self.server.delete(address.removeprefix(self.prefix))
 
 
 def _lightrail(directory: Path) -> Peer:
@@ -58,24 +136,19 @@ def _lightrail(directory: Path) -> Peer:
     password = directory / "password"
     password.write_text(PASSWORD + "\n")
     assert admin.main(["--data", str(data), "user", "add", USER, "--password-file", str(password)]) == 0
-    return Peer("LightRail", ReturningBroker(data), "", "$nothing/such")
+    return OfLightRail("LightRail", ReturningBroker(data))
 
 
 def _artemis(directory: Path) -> Peer:
     server = Artemis(directory)
     server.start()
-    return Peer("Artemis", server, "", "nothing/such")
+    return OfArtemis("Artemis", server)
 
 
 def _rabbitmq(directory: Path) -> Peer:
     server = RabbitMQ(directory)
     server.start()
-
-    def kept(name: str) -> str:
-        server.declare(name)
-        return f"/amq/queue/{name}"
-
-    return Peer("RabbitMQ", server, "/queue/", "/exchange/nothing", kept)
+    return OfRabbitMQ("RabbitMQ", server)
 
 
 STARTS = {"LightRail": _lightrail, "Artemis": _artemis, "RabbitMQ": _rabbitmq}

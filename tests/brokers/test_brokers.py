@@ -28,6 +28,7 @@ HEARTBEAT_S = 2.0
 """RabbitMQ counts it in whole seconds."""
 SILENCE_S = 4.5
 """Longer than either side bears without heartbeats."""
+DELETED_S = 5.0
 LARGE = 2_000_000
 LINKS = 300
 
@@ -210,6 +211,86 @@ def test_a_selector_chooses(peer: Peer) -> None:
     play(test())
 
 
+def test_a_dead_letter_is_received_as_any_message(peer: Peer) -> None:
+    async def test() -> None:
+        address, dead = peer.with_dead_letters()
+        async with (
+            connect(peer.url) as connection,
+            connection.receiver(dead) as letters,
+            connection.sender(address) as sender,
+            connection.receiver(address) as receiver,
+        ):
+            await sender.send("fails for good")
+            (delivery,) = await received(receiver, 1)
+            await delivery.dead_letter("app:no-such-customer", "customer 7")
+            assert await bodies(letters, 1) == ["fails for good"]
+
+    play(test())
+
+
+def test_annotations_that_a_receiver_adds_arrive(peer: Peer) -> None:
+    async def test() -> None:
+        address = peer.queue()
+        async with connect(peer.url) as connection, connection.sender(address) as sender:
+            await sender.send("noted")
+            async with connection.receiver(address) as receiver:
+                (first,) = await received(receiver, 1)
+                await first.modify(annotations={"x-opt-seen-by": "first"})
+                (second,) = await received(receiver, 1)
+                await second.accept()
+                assert second.message.annotations.get("x-opt-seen-by") == "first"
+
+    play(test())
+
+
+def test_what_a_receiver_passes_over_is_for_others(peer: Peer) -> None:
+    async def test() -> None:
+        address = peer.queue()
+        taken: list[int] = []
+
+        async def take(delivery: Delivery) -> None:
+            taken.append(delivery.body)
+
+        async with connect(peer.url) as connection, connection.sender(address) as sender:
+            await sender.send_all(range(4))
+            async with connection.receiver(address) as odd:
+                for _ in range(2):
+                    assert await odd.select(lambda message: take if message.body % 2 else None, timeout=10.0)
+                assert taken == [1, 3]
+                async with connection.receiver(address) as others:
+                    assert sorted(await bodies(others, 2)) == [0, 2]
+
+    play(test())
+
+
+def test_each_receiver_of_a_topic_gets_each_message(peer: Peer) -> None:
+    async def test() -> None:
+        address = peer.topic()
+        async with (
+            connect(peer.url) as connection,
+            connection.receiver(address) as first,
+            connection.receiver(address) as second,
+            connection.sender(address) as sender,
+        ):
+            await sender.send_all(range(5))
+            for receiver in (first, second):
+                assert await bodies(receiver, 5) == list(range(5))
+
+    play(test())
+
+
+def test_that_a_queue_was_deleted_is_an_error_of_its_receivers(peer: Peer) -> None:
+    async def test() -> None:
+        address = peer.queue()
+        async with connect(peer.url, reconnect=SOON) as connection, connection.receiver(address) as receiver:
+            await receiver.opened()
+            await asyncio.to_thread(peer.delete, address)
+            with pytest.raises(LinkError, match="deleted"):
+                await receiver.receive(1, timeout=DELETED_S)
+
+    play(test())
+
+
 def test_browsing_leaves_messages(peer: Peer) -> None:
     async def test() -> None:
         address = peer.queue()
@@ -316,7 +397,7 @@ def test_the_synchronous_client_sends_and_receives(peer: Peer) -> None:
 
 
 def test_nothing_accepted_is_lost_over_a_kill_and_links_come_back(peer: Peer) -> None:
-    address = peer.kept("kept")
+    address = peer.kept()
 
     async def test() -> None:
         accepted: list[int] = []

@@ -91,14 +91,30 @@ class RabbitMQ:
                 raise TimeoutError(f"RabbitMQ did not serve within {START_TIME_S:g} s: {printed}")
             time.sleep(LOOK_S)
 
-    def declare(self, queue: str) -> None:
-        """Makes a queue that survives a restart, at `/amq/queue/NAME`; those at `/queue/NAME` do not."""
+    def declare(self, queue: str, dead_letters: str | None = None) -> None:
+        """Makes a queue that survives a restart, at `/amq/queue/NAME`; those at `/queue/NAME` do not.
+
+        Args:
+            dead_letters: the queue, made before, for what is rejected.
+        """
         resource = f'rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)'
-        call = f'rabbit_amqqueue:declare({resource}, true, false, [], none, <<"tests">>).'
-        node = self._environ["RABBITMQ_NODENAME"]
-        command = [CONTROL, "--quiet", "--node", node, "eval", call]
+        texts = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters}
+        arguments = ", ".join(f'{{<<"{name}">>, longstr, <<"{text}">>}}' for name, text in texts.items())
+        given = arguments if dead_letters else ""
+        call = f'rabbit_amqqueue:declare({resource}, true, false, [{given}], none, <<"tests">>).'
+        answer = self._control("eval", call)
+        assert "{new," in answer, answer
+
+    def delete(self, queue: str) -> None:
+        """Deletes a queue, with what is in it and used by whomever."""
+        self._control("delete_queue", queue)
+
+    def _control(self, *words: str) -> str:
+        """What rabbitmqctl prints; an AssertionError where it fails."""
+        command = [CONTROL, "--quiet", "--node", self._environ["RABBITMQ_NODENAME"], *words]
         done = subprocess.run(command, env=self._environ, capture_output=True, text=True, timeout=60)
-        assert "{new," in done.stdout, done.stdout + done.stderr
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
 
     def kill(self) -> None:
         """kill -9 of all its processes but the mapper of names, whose port the next start needs."""

@@ -31,6 +31,9 @@ public final class Artemis {
             .setDefaultAddressRoutingType(RoutingType.ANYCAST).setDefaultQueueRoutingType(RoutingType.ANYCAST)
             .setAutoCreateDeadLetterResources(false).setDeadLetterAddress(SimpleString.of("DLQ"))
             .setMaxDeliveryAttempts(10).setRedeliveryDelay(0));
+        // What is sent there goes to each receiver.
+        configuration.addAddressSetting("topic.#", new AddressSettings()
+            .setDefaultAddressRoutingType(RoutingType.MULTICAST).setDefaultQueueRoutingType(RoutingType.MULTICAST));
         var users = new SecurityConfiguration(
             Map.of(arguments[2], arguments[3]), Map.of(arguments[2], List.of("all")));
         var broker = new EmbeddedActiveMQ().setConfiguration(configuration)

@@ -142,7 +142,8 @@ class Coordinator(Protocol):
     async def write(self, writes: Sequence[Write]) -> int:
         """All of these or none.
 
-        At most WRITES_MAX, each of another key. `news` of this process has them when it returns.
+        At most WRITES_MAX, each of another key. `news` of this process has them when it returns,
+        or soon after it where etcd can't be followed meanwhile.
 
         Returns:
             The revision of this transaction.

@@ -1,0 +1,165 @@
+"""Declaring a topology at a LightRail broker: what is missing is made, rules that differ are changed.
+
+Many requests are under way at once, over several links: the broker carries out those of one link in turn.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from lightrail.client import ClientError, Connection, Management, ManagementError
+from lightrail.client.management import NAME, QUEUE, ROUTER, SUBSCRIPTION
+from lightrail.transport.protocol import TransportError
+from lightrail.transport.topology import Subscription, Topology, TopologyError, attributes_of
+
+LINKS: Final = 4
+REQUESTS: Final = 10
+"""Of one link without an answer; the broker lets a link have 20."""
+FEW: Final = 50
+"""Entities that are read one by one; for more, all names of the broker are listed, 500 in a request."""
+ROUTER_ATTRIBUTES: Final = {"unroutable": "drop"}
+"""An event that nobody subscribes to is no error."""
+AWAY: Final = 503
+"""A shard or the coordinator is away, or full: trying again helps."""
+EXISTS: Final = 409
+MISSING: Final = 404
+
+Item = TypeVar("Item")
+
+
+async def declare(connection: Connection, topology: Topology) -> None:
+    """Makes queues, routers and subscriptions.
+
+    Raises:
+        TopologyError: a name has another role, or the user may not make what is missing.
+        TransportError: the connection was lost meanwhile, or a shard is away: trying again helps.
+    """
+    managements = [connection.management() for _ in range(LINKS)]
+    try:
+        await asyncio.gather(*(management.opened() for management in managements))
+        await _Declaration(managements).run(topology)
+    except ManagementError as error:
+        if error.status == AWAY:
+            raise TransportError(f"the topology can't be made now: {error}") from error
+        raise TopologyError(f"the topology could not be made: {error}") from error
+    except ClientError as error:
+        raise TransportError(f"the topology can't be made now: {error}") from error
+    finally:
+        await asyncio.gather(*(management.close() for management in managements))
+
+
+class _Declaration:
+    def __init__(self, managements: list[Management]) -> None:
+        self._managements = managements
+
+    async def run(self, topology: Topology) -> None:
+        names: dict[str, tuple[str, Mapping[str, Any]]] = {
+            name: (QUEUE, attributes_of(rules)) for name, rules in topology.queues.items()
+        }
+        names |= dict.fromkeys(topology.routers, (ROUTER, ROUTER_ATTRIBUTES))
+        found = await self._found(NAME, names)
+        await self._each(
+            names, lambda management, name: self._name(management, name, *names[name], found.get(name))
+        )
+        subscriptions = {f"{each.router}//{each.id}": each for each in topology.subscriptions}
+        found = await self._found(SUBSCRIPTION, subscriptions)
+        await self._each(
+            subscriptions,
+            lambda management, key: self._subscription(management, key, subscriptions[key], found.get(key)),
+        )
+
+    async def _found(self, type: str, wanted: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+        """Those of the entities that are there, by name."""
+        names = set(wanted)
+        found: dict[str, Mapping[str, Any]] = {}
+        if len(names) > FEW:
+            shown = ("name", "type", "given") if type == NAME else ("name", "target", "filter")
+            async for each in self._managements[0].query(type, *shown):
+                if each["name"] in names:
+                    found[str(each["name"])] = each
+            return found
+
+        async def read(management: Management, name: str) -> None:
+            try:
+                found[name] = await management.read(name, type)
+            except ManagementError as error:
+                if error.status != MISSING:
+                    raise
+
+        await self._each(names, read)
+        return found
+
+    async def _each(self, items: Iterable[Item], call: Callable[[Management, Item], Awaitable[None]]) -> None:
+        """Calls a function for all items, with one of the links; a few calls are under way on each."""
+        left = iter(list(items))
+
+        async def work(management: Management) -> None:
+            for item in left:
+                await call(management, item)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for management in self._managements:
+                    for _ in range(REQUESTS):
+                        tasks.create_task(work(management))
+        except ExceptionGroup as group:
+            # Those that failed meanwhile say the same of other names.
+            raise group.exceptions[0] from None
+
+    async def _name(
+        self,
+        management: Management,
+        name: str,
+        type: str,
+        attributes: Mapping[str, Any],
+        found: Mapping[str, Any] | None,
+    ) -> None:
+        if found is None:
+            try:
+                await management.create(type, name, attributes)
+                return
+            except ManagementError as error:
+                if error.status != EXISTS:
+                    raise
+            # Another process has made the name meanwhile.
+            found = await management.read(name)
+        if found["type"] != type:
+            if found["type"] != NAME:
+                raise TopologyError(
+                    f"{name}: expected {_role(type)}, found {_role(str(found['type']))} at the broker: "
+                    "delete it, or give the bus other names by its conventions"
+                )
+            attributes = {"role": type.rpartition(".")[2]} | dict(attributes)
+        given = found.get("given") or {}
+        changes = {
+            key: value for key, value in attributes.items() if given.get(key, _DEFAULTS.get(key)) != value
+        }
+        if changes:
+            await management.update(name, changes)
+
+    async def _subscription(
+        self, management: Management, key: str, wanted: Subscription, found: Mapping[str, Any] | None
+    ) -> None:
+        fields = {
+            "target": wanted.target,
+            "filter": None if wanted.subject is None else {"subject": wanted.subject},
+        }
+        if found is None:
+            try:
+                made = {name: value for name, value in fields.items() if value is not None}
+                await management.create(SUBSCRIPTION, key, made)
+                return
+            except ManagementError as error:
+                if error.status != EXISTS:
+                    raise
+            found = await management.read(key, SUBSCRIPTION)
+        if {name: found.get(name) for name in fields} != fields:
+            await management.update(key, fields, type=SUBSCRIPTION)
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {"delay": False, "groups": False}
+"""Values that the broker leaves out of what was given, where they are asked for."""
+
+
+def _role(type: str) -> str:
+    return f"a {type.rpartition('.')[2]}"

@@ -1,0 +1,145 @@
+"""The loopback transport: a list in the process, scanned from its head, at most once.
+
+A message is removed before its handler runs: what the handler raises does not bring the message back.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
+from lightrail.transport.protocol import (
+    Offers,
+    Selector,
+    SendRefusedError,
+    TransportClosedError,
+    TransportError,
+)
+
+LENGTH_MAX: Final = 100_000
+"""Messages that wait in one address."""
+OFFERS: Final = Offers(selective=True)
+
+
+class Loopback:
+    """Addresses of one process. Transports with the same address share its messages."""
+
+    def __init__(self, length_max: int = LENGTH_MAX) -> None:
+        self.length_max: Final = length_max
+        self._lists: dict[str, deque[Envelope]] = {}
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+
+    def transport(self, address: str) -> "LoopbackTransport":
+        """A transport of an address."""
+        return LoopbackTransport(self, address)
+
+    def messages(self, address: str) -> deque[Envelope]:
+        """What waits at an address, the oldest first."""
+        return self._lists.setdefault(address, deque())
+
+    async def ready(self, address: str) -> None:
+        """Returns when a message was added at an address."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(address, []).append(waiter)
+        await waiter
+
+    def wake(self, address: str) -> None:
+        """Lets all calls of `ready` for an address return."""
+        for waiter in self._waiters.pop(address, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class LoopbackTransport:
+    """One address of a Loopback."""
+
+    def __init__(self, loopback: Loopback, address: str) -> None:
+        self.address: Final = address
+        self.offers: Final = OFFERS
+        self._loopback = loopback
+        self._is_closed = False
+
+    async def open(self) -> None:
+        """Nothing has to be opened."""
+
+    async def listen(self) -> None:
+        """Messages can be received at once."""
+
+    async def send(self, envelope: Envelope) -> None:
+        """Adds the message. Raises SendRefusedError where `length_max` messages wait."""
+        if self._is_closed:
+            raise TransportClosedError(f"the transport to {self.address} is closed")
+        messages = self._loopback.messages(self.address)
+        if len(messages) >= self._loopback.length_max:
+            raise SendRefusedError(
+                f"{self.address}: {len(messages)} messages wait already, which is the most", is_passing=True
+            )
+        messages.append(envelope)
+        self._loopback.wake(self.address)
+
+    async def receive(self, select: Selector, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Scans for a message that `select` has a handler for, removes the message, and calls the handler."""
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        looked: set[int] = set()
+        while True:
+            if self._is_closed:
+                raise TransportClosedError(f"the transport from {self.address} is closed")
+            messages = self._loopback.messages(self.address)
+            for index, envelope in enumerate(messages):
+                if id(envelope) in looked:
+                    continue
+                handler = None
+                try:
+                    handler = select(envelope)
+                except BaseException:
+                    del messages[index]
+                    raise
+                if handler is not None:
+                    del messages[index]
+                    result = handler(AtMostOnce(envelope))
+                    if inspect.isawaitable(result):
+                        await result
+                    return True
+            # Those that this call has looked at and that still wait; the ids of others may be used again.
+            looked = {id(envelope) for envelope in messages}
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._loopback.ready(self.address)
+            except TimeoutError:
+                return False
+
+    async def close(self) -> None:
+        """Ends calls of `receive` that wait, with TransportClosedError; what waits stays."""
+        self._is_closed = True
+        self._loopback.wake(self.address)
+
+
+class AtMostOnce:
+    """A message that has left its transport already."""
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope: Final = envelope
+        self.settled = False
+
+    async def accept(self) -> None:
+        """Nothing is left to be done."""
+        self.settled = True
+
+    async def release(self) -> None:
+        """Raises TransportError."""
+        raise TransportError("expected a transport with locks: here a message leaves before its handler runs")
+
+    async def fail(self, delay: float = 0.0) -> None:
+        """Raises TransportError."""
+        await self.release()
+
+    async def dead_letter(
+        self, reason: str, description: str = "", notes: Mapping[str, Header] = NO_HEADERS
+    ) -> None:
+        """Raises TransportError."""
+        raise TransportError(
+            f"expected a transport with dead letters for a message that is {reason}: give its endpoint an "
+            "error transport"
+        )

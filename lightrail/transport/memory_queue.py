@@ -1,0 +1,271 @@
+"""A queue in memory, by the rules of the broker's queues: locks, delays, dead letters, expiry, groups.
+
+Messages stand in the order of their arrival; one that is delivered again returns to its place. Time is that
+of a clock which tests move.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+from lightrail.transport.clock import Clock, Timer
+from lightrail.transport.envelope import Envelope
+from lightrail.transport.protocol import Handler, Selector, SendRefusedError
+from lightrail.transport.topology import QueueRules
+
+MAX_DELIVERY_COUNT: Final = 10
+"""Of queues whose rules leave it to the broker, as LightRail has it."""
+EXPIRED: Final = "expired"
+MAX_DELIVERY_COUNT_REASON: Final = "max-delivery-count"
+
+
+class State(Enum):
+    """Where a message of a queue stands."""
+
+    READY = "ready"
+    LOCKED = "locked"
+    DELAYED = "delayed"
+    GONE = "gone"
+
+
+class Entry:
+    """One message of a queue."""
+
+    __slots__ = ("envelope", "failures", "lock", "passed_over", "sequence", "state", "timer", "until")
+
+    def __init__(self, sequence: int, envelope: Envelope, until: float | None) -> None:
+        self.sequence = sequence
+        self.envelope = envelope
+        self.state = State.READY
+        self.failures = 0
+        """Deliveries that failed."""
+        self.lock = 0
+        """Number of the current delivery: settlements of an earlier one are void."""
+        self.passed_over: set[object] = set()
+        """Receivers that had no handler for the message."""
+        self.timer: Timer | None = None
+        """Of the end of the lock or of the delay."""
+        self.until = until
+        """When the message expires."""
+
+
+class MemoryQueue:
+    """A queue.
+
+    Args:
+        dead_letter: stores a dead letter, with its annotations.
+        on_ready: called whenever a message may have become deliverable.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rules: QueueRules,
+        clock: Clock,
+        dead_letter: Callable[["MemoryQueue", Envelope], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.rules = rules
+        self._clock = clock
+        self._dead_letter = dead_letter
+        self._on_ready = on_ready
+        self._ready: deque[Entry] = deque()
+        """In order of their sequences."""
+        self._entries: dict[int, Entry] = {}
+        """All, by sequence."""
+        self._locked_groups: set[str] = set()
+        self._seen: dict[str, float] = {}
+        """Ids of messages within the duplicate window, with the time of their arrival, oldest first."""
+        self._sequence = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message can be delivered now, or is being handled."""
+        return any(entry.state in (State.READY, State.LOCKED) for entry in self._entries.values())
+
+    def envelopes(self) -> list[Envelope]:
+        """All messages, in order, those that are locked or delayed as well."""
+        return [entry.envelope for entry in self._entries.values()]
+
+    # --- sending ---------------------------------------------------------------------------------------
+
+    def put(self, envelope: Envelope) -> None:
+        """Stores a message. Raises SendRefusedError where the queue is full."""
+        now = self._clock.time()
+        window = self.rules.duplicate_window
+        if window is not None and envelope.id is not None:
+            while self._seen and next(iter(self._seen.values())) <= now - window:
+                del self._seen[next(iter(self._seen))]
+            if envelope.id in self._seen:
+                return
+        if self.rules.max_length is not None and len(self._entries) >= self.rules.max_length:
+            raise SendRefusedError(
+                f"{self.name}: the queue has its max_length of {self.rules.max_length} messages",
+                is_passing=True,
+            )
+        if window is not None and envelope.id is not None:
+            self._seen[envelope.id] = now
+        ages = [age for age in (envelope.ttl, self.rules.max_age) if age is not None]
+        self._sequence += 1
+        entry = Entry(self._sequence, envelope, now + min(ages) if ages else None)
+        self._entries[entry.sequence] = entry
+        if self.rules.delay and envelope.deliver_at is not None and envelope.deliver_at > now:
+            self._delay(entry, envelope.deliver_at)
+        else:
+            self._ready.append(entry)
+            self._on_ready()
+
+    def cancel_delayed(self, id: str) -> bool:
+        """Removes a message that is held back until its time; whether there was one with this id."""
+        for entry in self._entries.values():
+            if entry.state is State.DELAYED and entry.envelope.id == id:
+                self._remove(entry)
+                return True
+        return False
+
+    # --- receiving -------------------------------------------------------------------------------------
+
+    def take(self, receiver: object, select: Selector) -> tuple[Entry, Handler] | None:
+        """Locks the first message that a receiver has a handler for; what `select` raises fails it."""
+        now = self._clock.time()
+        for entry in list(self._ready):
+            if entry.state is not State.READY or self._expire(entry, now):
+                continue
+            group = entry.envelope.group if self.rules.groups else None
+            if receiver in entry.passed_over or group in self._locked_groups:
+                continue
+            try:
+                handler = select(entry.envelope)
+            except BaseException:
+                self._lock(entry, group)
+                self.fail(entry, entry.lock, 0.0)
+                raise
+            if handler is None:
+                entry.passed_over.add(receiver)
+                continue
+            self._lock(entry, group)
+            return entry, handler
+        return None
+
+    def _lock(self, entry: Entry, group: str | None) -> None:
+        self._ready.remove(entry)
+        entry.state = State.LOCKED
+        entry.lock += 1
+        if group is not None:
+            self._locked_groups.add(group)
+        if self.rules.lock_duration is not None:
+            self.renew(entry, entry.lock)
+
+    def renew(self, entry: Entry, lock: int) -> bool:
+        """Locks a delivery for the lock_duration from now on; whether it was still locked."""
+        if not self.is_locked(entry, lock):
+            return False
+        if self.rules.lock_duration is not None:
+            self._stop_timer(entry)
+            due = self._clock.time() + self.rules.lock_duration
+            entry.timer = self._clock.call_at(due, lambda: self.fail(entry, lock, 0.0))
+        return True
+
+    def is_locked(self, entry: Entry, lock: int) -> bool:
+        """Whether a delivery is the message's current one."""
+        return entry.state is State.LOCKED and entry.lock == lock
+
+    # --- settling --------------------------------------------------------------------------------------
+
+    def accept(self, entry: Entry, lock: int) -> None:
+        """Removes the message."""
+        if self.is_locked(entry, lock):
+            self._unlock(entry)
+            self._remove(entry)
+            self._on_ready()
+
+    def release(self, entry: Entry, lock: int) -> None:
+        """Delivers the message again, uncounted."""
+        if self.is_locked(entry, lock):
+            self._unlock(entry)
+            self._return(entry)
+
+    def fail(self, entry: Entry, lock: int, delay: float) -> None:
+        """Delivers the message again after a delay, or makes it a dead letter when it failed too often."""
+        if not self.is_locked(entry, lock):
+            return
+        self._unlock(entry)
+        entry.failures += 1
+        entry.envelope = entry.envelope.replace(delivery_count=entry.failures)
+        most = self.rules.max_delivery_count
+        most = MAX_DELIVERY_COUNT if most is None else most
+        if 0 < most <= entry.failures:
+            self._bury(entry, MAX_DELIVERY_COUNT_REASON)
+        elif delay > 0:
+            self._delay(entry, self._clock.time() + delay)
+            self._on_ready()
+        else:
+            self._return(entry)
+
+    def reject(
+        self, entry: Entry, lock: int, reason: str, description: str, notes: Mapping[str, Any]
+    ) -> None:
+        """Makes the message a dead letter."""
+        if self.is_locked(entry, lock):
+            self._unlock(entry)
+            error = {"x-opt-dead-letter-condition": reason, "x-opt-dead-letter-description": description}
+            self._bury(entry, "rejected", error | dict(notes))
+            self._on_ready()
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _unlock(self, entry: Entry) -> None:
+        self._stop_timer(entry)
+        if self.rules.groups and entry.envelope.group is not None:
+            self._locked_groups.discard(entry.envelope.group)
+
+    def _return(self, entry: Entry) -> None:
+        entry.state = State.READY
+        index = 0
+        while index < len(self._ready) and self._ready[index].sequence < entry.sequence:
+            index += 1
+        self._ready.insert(index, entry)
+        self._on_ready()
+
+    def _delay(self, entry: Entry, due: float) -> None:
+        entry.state = State.DELAYED
+        entry.timer = self._clock.call_at(due, lambda: self._due(entry))
+
+    def _due(self, entry: Entry) -> None:
+        entry.timer = None
+        if entry.state is State.DELAYED:
+            self._return(entry)
+
+    def _expire(self, entry: Entry, now: float) -> bool:
+        if entry.until is None or entry.until > now:
+            return False
+        self._ready.remove(entry)
+        self._bury(entry, EXPIRED)
+        return True
+
+    def _bury(self, entry: Entry, reason: str, error: Mapping[str, Any] | None = None) -> None:
+        self._remove(entry)
+        notes = dict(entry.envelope.annotations) | dict(error or {})
+        notes |= {
+            "x-opt-dead-letter-reason": reason,
+            "x-opt-dead-letter-source": self.name,
+            "x-opt-dead-letter-time": self._clock.time(),
+        }
+        self._dead_letter(
+            self, entry.envelope.replace(annotations=notes, ttl=None, deliver_at=None, delivery_count=0)
+        )
+
+    def _remove(self, entry: Entry) -> None:
+        self._stop_timer(entry)
+        entry.state = State.GONE
+        del self._entries[entry.sequence]
+
+    def _stop_timer(self, entry: Entry) -> None:
+        if entry.timer is not None:
+            entry.timer.cancel()
+            entry.timer = None

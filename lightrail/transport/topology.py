@@ -1,0 +1,93 @@
+"""Topology: the queues, routers and subscriptions that an application expects of a broker, as data.
+
+The fields have the names and meanings of LightRail's policies (docs/operate/policies.md).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightrail.transport.protocol import TransportError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """What a queue does; None leaves a rule to the broker.
+
+    Attributes:
+        delay: messages may be held back until a time.
+        groups: messages of one group are handled one after the other.
+        max_delivery_count: failed deliveries that make a dead letter; 0: never.
+        lock_duration: seconds after which a message that is not settled is delivered again.
+        duplicate_window: seconds within which a second message with the same id is dropped.
+        max_age: seconds after which a message expires, if its own ttl is not shorter.
+        max_length: messages that the queue may have.
+    """
+
+    delay: bool | None = True
+    groups: bool | None = None
+    max_delivery_count: int | None = None
+    lock_duration: float | None = None
+    duplicate_window: float | None = None
+    max_age: float | None = None
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription of a queue or router at a router.
+
+    Attributes:
+        router: where the messages come from.
+        id: name of the subscription; a router has one of each.
+        target: queue or router that the messages go to.
+        subject: pattern of words of the subject, as orders.*.created or orders.#; None: all messages.
+    """
+
+    router: str
+    id: str
+    target: str
+    subject: str | None = None
+
+
+@dataclass(slots=True)
+class Topology:
+    """What has to be there.
+
+    Attributes:
+        queues: rules by name.
+        routers: names.
+        subscriptions: all of them.
+    """
+
+    queues: dict[str, QueueRules] = field(default_factory=dict)
+    routers: set[str] = field(default_factory=set)
+    subscriptions: list[Subscription] = field(default_factory=list)
+
+    def refuse_contradictions(self) -> None:
+        """Raises TopologyError for a name with two roles, or a subscription with two targets or filters."""
+        both = sorted(self.routers & self.queues.keys())
+        if both:
+            raise TopologyError(
+                f"expected each name to be a queue or a router, found both of {', '.join(both)}"
+            )
+        found: dict[tuple[str, str], Subscription] = {}
+        for each in self.subscriptions:
+            other = found.setdefault((each.router, each.id), each)
+            if other != each:
+                raise TopologyError(
+                    f"expected one target and filter for the subscription {each.id} of {each.router}, found "
+                    f"{other.target} with subject {other.subject or 'any'}, and {each.target} with subject "
+                    f"{each.subject or 'any'}: give one of them another id"
+                )
+
+
+class TopologyError(TransportError):
+    """What the application expects contradicts itself, or what the broker has."""
+
+
+def attributes_of(rules: QueueRules) -> Mapping[str, Any]:
+    """The fields of a policy that the rules set."""
+    found = {each.name: getattr(rules, each.name) for each in dataclasses.fields(rules)}
+    return {name: value for name, value in found.items() if value is not None}

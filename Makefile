@@ -27,10 +27,10 @@ lint: setup ## ruff
 	$(BIN)/ruff check
 
 # Examples as applications see them; those of other clients have no types.
-EXAMPLES := $(shell grep -lr --include='*.py' 'lightrail\.client' examples)
+EXAMPLES := $(shell grep -lr --include='*.py' 'lightrail\.\(client\|bus\)' examples)
 types: setup ## mypy --strict, examples of the client included
 	$(BIN)/mypy
-	$(BIN)/mypy --strict --explicit-package-bases $(EXAMPLES)
+	MYPYPATH=examples/shop $(BIN)/mypy --strict --explicit-package-bases $(EXAMPLES)
 
 imports: setup ## layers and purity, by import-linter
 	$(BIN)/lint-imports
@@ -38,7 +38,7 @@ imports: setup ## layers and purity, by import-linter
 # Tests that compute, and those that talk to a broker file by file, use both processors; the slower half (those that kill
 # and freeze processes, and start Celery, Spark or Docker) needs the machine for itself.
 COMPUTING := tests/unit tests/model tests/simulation
-TALKING := tests/client tests/conformance tests/contracts tests/http tests/interop tests/policies tests/ui
+TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http tests/interop tests/policies tests/transport tests/ui
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.benchmarks import (
     archives,
     before,
+    buses,
     captures,
     clients,
     clusters,
@@ -35,6 +36,7 @@ ROWS: tuple[Row, ...] = (
     *policies.ROWS,
     *captures.ROWS,
     *clients.ROWS,
+    *buses.ROWS,
     *clusters.ROWS,
     *archives.ROWS,
     *lakes.ROWS,

@@ -113,6 +113,8 @@ missing_packages() {
         command -v etcdctl >/dev/null || missing="$missing etcd-client"
         # The client is tried with it; its plugin of AMQP 1.0 is in the package.
         [ ! -f $artemis/pom.xml ] || [ -x $rabbitmq ] || missing="$missing rabbitmq-server"
+        # A store of the bus is tried with it.
+        ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || missing="$missing postgresql"
         PATH=$PATH:/usr/sbin:/sbin command -v ip >/dev/null || missing="$missing iproute2"
     fi
     if [ "$goal" = test ] && [ -f $interop/package.json ]; then
@@ -134,6 +136,7 @@ install() { # packages, whose services must not start: tests start their own, on
     for package in "$@"; do
         case $package in
         prometheus | etcd-server) systemctl disable --quiet "${package%-server}" 2>/dev/null || true ;;
+        postgresql) systemctl disable --quiet postgresql 2>/dev/null || true ;;
         rabbitmq-server) systemctl disable --quiet rabbitmq-server.service epmd.socket 2>/dev/null || true ;;
         docker.io) systemctl disable --quiet docker.service docker.socket 2>/dev/null || true ;;
         esac

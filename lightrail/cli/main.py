@@ -23,6 +23,7 @@ EXAMPLES: Final = """examples:
   LIGHTRAIL_MEMORY_MARK=256MB lightrail serve --config lightrail.toml
   lightrail shard --etcd 10.0.0.1:2379 --wire 0.0.0.0:5680 --wire-key wire.key --data /var/lib/lightrail
   lightrail bench --help
+  lightrail bus run shop.billing:bus --workers 4
 """
 SOURCES: Final = (
     'Every setting is also a key of the TOML file given by --config (memory_mark = "64MB") and a variable '
@@ -46,6 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Has flags of its own, and needs a client library that no server process should load.
         status: int = importlib.import_module("lightrail.bench.main").main(arguments[1:])
         return status
+    if arguments[:1] == ["bus"]:
+        # Needs the client alone.
+        ended: int = importlib.import_module("lightrail.cli.bus").main(arguments[1:])
+        return ended
     parsed = _parser().parse_args(arguments)
     if (refused := extra.refuse(f"lightrail {parsed.command}")) is not None:
         return refused
@@ -103,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("file", metavar="FILE", help="a new file; only its owner may read it")
     commands.add_parser("bench", help="send and receive at full speed, against any AMQP 1.0 broker")
+    commands.add_parser("bus", help="run services on the bus; their errors and outboxes")
     return parser
 
 

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from lightrail.bench import options
-from lightrail.cli import admin, main
+from lightrail.cli import admin, bus, main
 from lightrail.gateway import app
 from lightrail.model import limits
 from lightrail.spark import main as spark_jobs
@@ -127,9 +127,11 @@ def test_the_programs_have_the_commands_of_its_sentences(page: Path, monkeypatch
 
 
 def parse(program: str, words: list[str]) -> None:
-    """The load generator reads its own words."""
+    """The load generator and the commands of the bus read their own words."""
     if program == "lightrail" and words[:1] == ["bench"]:
         options._parser().parse_args(words[1:])
+    elif program == "lightrail" and words[:1] == ["bus"]:
+        bus._parser().parse_args(words[1:])
     else:
         PARSERS[program]().parse_args(words)
 

@@ -1,0 +1,101 @@
+"""The context of a message that is being handled: what is known of it, and what its handler sends.
+
+What a handler sends leaves when the handler has succeeded (the memory outbox): a handler that fails has sent
+nothing, and a message that is handled again sends the same messages with the same ids.
+"""
+
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.transport import Envelope, Header, Received
+
+if TYPE_CHECKING:
+    from lightrail.bus.outgoing import Outgoing, Sending
+
+CONVERSATION: Final = "lightrail-conversation"
+"""Header: id of the first message of a chain of messages that were sent while one of them was handled."""
+CAUSE: Final = "lightrail-cause"
+"""Header: id of the message whose handler sent this one."""
+
+
+class _Done:
+    """The result of what is done when it is called; awaiting it takes no time."""
+
+    def __await__(self) -> Any:
+        return iter(())
+
+
+DONE: Final[Awaitable[None]] = _Done()
+
+
+class Context:
+    """The message that a handler is called with.
+
+    Attributes:
+        envelope: as it was received.
+        message: the object.
+        handler: name of the handler's function.
+        queue: where the message came from.
+        attempt: 1 for the first call of the handler with this message, 2 for the next one, and so on.
+        state: for middlewares and handlers to leave values for each other.
+    """
+
+    def __init__(
+        self, outgoing: "Outgoing", received: Received, message: Any, handler: str, queue: str = ""
+    ) -> None:
+        self.envelope: Final[Envelope] = received.envelope
+        self.queue: Final = queue
+        self.message = message
+        self.handler = handler
+        self.attempt = 1
+        self.state: dict[str, Any] = {}
+        self.sent: list[Sending] = []
+        """What leaves when the handler has succeeded."""
+        self._received = received
+        self._outgoing = outgoing
+
+    @property
+    def id(self) -> str | None:
+        """Of the message."""
+        return self.envelope.id
+
+    @property
+    def headers(self) -> Mapping[str, Header]:
+        """Of the message."""
+        return self.envelope.headers
+
+    @property
+    def conversation(self) -> str:
+        """Id of the message that began the chain which this one belongs to."""
+        found = self.envelope.headers.get(CONVERSATION)
+        return str(found) if found is not None else self.envelope.id or ""
+
+    @property
+    def delivery_count(self) -> int:
+        """Deliveries of this message that failed before."""
+        return self.envelope.delivery_count
+
+    def publish(self, event: Any, **options: Any) -> Awaitable[None]:
+        """Publishes an event when the handler has succeeded; options as of `Bus.publish`."""
+        self.sent.append(self._outgoing.event(event, self, **options))
+        return DONE
+
+    def send(self, command: Any, **options: Any) -> Awaitable[None]:
+        """Sends a command when the handler has succeeded; options as of `Bus.send`."""
+        self.sent.append(self._outgoing.command(command, self, **options))
+        return DONE
+
+    def schedule(self, message: Any, **options: Any) -> Awaitable[None]:
+        """Sends or publishes a message later; options as of `Bus.schedule`, and an `id` to cancel it by."""
+        self.sent.append(self._outgoing.scheduled(message, self, **options).sending)
+        return DONE
+
+    def reply(self, answer: Any) -> Awaitable[None]:
+        """Answers a request when the handler has succeeded. Raises ValueError where nobody asked."""
+        self.sent.append(self._outgoing.answer(answer, self))
+        return DONE
+
+    async def defer(self, seconds: float) -> None:
+        """Has the message delivered again after a time; what the handler has sent does not leave."""
+        self.sent.clear()
+        await self._received.fail(seconds)

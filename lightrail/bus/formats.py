@@ -1,0 +1,184 @@
+"""Formats: how a message and its type are written into an envelope, and read from one."""
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from lightrail.bus.errors import NotReadableError
+from lightrail.transport import Envelope, Header
+
+TYPE: Final = "lightrail-type"
+"""Header: wire names of the message's type and its bases, nearest first, with blanks between them."""
+JSON: Final = "application/json"
+CLOUD_EVENTS: Final = "application/cloudevents+json"
+_SPEC_VERSION: Final = "1.0"
+_PREFIXES: Final = ("cloudEvents:", "cloudEvents_")
+"""Of CloudEvents' attributes in application-properties (AMQP protocol binding 1.0.2, 3.1.3.1)."""
+_BASES: Final = "lightrailbases"
+"""Extension attribute of CloudEvents: wire names of the bases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A message as a format has it.
+
+    Attributes:
+        body: bytes.
+        content_type: of the body.
+        headers: that belong to the format.
+    """
+
+    body: bytes
+    content_type: str
+    headers: Mapping[str, Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A message as it was read, before its class is known.
+
+    Attributes:
+        types: wire names of its type and bases; empty where the sender wrote none.
+        data: what JSON has.
+    """
+
+    types: tuple[str, ...]
+    data: Any
+
+
+class Format(Protocol):
+    """One way to write messages; a bus writes one and reads all that it knows."""
+
+    def reads(self, envelope: Envelope) -> bool:
+        """Whether an envelope is of this format."""
+        ...
+
+    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+        """A message.
+
+        Args:
+            types: wire names with blanks between them.
+            data: what JSON has.
+            id: of the message.
+            source: name of the bus.
+        """
+        ...
+
+    def read(self, envelope: Envelope) -> Read:
+        """The message of an envelope. Raises NotReadableError."""
+        ...
+
+
+class Json:
+    """Plain JSON: the body is the message, the header lightrail-type its type."""
+
+    def reads(self, envelope: Envelope) -> bool:
+        """Everything that no other format reads."""
+        return True
+
+    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+        """The message as JSON in UTF-8."""
+        return Written(_dumps(data), JSON, {TYPE: types})
+
+    def read(self, envelope: Envelope) -> Read:
+        """The body, and the types of the header."""
+        types = envelope.headers.get(TYPE)
+        return Read(tuple(types.split()) if isinstance(types, str) else (), _loads(envelope.body))
+
+
+class CloudEvents:
+    """CloudEvents 1.0: structured messages are written; those of the binary mode are read, too.
+
+    Args:
+        source: URI reference of what writes; the name of the bus without it.
+    """
+
+    def __init__(self, source: str | None = None) -> None:
+        self._source = source
+
+    def reads(self, envelope: Envelope) -> bool:
+        """By the content type, or the attributes in headers."""
+        if (envelope.content_type or "").startswith(CLOUD_EVENTS):
+            return True
+        return any(f"{prefix}specversion" in envelope.headers for prefix in _PREFIXES)
+
+    def write(self, types: str, data: Any, *, id: str, source: str) -> Written:
+        """One JSON object with attributes and data (CloudEvents JSON event format, 3)."""
+        name, _, bases = types.partition(" ")
+        event = {
+            "specversion": _SPEC_VERSION,
+            "id": id,
+            "source": self._source or source,
+            "type": name,
+            "time": dt.datetime.now(dt.UTC).isoformat().replace("+00:00", "Z"),
+            "datacontenttype": JSON,
+            "data": data,
+        }
+        if bases:
+            event[_BASES] = bases
+        return Written(_dumps(event), f"{CLOUD_EVENTS}; charset=utf-8", {})
+
+    def read(self, envelope: Envelope) -> Read:
+        """Raises NotReadableError for other versions than 1.0, and without a type."""
+        if (envelope.content_type or "").startswith(CLOUD_EVENTS):
+            event: dict[str, Any] = _loads(envelope.body)
+            if not isinstance(event, dict):
+                raise NotReadableError(f"expected a JSON object of CloudEvents, found {event!r:.80}")
+            data = event.get("data")
+        else:
+            event = {}
+            for name, value in envelope.headers.items():
+                for prefix in _PREFIXES:
+                    if name.startswith(prefix):
+                        event[name.removeprefix(prefix)] = value
+            data = _loads(envelope.body)
+        if event.get("specversion") != _SPEC_VERSION:
+            raise NotReadableError(
+                f"expected CloudEvents 1.0, found specversion {event.get('specversion')!r}"
+            )
+        type = event.get("type")
+        if not isinstance(type, str):
+            raise NotReadableError("expected a type of CloudEvents, found none")
+        return Read((type, *str(event.get(_BASES, "")).split()), data)
+
+
+class Formats:
+    """All formats that a bus reads, and the one that it writes.
+
+    Args:
+        written: the format of what is sent.
+    """
+
+    def __init__(self, written: Format | None = None) -> None:
+        self.written: Final[Format] = written or Json()
+        others: list[Format] = [CloudEvents(), Json()]
+        self._read: list[Format] = [self.written] if not isinstance(self.written, Json) else []
+        self._read += [
+            each for each in others if type(each) is not type(self.written) or isinstance(each, Json)
+        ]
+
+    def read(self, envelope: Envelope) -> Read:
+        """The message of an envelope of any known format. Raises NotReadableError."""
+        for each in self._read:
+            if each.reads(envelope):
+                return each.read(envelope)
+        raise AssertionError("plain JSON reads what no other format does")
+
+
+def new_id() -> str:
+    """The id of a new message."""
+    return uuid.uuid4().hex
+
+
+def _dumps(data: Any) -> bytes:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise NotReadableError(f"expected JSON, found {body[:80]!r}: {error}") from error

@@ -1,0 +1,122 @@
+"""The forwarder of a store's outbox: what was committed is sent, in the order of the commits."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from lightrail.bus.errors import BusError
+from lightrail.bus.messages import known_type
+from lightrail.bus.outgoing import Sending
+from lightrail.bus.store import Store, Waiting
+from lightrail.transport import Clock, SendRefusedError, TransportError
+
+log = logging.getLogger("lightrail.bus")
+
+BATCH: Final = 500
+LOOK_S: Final = 0.25
+"""How often the outbox is looked at for messages of other processes."""
+REFUSALS_MAX: Final = 10
+"""Attempts, after which a message that its address refuses is set aside."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_LONGEST_S: Final = 5.0
+
+
+class Forwarder:
+    """Sends messages of an outbox; one process at a time does so.
+
+    Args:
+        post: sends a message.
+    """
+
+    def __init__(self, store: Store, post: Callable[[Sending], Awaitable[None]], clock: Clock) -> None:
+        self._store = store
+        self._post = post
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._refusals: dict[int, int] = {}
+        """By sequence: how often a message was refused for reasons that last."""
+        self.forwarded = 0
+        """Messages since the start."""
+
+    def start(self) -> None:
+        """Begins to forward."""
+        self._task = asyncio.create_task(self._run(), name="forwarder")
+
+    async def stop(self) -> None:
+        """Forwards no more; what waits stays in the outbox."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        failures = 0
+        arrived: asyncio.Event | None = getattr(self._store, "arrived", None)
+        while True:
+            if arrived is not None:
+                arrived.clear()
+            try:
+                if not await self._store.forwards():
+                    # Another process does, and may end at any time.
+                    await asyncio.sleep(LOOK_S)
+                    continue
+                batch = await self._store.next(BATCH)
+                is_done = not batch or await self._forward(batch)
+            except BusError as error:
+                log.warning("the outbox can't be forwarded now: %s", error)
+                is_done = False
+            except Exception:
+                # Nothing may end this task: what is committed would never leave.
+                log.exception("the outbox can't be forwarded now: internal error")
+                is_done = False
+            if not is_done:
+                failures += 1
+                await self._clock.sleep(min(PAUSE_LONGEST_S, PAUSE_FIRST_S * 2 ** min(failures, 10)))
+                continue
+            failures = 0
+            if batch:
+                continue
+            if arrived is None:
+                await asyncio.sleep(0.01)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await arrived.wait()
+
+    async def _forward(self, batch: list[Waiting]) -> bool:
+        """Whether all messages of a batch were accepted and removed."""
+        sends = [asyncio.ensure_future(self._send(waiting)) for waiting in batch]
+        try:
+            results: list[Any] = await asyncio.gather(*sends, return_exceptions=True)
+        except asyncio.CancelledError:
+            await asyncio.gather(*sends, return_exceptions=True)
+            raise
+        accepted: list[int] = []
+        is_whole = True
+        for waiting, result in zip(batch, results, strict=True):
+            if not isinstance(result, BaseException):
+                accepted.append(waiting.sequence)
+                continue
+            is_whole = False
+            log.warning("%s: a message of the outbox is sent again: %s", waiting.address, result)
+            is_lasting = isinstance(result, SendRefusedError) and result.is_certain and not result.is_passing
+            if is_lasting or not isinstance(result, TransportError | BusError):
+                await self._refuse(waiting, str(result) or repr(result))
+        if accepted:
+            await self._store.remove(accepted)
+            self.forwarded += len(accepted)
+        return is_whole
+
+    async def _refuse(self, waiting: Waiting, reason: str) -> None:
+        """Counts a refusal; a message that is refused again and again is set aside for those behind it."""
+        count = self._refusals.get(waiting.sequence, 0) + 1
+        self._refusals[waiting.sequence] = count
+        if count >= REFUSALS_MAX:
+            del self._refusals[waiting.sequence]
+            log.error("%s: a message of the outbox is set aside: %s", waiting.address, reason)
+            await self._store.refuse(waiting.sequence, reason)
+
+    async def _send(self, waiting: Waiting) -> None:
+        type = None if waiting.type is None else known_type(waiting.type)
+        await self._post(Sending(waiting.address, waiting.envelope, type, None))

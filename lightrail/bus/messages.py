@@ -1,0 +1,165 @@
+"""Message types: classes with a name that is part of the contract between applications.
+
+The name is written down once, by the decorator `message` or `command`, and never derived from a module or a
+class: code can be moved without a change on the wire.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from lightrail.bus.errors import ConfigurationError
+
+_ATTRIBUTE: Final = "__lightrail_message__"
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*\Z")
+
+Class = TypeVar("Class", bound=type)
+
+
+class Kind(Enum):
+    """What a message is for."""
+
+    EVENT = "event"
+    """Something that has happened: it is published to all subscriptions."""
+    COMMAND = "command"
+    """Something to be done, or a request: sent, to the one queue whose handler does it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MessageType:
+    """The contract of a message.
+
+    Attributes:
+        name: words of small letters, digits, - and _, with dots between them, as shop.order-placed.
+        version: 1 or more.
+        kind: event or command.
+        cls: class of the messages.
+        supersedes: the type that this one replaces; its handlers get the messages, too, read as that type.
+        key: attribute or function of a message that gives its group; messages of one group are handled in
+            order by handlers that are `ordered`.
+        bases: types of base classes and of what is superseded, nearest first.
+    """
+
+    name: str
+    version: int
+    kind: Kind
+    cls: Any
+    supersedes: "MessageType | None"
+    key: str | Callable[[Any], Any] | None
+    bases: tuple["MessageType", ...]
+
+    @property
+    def wire_name(self) -> str:
+        """Name and version, as they are in addresses and headers; version 1 is left out."""
+        return self.name if self.version == 1 else f"{self.name}.v{self.version}"
+
+    @property
+    def wire_names(self) -> str:
+        """Of the type and its bases, with blanks between them."""
+        return " ".join((self.wire_name, *(base.wire_name for base in self.bases)))
+
+    def group_of(self, value: Any) -> str | None:
+        """Group of a message, by its key."""
+        if self.key is None:
+            return None
+        if callable(self.key):
+            found = self.key(value)
+        else:
+            found = value[self.key] if isinstance(value, dict) else getattr(value, self.key)
+        return None if found is None else str(found)
+
+
+def message(
+    name: str,
+    *,
+    version: int = 1,
+    supersedes: type | None = None,
+    key: str | Callable[[Any], Any] | None = None,
+    kind: Kind = Kind.EVENT,
+) -> Callable[[Class], Class]:
+    """Declares a class as an event.
+
+        @message("shop.order-placed", version=2, supersedes=OrderPlaced1, key="order_id")
+        @dataclass
+        class OrderPlaced: ...
+
+    Args:
+        name, version, supersedes, key, kind: see MessageType.
+
+    Raises ConfigurationError for a name that is none, and for a key that the class does not have.
+    """
+    if not _NAME.match(name):
+        raise ConfigurationError(
+            f"expected a name of small letters, digits, - and _, with dots between its words, as "
+            f"shop.order-placed, found {name!r}"
+        )
+    if version < 1:
+        raise ConfigurationError(f"{name}: expected version 1 or more, found {version}")
+
+    def declare(cls: Class) -> Class:
+        older = None if supersedes is None else message_type(supersedes)
+        bases: dict[MessageType, None] = {}
+        if older is not None:
+            bases |= dict.fromkeys((older, *older.bases))
+        for base in getattr(cls, "__mro__", ())[1:]:
+            found = vars(base).get(_ATTRIBUTE)
+            if found is not None:
+                bases |= dict.fromkeys((found, *found.bases))
+        known = getattr(cls, "__annotations__", {})
+        if isinstance(key, str) and key not in known and not hasattr(cls, key):
+            inherited = {name for base in cls.__mro__ for name in getattr(base, "__annotations__", {})}
+            if key not in inherited:
+                raise ConfigurationError(f"{name}: expected a key that {cls.__name__} has, found {key!r}")
+        for base in bases:
+            if base.kind is not kind:
+                raise ConfigurationError(
+                    f"{name}: expected bases of the same kind, found the {base.kind.value} {base.name}"
+                )
+        declared = MessageType(name, version, kind, cls, older, key, tuple(bases))
+        if hasattr(cls, "__total__"):
+            # A TypedDict refuses attributes by assignment of its metaclass only when it is called.
+            _TYPED_DICTS[cls] = declared
+        else:
+            setattr(cls, _ATTRIBUTE, declared)
+        _KNOWN[declared.wire_name] = declared
+        return cls
+
+    return declare
+
+
+def known_type(wire_name: str) -> MessageType | None:
+    """The type of this process that was declared last with a name."""
+    return _KNOWN.get(wire_name)
+
+
+def command(
+    name: str,
+    *,
+    version: int = 1,
+    supersedes: type | None = None,
+    key: str | Callable[[Any], Any] | None = None,
+) -> Callable[[Class], Class]:
+    """Declares a class as a command or request, as `message` does for events."""
+    return message(name, version=version, supersedes=supersedes, key=key, kind=Kind.COMMAND)
+
+
+def message_type(cls: Any) -> MessageType:
+    """The type that a class was declared with. Raises ConfigurationError where it was not."""
+    found = vars(cls).get(_ATTRIBUTE) if isinstance(cls, type) else None
+    if found is None:
+        found = _TYPED_DICTS.get(cls)
+    if found is None:
+        name = getattr(cls, "__qualname__", repr(cls))
+        raise ConfigurationError(
+            f'expected a class with a name on the wire, found {name}: declare it with @message("…") for '
+            f'events or @command("…") for commands and requests'
+        )
+    return found
+
+
+_TYPED_DICTS: Final[dict[Any, MessageType]] = {}
+"""By class: a TypedDict's instances are plain dicts, so that `publish` is given the class as well."""
+_KNOWN: Final[dict[str, MessageType]] = {}
+"""By wire name: what messages of derived types are read as, where this process has their classes."""

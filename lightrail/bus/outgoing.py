@@ -1,0 +1,229 @@
+"""What is sent: envelopes of messages, and where they go."""
+
+import itertools
+import json
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from lightrail.bus.context import CAUSE, CONVERSATION, Context
+from lightrail.bus.conventions import Conventions
+from lightrail.bus.errors import ConfigurationError
+from lightrail.bus.formats import Format, new_id
+from lightrail.bus.messages import Kind, MessageType, message_type
+from lightrail.bus.typed import converter
+from lightrail.transport import Envelope, Header
+
+if TYPE_CHECKING:
+    from lightrail.transport import Clock
+
+SOURCE: Final = "lightrail-source"
+"""Header: name of the bus that sent the message."""
+FAULT: Final = "lightrail-fault"
+"""Header of an answer whose body says what the responder raised."""
+TARGET: Final = "lightrail-target"
+"""Header of a message in a queue of schedules: where it goes when its time has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """An envelope and where it goes."""
+
+    address: str
+    envelope: Envelope
+    type: MessageType | None
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A message that is sent later, by which `Bus.cancel` knows it.
+
+    Attributes:
+        id: of the message.
+        queue: where it waits.
+        at: when it is sent, in seconds since the Unix epoch.
+    """
+
+    id: str
+    queue: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """A message that is to be sent later."""
+
+    sending: Sending
+    scheduled: Scheduled
+
+
+class Outgoing:
+    """Makes envelopes.
+
+    Args:
+        bus: name of the bus.
+    """
+
+    def __init__(
+        self, bus: str, format: Format, conventions: Conventions, clock: "Callable[[], Clock]"
+    ) -> None:
+        self._bus = bus
+        self._format = format
+        self._conventions = conventions
+        self._clock = clock
+        self._prefix = new_id()
+        self._watchers: list[Callable[[str, str, dict[str, Header], str], None]] = []
+        self._numbers = itertools.count(1)
+
+    def on_envelope(self, call: Callable[[str, str, dict[str, Header], str], None]) -> None:
+        """Has a function called with address, type, headers and id of each message; it may add headers."""
+        self._watchers.append(call)
+
+    def event(
+        self,
+        event: Any,
+        context: Context | None = None,
+        *,
+        topic: str | None = None,
+        type: Any = None,
+        **options: Any,
+    ) -> Sending:
+        """An event on its way to its router. Raises ConfigurationError for a command."""
+        found = message_type(type or event.__class__)
+        if found.kind is not Kind.EVENT:
+            raise ConfigurationError(
+                f"{found.name} is a command: expected an event; use `send` or `request` for it"
+            )
+        address = self._conventions.event(found)
+        return self._sending(address, found, event, context, subject=topic or found.wire_name, **options)
+
+    def command(
+        self,
+        command: Any,
+        context: Context | None = None,
+        *,
+        to: str | None = None,
+        type: Any = None,
+        **options: Any,
+    ) -> Sending:
+        """A command on its way to its queue. Raises ConfigurationError for an event without `to`."""
+        found = message_type(type or command.__class__)
+        if found.kind is not Kind.COMMAND and to is None:
+            raise ConfigurationError(
+                f"{found.name} is an event: expected a command, or the address of a queue in `to`; "
+                "use `publish` for it"
+            )
+        address = to or self._conventions.command(found)
+        return self._sending(address, found, command, context, subject=found.wire_name, **options)
+
+    def answer(self, answer: Any, context: Context) -> Sending:
+        """The answer to a request. Raises ValueError where nobody asked."""
+        reply_to = context.envelope.reply_to
+        if reply_to is None:
+            raise ValueError(f"{context.handler}: expected a message with reply_to, found none: nobody asked")
+        found = message_type(answer.__class__)
+        made = self._sending(reply_to, found, answer, context, subject=found.wire_name)
+        made.envelope.correlation_id = context.envelope.correlation_id or context.envelope.id
+        return made
+
+    def fault(self, fault: Any, type: MessageType, context: Context) -> Sending:
+        """The event that a message could not be handled."""
+        address = self._conventions.fault(type)
+        return self._sending(address, type, fault, context, subject=type.wire_name)
+
+    def fault_answer(self, error: Exception, context: Context) -> Sending:
+        """The answer to a request whose responder raised."""
+        raised = {
+            "exception": f"{error.__class__.__module__}.{error.__class__.__qualname__}",
+            "text": str(error),
+            "host": socket.gethostname(),
+        }
+        assert context.envelope.reply_to is not None
+        envelope = Envelope(
+            body=json.dumps(raised).encode(),
+            id=self._id(context),
+            subject=FAULT,
+            content_type="application/json",
+            correlation_id=context.envelope.correlation_id or context.envelope.id,
+            headers={FAULT: True, SOURCE: self._bus, CONVERSATION: context.conversation},
+        )
+        return Sending(context.envelope.reply_to, envelope, None, error)
+
+    def scheduled(
+        self,
+        message: Any,
+        context: Context | None = None,
+        *,
+        at: float | None = None,
+        delay: float | None = None,
+        **options: Any,
+    ) -> Scheduling:
+        """A message for later: a command waits in its queue, an event in the bus's queue of schedules."""
+        if (at is None) == (delay is None):
+            raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
+        due = at if at is not None else self._clock().time() + (delay or 0.0)
+        found = message_type(options.get("type") or message.__class__)
+        if found.kind is Kind.COMMAND or options.get("to"):
+            sending = self.command(message, context, **options)
+            sending.envelope.deliver_at = due
+        else:
+            event = self.event(message, context, **options)
+            headers = dict(event.envelope.headers) | {TARGET: event.address}
+            envelope = event.envelope.replace(headers=headers, deliver_at=due)
+            sending = Sending(self._conventions.schedule(self._bus), envelope, found, message)
+        id = sending.envelope.id
+        assert id is not None
+        return Scheduling(sending, Scheduled(id, sending.address, due))
+
+    def _sending(
+        self,
+        address: str,
+        type: MessageType,
+        value: Any,
+        context: Context | None,
+        *,
+        subject: str,
+        id: str | None = None,
+        headers: Mapping[str, Header] | None = None,
+        ttl: float | None = None,
+        group: str | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+    ) -> Sending:
+        dump = converter(type.cls).dump
+        if id is None:
+            id = self._id(context)
+        written = self._format.write(
+            type.wire_names, value if dump is None else dump(value), id=id, source=self._bus
+        )
+        carried: dict[str, Header] = {**written.headers, SOURCE: self._bus}
+        if context is None:
+            carried[CONVERSATION] = id
+        else:
+            carried[CONVERSATION] = context.conversation
+            carried[CAUSE] = context.envelope.id
+        if headers:
+            carried.update(headers)
+        for call in self._watchers:
+            call(address, type.wire_name, carried, id)
+        envelope = Envelope(
+            body=written.body,
+            id=id,
+            subject=subject,
+            content_type=written.content_type,
+            correlation_id=correlation_id,
+            group=group if group is not None else type.group_of(value),
+            ttl=ttl,
+            headers=carried,
+        )
+        if priority is not None:
+            envelope.priority = priority
+        return Sending(address, envelope, type, value)
+
+    def _id(self, context: Context | None) -> str:
+        if context is None or context.envelope.id is None:
+            return f"{self._prefix}-{next(self._numbers)}"
+        # The same when the message is handled again: queues with a duplicate_window drop the repetition.
+        return f"{context.envelope.id}/{context.handler}/{len(context.sent)}"

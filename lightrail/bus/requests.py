@@ -1,0 +1,140 @@
+"""Requests: a command with the address of our own node, and the answer by its correlation id."""
+
+import asyncio
+import json
+import logging
+from typing import Any, Final
+
+from lightrail.bus.errors import (
+    NotReadableError,
+    RequestError,
+    RequestFailedError,
+    RequestTimeoutError,
+    UnexpectedAnswerError,
+)
+from lightrail.bus.formats import Formats
+from lightrail.bus.messages import message_type
+from lightrail.bus.outgoing import FAULT, Sending
+from lightrail.bus.typed import converter
+from lightrail.transport import (
+    Broker,
+    Envelope,
+    Handler,
+    Received,
+    Transport,
+    TransportClosedError,
+    TransportError,
+)
+
+log = logging.getLogger("lightrail.bus")
+
+PAUSE_S: Final = 0.1
+
+
+class Requests:
+    """Requests of one bus; its node is opened with the first one."""
+
+    def __init__(self, broker: Broker, formats: Formats) -> None:
+        self._broker = broker
+        self._formats = formats
+        self._transport: Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._opening = asyncio.Lock()
+        self._waiting: dict[str, asyncio.Future[Envelope]] = {}
+
+    async def open(self) -> str:
+        """The address for answers."""
+        async with self._opening:
+            if self._transport is None:
+                self._transport = await self._broker.temporary(self._lost)
+                self._task = asyncio.create_task(self._listen(self._transport), name="answers")
+            return self._transport.address
+
+    async def answer(
+        self,
+        sending: Sending,
+        answers: tuple[Any, ...],
+        post: Any,
+        timeout: float,  # noqa: ASYNC109
+    ) -> Any:
+        """Sends a request, and returns the answer as one of the classes.
+
+        Raises what `Bus.request` says.
+        """
+        envelope = sending.envelope
+        envelope.reply_to = await self.open()
+        envelope.ttl = timeout
+        assert envelope.id is not None
+        id = envelope.correlation_id = envelope.id
+        future: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        self._waiting[id] = future
+        try:
+            async with asyncio.timeout(timeout):
+                await post(sending)
+                found = await future
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{sending.address}: no answer within {timeout:g} s, and it is not known whether the request "
+                "was carried out: is a responder running?"
+            ) from None
+        finally:
+            self._waiting.pop(id, None)
+            future.cancel()
+        return self._read(found, answers)
+
+    async def close(self) -> None:
+        """Requests that have no answer raise RequestError."""
+        self._fail("the bus was stopped before the answer came")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._transport is not None:
+            await self._transport.close()
+
+    def _read(self, envelope: Envelope, answers: tuple[Any, ...]) -> Any:
+        if envelope.headers.get(FAULT):
+            try:
+                fault = json.loads(envelope.body)
+                failed = RequestFailedError(fault["exception"], fault["text"], fault["host"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise UnexpectedAnswerError(
+                    f"the answer says that it failed, and not why: {error!r}", ""
+                ) from error
+            raise failed
+        try:
+            read = self._formats.read(envelope)
+            for cls in answers:
+                if not read.types or message_type(cls).wire_name in read.types:
+                    return converter(cls).load(read.data)
+        except NotReadableError as error:
+            raise UnexpectedAnswerError(f"the answer is not readable: {error}", "") from error
+        names = ", ".join(message_type(cls).wire_name for cls in answers)
+        found = ", ".join(read.types)
+        raise UnexpectedAnswerError(f"expected an answer of {names}, found one of {found}", found, read.data)
+
+    async def _listen(self, transport: Transport) -> None:
+        def handle(received: Received) -> None:
+            waiting = self._waiting.get(received.envelope.correlation_id or "")
+            if waiting is not None and not waiting.done():
+                waiting.set_result(received.envelope)
+
+        def select(envelope: Envelope) -> Handler:
+            return handle
+
+        while True:
+            try:
+                await transport.receive(select)
+            except TransportClosedError:
+                return
+            except TransportError as error:
+                log.warning("answers can't be received now: %s", error)
+                await asyncio.sleep(PAUSE_S)
+
+    def _lost(self) -> None:
+        self._fail("the connection was lost before the answer came; the request may have been carried out")
+
+    def _fail(self, text: str) -> None:
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(RequestError(text))
+                waiting.exception()

@@ -1,0 +1,89 @@
+"""Senders: a transport for each address that a bus sends to; its queue or router is made first."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from lightrail.bus.messages import MessageType
+from lightrail.bus.outgoing import TARGET, Sending
+from lightrail.bus.plan import Plan
+from lightrail.transport import Broker, Transport
+
+SENDERS_MAX: Final = 1_000
+"""Addresses with an open sender; the one that was used longest ago is closed for another."""
+
+
+class Senders:
+    """What a bus sends by.
+
+    Args:
+        watch: is called with every message that was sent.
+    """
+
+    def __init__(self, broker: Broker, plan: Plan, watch: Callable[[Sending], None]) -> None:
+        self._broker = broker
+        self._plan = plan
+        self._watch = watch
+        self._transports: OrderedDict[str, Transport] = OrderedDict()
+        self._declared: set[str] = set()
+        self._declaring: dict[str, asyncio.Future[None]] = {}
+
+    def add_declared(self, addresses: Iterable[str]) -> None:
+        """These queues and routers are there."""
+        self._declared.update(addresses)
+
+    async def post(self, sending: Sending) -> None:
+        """Sends a message; returns when its address has it. Raises what transports raise."""
+        address = sending.address
+        transport = self._transports.get(address)
+        if transport is None:
+            transport = await self._opened(address, sending.type)
+        else:
+            self._transports.move_to_end(address)
+        target = sending.envelope.headers.get(TARGET)
+        if isinstance(target, str):
+            # Its router has to be there when it is due: the broker makes a queue of a name it does not know.
+            await self._declare(target, sending.type)
+        await transport.send(sending.envelope)
+        self._watch(sending)
+
+    async def close(self) -> None:
+        """Closes all of them."""
+        for transport in self._transports.values():
+            await transport.close()
+        self._transports.clear()
+
+    async def _opened(self, address: str, type: MessageType | None) -> Transport:
+        await self._declare(address, type)
+        transport = self._transports.get(address)
+        if transport is None:
+            transport = self._transports[address] = self._broker.transport(address)
+            if len(self._transports) > SENDERS_MAX:
+                _, oldest = self._transports.popitem(last=False)
+                await oldest.close()
+        return transport
+
+    async def _declare(self, address: str, type: MessageType | None) -> None:
+        """Makes the router or queue that a message goes to, once."""
+        if address in self._declared or type is None:
+            return
+        waiting = self._declaring.get(address)
+        if waiting is not None:
+            await asyncio.shield(waiting)
+            return
+        topology = self._plan.of_message(address, type)
+        if topology is None:
+            return
+        future = self._declaring[address] = asyncio.get_running_loop().create_future()
+        try:
+            await self._broker.declare(topology)
+            self._declared.add(address)
+            future.set_result(None)
+        except BaseException as error:
+            future.set_exception(error)
+            # Others may wait for it, or nobody.
+            future.exception()
+            raise
+        finally:
+            del self._declaring[address]

@@ -9,7 +9,8 @@ from lightrail.bus.formats import TYPE
 from lightrail.client import Connection, Delivery, ManagementError, Message, SendError
 from lightrail.client.management import QUEUE
 from lightrail.transport import Envelope
-from lightrail.transport.amqp import AmqpBroker, envelope_of
+from lightrail.transport.amqp import AmqpBroker
+from lightrail.transport.amqp_messages import envelope_of
 
 ENDING: Final = "/$dlq"
 PAGE: Final = 100

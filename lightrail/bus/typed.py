@@ -4,34 +4,18 @@ Dataclasses and TypedDicts are read here; models of pydantic and msgspec by thei
 are installed. Fields that a class does not have are passed over, so that a newer sender is understood.
 """
 
-import base64
-import binascii
 import dataclasses
-import datetime as dt
 import enum
 import sys
 import types
-import typing
-import uuid
 from collections.abc import Callable, Mapping, Sequence, Set
-from decimal import Decimal, InvalidOperation
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, is_typeddict
 
 from lightrail.bus.errors import ConfigurationError, NotReadableError
+from lightrail.bus.typed_fields import hints_of, plain
+from lightrail.bus.typed_values import SIMPLE, Converter, enumeration, literal, wrong
 
-Convert = Callable[[Any], Any]
-
-
-class Converter(NamedTuple):
-    """Two functions of a type; None where the value is the same on both sides.
-
-    Attributes:
-        dump: a value to what JSON has.
-        load: what JSON has to a value. Raises NotReadableError that says where and what.
-    """
-
-    dump: Convert | None
-    load: Convert
+_MADE: Final[dict[Any, Converter]] = {}
 
 
 def converter(annotation: Any) -> Converter:
@@ -46,13 +30,13 @@ def converter(annotation: Any) -> Converter:
 
 
 def _make(annotation: Any) -> Converter:
-    simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
+    simple = SIMPLE.get(annotation) if isinstance(annotation, type) else None
     if simple is not None:
         return simple
     if annotation is Any or annotation is object:
         return Converter(None, lambda value: value)
     if annotation is None:
-        return _SIMPLE[type(None)]
+        return SIMPLE[type(None)]
     if hasattr(annotation, "__supertype__"):
         return converter(annotation.__supertype__)
     origin, arguments = get_origin(annotation), get_args(annotation)
@@ -61,7 +45,7 @@ def _make(annotation: Any) -> Converter:
     if origin is Union or origin is types.UnionType:
         return _union(arguments)
     if origin is Literal:
-        return _literal(arguments)
+        return literal(arguments)
     if origin is None and isinstance(annotation, type):
         return _of_class(annotation)
     if dataclasses.is_dataclass(origin):
@@ -89,7 +73,7 @@ def _of_class(cls: type) -> Converter:
     if dataclasses.is_dataclass(cls):
         return _dataclass(cls)
     if issubclass(cls, enum.Enum):
-        return _enum(cls)
+        return enumeration(cls)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and issubclass(cls, pydantic.BaseModel):
         return _pydantic(cls, pydantic)
@@ -105,115 +89,9 @@ def _of_class(cls: type) -> Converter:
     raise _unknown(cls)
 
 
-def _wrong(expected: str, found: Any) -> NotReadableError:
-    return NotReadableError(f"expected {expected}, found {found!r:.80}")
-
-
 def _within(where: str, error: NotReadableError) -> NotReadableError:
     text = str(error)
     return NotReadableError(f"{where}{text}" if text.startswith(("[", ".")) else f"{where}: {text}")
-
-
-# --- simple values ---------------------------------------------------------------------------------------
-
-
-def _exactly(cls: type, what: str) -> Converter:
-    def load(value: Any) -> Any:
-        if type(value) is not cls:
-            raise _wrong(what, value)
-        return value
-
-    return Converter(None, load)
-
-
-def _load_float(value: Any) -> float:
-    if type(value) is not float and type(value) is not int:
-        raise _wrong("a number", value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise _wrong("a number that a float may have", value) from None
-
-
-def _parsed(cls: Any, parse: Callable[[str], Any], dump: Convert, what: str) -> Converter:
-    def load(value: Any) -> Any:
-        if type(value) is not str:
-            raise _wrong(what, value)
-        try:
-            return parse(value)
-        except (ValueError, binascii.Error):
-            raise _wrong(what, value) from None
-
-    return Converter(dump, load)
-
-
-def _load_decimal(value: Any) -> Decimal:
-    """Of text, as this side writes it, or of a number, as others do."""
-    if type(value) is str or type(value) is int or type(value) is float:
-        try:
-            return Decimal(str(value))
-        except InvalidOperation:
-            pass
-    raise _wrong("a decimal number", value)
-
-
-def _load_duration(value: Any) -> dt.timedelta:
-    try:
-        return dt.timedelta(seconds=_load_float(value))
-    except (OverflowError, ValueError):
-        raise _wrong("a number of seconds that a duration may have", value) from None
-
-
-_SIMPLE: Final[dict[type, Converter]] = {
-    str: _exactly(str, "a text"),
-    int: _exactly(int, "a whole number"),
-    bool: _exactly(bool, "true or false"),
-    type(None): _exactly(type(None), "null"),
-    float: Converter(None, _load_float),
-    bytes: _parsed(
-        bytes,
-        lambda text: base64.b64decode(text, validate=True),
-        lambda value: base64.b64encode(value).decode(),
-        "bytes in base64",
-    ),
-    uuid.UUID: _parsed(uuid.UUID, uuid.UUID, str, "a UUID"),
-    Decimal: Converter(str, _load_decimal),
-    dt.datetime: _parsed(
-        dt.datetime,
-        dt.datetime.fromisoformat,
-        lambda value: value.isoformat(),
-        "a time as 2030-01-31T12:00:00Z",
-    ),
-    dt.date: _parsed(dt.date, dt.date.fromisoformat, lambda value: value.isoformat(), "a date as 2030-01-31"),
-    dt.time: _parsed(dt.time, dt.time.fromisoformat, lambda value: value.isoformat(), "a time as 12:00:00"),
-    dt.timedelta: Converter(lambda value: value.total_seconds(), _load_duration),
-}
-_MADE: Final[dict[Any, Converter]] = {}
-
-
-def _literal(values: tuple[Any, ...]) -> Converter:
-    shown = " or ".join(repr(value) for value in values)
-
-    def load(value: Any) -> Any:
-        for each in values:
-            if value == each and type(value) is type(each):
-                return each
-        raise _wrong(shown, value)
-
-    return Converter(None, load)
-
-
-def _enum(cls: type[enum.Enum]) -> Converter:
-    by_value = {each.value: each for each in cls}
-    shown = ", ".join(repr(value) for value in by_value)
-
-    def load(value: Any) -> Any:
-        try:
-            return by_value[value]
-        except (KeyError, TypeError):
-            raise _wrong(f"one of {shown}", value) from None
-
-    return Converter(lambda value: value.value, load)
 
 
 # --- collections -----------------------------------------------------------------------------------------
@@ -265,7 +143,7 @@ def _sequence(origin: type, argument: Any) -> Converter:
 
     def load(value: Any) -> Any:
         if type(value) is not list:
-            raise _wrong("a list", value)
+            raise wrong("a list", value)
         found = []
         for index, item in enumerate(value):
             try:
@@ -289,7 +167,7 @@ def _tuple(arguments: tuple[Any, ...]) -> Converter:
 
     def load(value: Any) -> Any:
         if type(value) is not list or len(value) != len(each):
-            raise _wrong(f"a list of {len(each)}", value)
+            raise wrong(f"a list of {len(each)}", value)
         found = []
         for index, (one, item) in enumerate(zip(each, value, strict=True)):
             try:
@@ -316,7 +194,7 @@ def _mapping(arguments: tuple[Any, ...]) -> Converter:
 
     def load(value: Any) -> Any:
         if type(value) is not dict:
-            raise _wrong("an object", value)
+            raise wrong("an object", value)
         found = {}
         for key, item in value.items():
             try:
@@ -332,20 +210,10 @@ def _load_whole(text: Any) -> int:
     try:
         return int(text)
     except ValueError:
-        raise _wrong("a whole number", text) from None
+        raise wrong("a whole number", text) from None
 
 
 # --- classes ---------------------------------------------------------------------------------------------
-
-
-def _hints(cls: Any) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(cls, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(
-            f"{cls.__qualname__}: expected annotations that can be read at run time, found {error}: "
-            "define the class before it is used, at the level of a module"
-        ) from error
 
 
 class _Lazy:
@@ -369,7 +237,7 @@ def _dataclass(annotation: Any) -> Converter:
     cls = get_origin(annotation) or annotation
     parameters = getattr(cls, "__parameters__", ())
     given = dict(zip(parameters, get_args(annotation), strict=False))
-    hints = _hints(cls)
+    hints = hints_of(cls)
     fields = [
         (field.name, converter(given.get(hints[field.name], hints[field.name])), _is_required(field))
         for field in dataclasses.fields(cls)
@@ -388,7 +256,7 @@ def _dataclass(annotation: Any) -> Converter:
 
     def load(value: Any) -> Any:
         if type(value) is not dict:
-            raise _wrong(what, value)
+            raise wrong(what, value)
         found = {}
         for name, convert, required in loads:
             if name in value:
@@ -415,7 +283,7 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 def _typed_dict(cls: Any) -> Converter:
     lazy = _Lazy()
     _MADE[cls] = Converter(lazy.dump, lazy.load)
-    fields = {name: converter(_plain(hint)) for name, hint in _hints(cls).items()}
+    fields = {name: converter(plain(hint)) for name, hint in hints_of(cls).items()}
     required = cls.__required_keys__
 
     def dump(value: Any) -> Any:
@@ -427,7 +295,7 @@ def _typed_dict(cls: Any) -> Converter:
 
     def load(value: Any) -> Any:
         if type(value) is not dict:
-            raise _wrong(f"an object for {cls.__name__}", value)
+            raise wrong(f"an object for {cls.__name__}", value)
         found = {}
         for name, each in fields.items():
             if name in value:
@@ -441,11 +309,6 @@ def _typed_dict(cls: Any) -> Converter:
 
     lazy.made = _MADE[cls] = Converter(dump, load)
     return lazy.made
-
-
-def _plain(hint: Any) -> Any:
-    """Without Required and NotRequired."""
-    return get_args(hint)[0] if get_origin(hint) in (typing.Required, typing.NotRequired) else hint
 
 
 def _pydantic(cls: Any, pydantic: Any) -> Converter:
@@ -466,39 +329,3 @@ def _msgspec(cls: Any, msgspec: Any) -> Converter:
             raise NotReadableError(str(error)) from error
 
     return Converter(msgspec.to_builtins, load)
-
-
-# --- for formats with names of their own -----------------------------------------------------------------
-
-
-def fields_of(annotation: Any) -> Mapping[str, Any] | None:
-    """Annotations of the fields of a class, or of the class of an Optional; None for what has no fields."""
-    for each in _options(annotation):
-        if not isinstance(each, type):
-            continue
-        if is_typeddict(each):
-            return {name: _plain(hint) for name, hint in _hints(each).items()}
-        if dataclasses.is_dataclass(each):
-            return _hints(each)
-        fields = getattr(each, "model_fields", None) or getattr(each, "__struct_fields__", None)
-        if fields:
-            hints = _hints(each)
-            return {name: hints.get(name) for name in fields}
-    return None
-
-
-def item_of(annotation: Any) -> Any:
-    """Annotation of the items of a list or of the values of a dict; None where it is not known."""
-    for each in _options(annotation):
-        arguments = get_args(each)
-        if arguments:
-            return arguments[-1] if arguments[-1] is not Ellipsis else arguments[0]
-    return None
-
-
-def _options(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) is Annotated:
-        return _options(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return get_args(annotation)
-    return (annotation,)

@@ -1,31 +1,28 @@
 """The AMQP transport: queues of a broker through `lightrail.client`."""
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Unpack
+from typing import Final, Unpack
 
-from lightrail.amqp.values import DecodeError, Timestamp
+from lightrail.amqp.values import DecodeError
 from lightrail.client import (
     ClientError,
     ClosedError,
     Connection,
-    Data,
     Delivery,
     LinkError,
     LostError,
     Management,
-    Message,
     OutcomeKind,
     Receiver,
     Sender,
     SendError,
 )
 from lightrail.client.connecting import ConnectOptions
-from lightrail.client.delivery import DELIVERY_TIME
 from lightrail.client.receiver import PASSED_OVER
+from lightrail.transport.amqp_messages import envelope_of, message_of
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header
 from lightrail.transport.handling import handle
@@ -47,70 +44,6 @@ OFFERS: Final = Offers(
     at_least_once=True, locks=True, delays=True, dead_letters=True, expiry=True, groups=True, selective=True
 )
 _NO_TIME: Final = 0.0
-
-
-def message_of(envelope: Envelope) -> Message:
-    """The AMQP message of an envelope: the body a data section, headers the application-properties."""
-    annotations = None
-    if envelope.deliver_at is not None:
-        annotations = {DELIVERY_TIME: Timestamp(round(envelope.deliver_at * 1000))}
-    return Message(
-        envelope.body,
-        id=envelope.id,
-        subject=envelope.subject,
-        content_type=envelope.content_type,
-        correlation_id=envelope.correlation_id,
-        reply_to=envelope.reply_to,
-        group=envelope.group,
-        ttl=envelope.ttl,
-        priority=envelope.priority,
-        properties=envelope.headers,
-        annotations=annotations,
-    )
-
-
-def envelope_of(message: Message) -> Envelope:
-    """The envelope of an AMQP message of any sender.
-
-    A body of text is encoded in UTF-8, other values of AMQP in JSON where they can be. Raises DecodeError
-    for a malformed message, and ValueError for a body that is neither.
-    """
-    body = message.body
-    content_type = message.content_type
-    if isinstance(body, Data):
-        body = b"".join(body)
-    elif isinstance(body, str):
-        body = body.encode()
-        content_type = content_type or "text/plain"
-    elif not isinstance(body, bytes):
-        try:
-            body = json.dumps(body).encode()
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"expected a body of bytes, text or what JSON has, found {body!r:.80}"
-            ) from error
-        content_type = content_type or "application/json"
-    id, correlation_id = message.id, message.correlation_id
-    return Envelope(
-        body=body,
-        id=id if id is None or type(id) is str else _text(id),
-        subject=message.subject,
-        content_type=content_type,
-        correlation_id=(
-            correlation_id if correlation_id is None or type(correlation_id) is str else _text(correlation_id)
-        ),
-        reply_to=message.reply_to,
-        group=message.group,
-        ttl=message.ttl,
-        priority=message.priority,
-        headers=message.properties,
-        delivery_count=message.delivery_count,
-        annotations=message.annotations,
-    )
-
-
-def _text(id: Any) -> str:
-    return id.hex() if isinstance(id, bytes) else str(id)
 
 
 class AmqpBroker:

@@ -133,24 +133,31 @@ class MemoryQueue:
     def take(self, receiver: object, select: Selector) -> tuple[Entry, Handler] | None:
         """Locks the first message that a receiver has a handler for; what `select` raises fails it."""
         now = self._clock.time()
-        for entry in list(self._ready):
-            if entry.state is not State.READY or self._expire(entry, now):
-                continue
-            group = entry.envelope.group if self.rules.groups else None
-            if receiver in entry.passed_over or group in self._locked_groups:
-                continue
-            try:
-                handler = select(entry.envelope)
-            except BaseException:
+        expired: list[Entry] = []
+        try:
+            for entry in self._ready:
+                if entry.until is not None and entry.until <= now:
+                    expired.append(entry)
+                    continue
+                group = entry.envelope.group if self.rules.groups else None
+                if receiver in entry.passed_over or group in self._locked_groups:
+                    continue
+                try:
+                    handler = select(entry.envelope)
+                except BaseException:
+                    self._lock(entry, group)
+                    self.fail(entry, entry.lock, 0.0)
+                    raise
+                if handler is None:
+                    entry.passed_over.add(receiver)
+                    continue
                 self._lock(entry, group)
-                self.fail(entry, entry.lock, 0.0)
-                raise
-            if handler is None:
-                entry.passed_over.add(receiver)
-                continue
-            self._lock(entry, group)
-            return entry, handler
-        return None
+                return entry, handler
+            return None
+        finally:
+            for entry in expired:
+                self._ready.remove(entry)
+                self._bury(entry, EXPIRED)
 
     def _lock(self, entry: Entry, group: str | None) -> None:
         self._ready.remove(entry)
@@ -240,13 +247,6 @@ class MemoryQueue:
         entry.timer = None
         if entry.state is State.DELAYED:
             self._return(entry)
-
-    def _expire(self, entry: Entry, now: float) -> bool:
-        if entry.until is None or entry.until > now:
-            return False
-        self._ready.remove(entry)
-        self._bury(entry, EXPIRED)
-        return True
 
     def _bury(self, entry: Entry, reason: str, error: Mapping[str, Any] | None = None) -> None:
         self._remove(entry)

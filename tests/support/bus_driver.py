@@ -6,12 +6,9 @@ With the step `none` it is not killed.
 
 import asyncio
 import os
-import signal
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from lightrail.bus import (
     Bus,
@@ -28,9 +25,10 @@ from lightrail.bus import (
 )
 from lightrail.bus.forwarder import Forwarder
 from lightrail.transport.amqp import AmqpReceived
+from tests.support.killed_at import KilledAt
 
 URL, PREFIX, FOLDER, ORDERS, STEP, PASSING = sys.argv[1:]
-passed = 0
+killed = KilledAt(STEP, int(PASSING))
 
 
 @command("crash.place")
@@ -60,37 +58,6 @@ class Billed:
 @dataclass
 class State:
     billed: bool = False
-
-
-def reached(step: str) -> None:
-    """Kills this process at the passing of the step that was asked for."""
-    global passed
-    if step == STEP:
-        passed += 1
-        if passed == int(PASSING):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def watched(step: str, call: Callable[..., Any], after: str) -> Callable[..., Any]:
-    def watch(*arguments: Any) -> Any:
-        reached(step)
-        result = call(*arguments)
-        reached(after)
-        return result
-
-    return watch
-
-
-def watched_async(
-    step: str, call: Callable[..., Awaitable[Any]], after: str
-) -> Callable[..., Awaitable[Any]]:
-    async def watch(*arguments: Any) -> Any:
-        reached(step)
-        result = await call(*arguments)
-        reached(after)
-        return result
-
-    return watch
 
 
 store = SqliteStore(os.path.join(FOLDER, "crash.db"))
@@ -145,13 +112,13 @@ def is_done() -> bool:
 
 
 async def main() -> None:
-    SqliteStore._commit_steps = watched(  # type: ignore[method-assign]
+    SqliteStore._commit_steps = killed.around(  # type: ignore[method-assign]
         "commit", SqliteStore._commit_steps, "committed"
     )
-    SqliteStore.remove = watched_async("remove", SqliteStore.remove, "removed")  # type: ignore[method-assign]
-    sqlite._write = watched("write", sqlite._write, "written")
-    Forwarder._send = watched_async("send", Forwarder._send, "sent")  # type: ignore[method-assign, assignment]
-    AmqpReceived.accept = watched_async(  # type: ignore[method-assign, assignment]
+    SqliteStore.remove = killed.around_async("remove", SqliteStore.remove, "removed")  # type: ignore[method-assign]
+    sqlite._write = killed.around("write", sqlite._write, "written")
+    Forwarder._send = killed.around_async("send", Forwarder._send, "sent")  # type: ignore[method-assign, assignment]
+    AmqpReceived.accept = killed.around_async(  # type: ignore[method-assign, assignment]
         "accept", AmqpReceived.accept, "accepted"
     )
     async with bus:

@@ -6,52 +6,23 @@ It prints the number of each message that is stored. With the step `none` it for
 """
 
 import asyncio
-import os
-import signal
 import sys
-from collections.abc import Callable
-from typing import Any
 
 from lightrail.transport import Envelope, StoreForwardTransport, transport_of
 from lightrail.transport.outbox_file import OutboxFile
+from tests.support.killed_at import KilledAt
 
 URL, QUEUE, FILE, FIRST, STEP, PASSING = sys.argv[1:]
 MESSAGES = 50
-passed = 0
-
-
-def reached(step: str) -> None:
-    """Kills this process at the passing of the step that was asked for."""
-    global passed
-    if step == STEP:
-        passed += 1
-        if passed == int(PASSING):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def watched(before: str, call: Callable[..., Any], after: str) -> Callable[..., Any]:
-    def watch(*arguments: Any) -> Any:
-        reached(before)
-        result = call(*arguments)
-        reached(after)
-        return result
-
-    return watch
+killed = KilledAt(STEP, int(PASSING))
 
 
 async def main() -> None:
-    OutboxFile.append = watched("append", OutboxFile.append, "appended")  # type: ignore[method-assign]
-    OutboxFile.next = watched("next", OutboxFile.next, "")  # type: ignore[method-assign]
-    OutboxFile.remove = watched("remove", OutboxFile.remove, "removed")  # type: ignore[method-assign]
+    OutboxFile.append = killed.around("append", OutboxFile.append, "appended")  # type: ignore[method-assign]
+    OutboxFile.next = killed.around("next", OutboxFile.next, "")  # type: ignore[method-assign]
+    OutboxFile.remove = killed.around("remove", OutboxFile.remove, "removed")  # type: ignore[method-assign]
     behind = transport_of(f"{URL}/{QUEUE}")
-    plain = behind.send
-
-    async def send(envelope: Envelope) -> None:
-        reached("send")
-        await plain(envelope)
-        reached("sent")
-
-    behind.send = send  # type: ignore[method-assign]
+    behind.send = killed.around_async("send", behind.send, "sent")  # type: ignore[method-assign]
     outbox = StoreForwardTransport(behind, FILE, batch=10)
     await outbox.open()
     if STEP != "none":

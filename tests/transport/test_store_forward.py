@@ -30,11 +30,11 @@ from lightrail.transport import (
 from lightrail.transport.amqp import AmqpBroker
 from lightrail.transport.outbox_file import OutboxFile
 from lightrail.transport.store_forward import REFUSALS_MAX
-from tests.support.broker import Broker
+from tests.support.broker import ROOT, Broker
 from tests.transport.conftest import gathering, play
 
 numbers = itertools.count(1)
-DRIVER = Path(__file__).parents[1] / "support" / "outbox_driver.py"
+DRIVER = [sys.executable, "-m", "tests.support.outbox_driver"]
 STEPS = ("append", "appended", "next", "send", "sent", "remove", "removed")
 
 
@@ -254,24 +254,21 @@ def killed(shared_broker: Broker, tmp_path: Path, step: str, passings: Iterable[
         await broker.close()
 
     play(declare())
+    driver = [*DRIVER, f"amqp://{shared_broker.amqp}", queue, str(tmp_path / "outbox.db")]
     stored: list[int] = []
     begin = 0
     for passing in passings:
-        driver = [
-            sys.executable,
-            str(DRIVER),
-            f"amqp://{shared_broker.amqp}",
-            queue,
-            str(tmp_path / "outbox.db"),
-        ]
-        done = subprocess.run([*driver, str(begin), step, str(passing)], stdout=subprocess.PIPE, timeout=60)
+        done = subprocess.run(
+            [*driver, str(begin), step, str(passing)], cwd=ROOT, stdout=subprocess.PIPE, timeout=60
+        )
         assert done.returncode == -signal.SIGKILL, done
         reported = [int(line) for line in done.stdout.split()]
         stored += reported
         # What was under way when the process was killed may be stored and may not be: it is not sent again.
         begin += 100
-    driver = [sys.executable, str(DRIVER), f"amqp://{shared_broker.amqp}", queue, str(tmp_path / "outbox.db")]
-    subprocess.run([*driver, str(begin), "none", "0"], stdout=subprocess.PIPE, timeout=60, check=True)
+    subprocess.run(
+        [*driver, str(begin), "none", "0"], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, check=True
+    )
 
     async def check() -> None:
         broker = AmqpBroker(shared_broker.amqp)

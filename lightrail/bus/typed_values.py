@@ -1,0 +1,131 @@
+"""Typed JSON: converters of simple values, such as texts, times, enumerations and literals."""
+
+import base64
+import binascii
+import datetime as dt
+import enum
+import uuid
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, NamedTuple
+
+from lightrail.bus.errors import NotReadableError
+
+Convert = Callable[[Any], Any]
+
+
+class Converter(NamedTuple):
+    """Two functions of a type; None where the value is the same on both sides.
+
+    Attributes:
+        dump: a value to what JSON has.
+        load: what JSON has to a value. Raises NotReadableError that says where and what.
+    """
+
+    dump: Convert | None
+    load: Convert
+
+
+def wrong(expected: str, found: Any) -> NotReadableError:
+    """The error of a value that is not what its type wants."""
+    return NotReadableError(f"expected {expected}, found {found!r:.80}")
+
+
+def _exactly(cls: type, what: str) -> Converter:
+    def load(value: Any) -> Any:
+        if type(value) is not cls:
+            raise wrong(what, value)
+        return value
+
+    return Converter(None, load)
+
+
+def _load_float(value: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise wrong("a number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise wrong("a number that a float may have", value) from None
+
+
+def _parsed(cls: Any, parse: Callable[[str], Any], dump: Convert, what: str) -> Converter:
+    def load(value: Any) -> Any:
+        if type(value) is not str:
+            raise wrong(what, value)
+        try:
+            return parse(value)
+        except (ValueError, binascii.Error):
+            raise wrong(what, value) from None
+
+    return Converter(dump, load)
+
+
+def _load_decimal(value: Any) -> Decimal:
+    """Of text, as this side writes it, or of a number, as others do."""
+    if type(value) is str or type(value) is int or type(value) is float:
+        try:
+            return Decimal(str(value))
+        except InvalidOperation:
+            pass
+    raise wrong("a decimal number", value)
+
+
+def _load_duration(value: Any) -> dt.timedelta:
+    try:
+        return dt.timedelta(seconds=_load_float(value))
+    except (OverflowError, ValueError):
+        raise wrong("a number of seconds that a duration may have", value) from None
+
+
+SIMPLE: Final[dict[type, Converter]] = {
+    str: _exactly(str, "a text"),
+    int: _exactly(int, "a whole number"),
+    bool: _exactly(bool, "true or false"),
+    type(None): _exactly(type(None), "null"),
+    float: Converter(None, _load_float),
+    bytes: _parsed(
+        bytes,
+        lambda text: base64.b64decode(text, validate=True),
+        lambda value: base64.b64encode(value).decode(),
+        "bytes in base64",
+    ),
+    uuid.UUID: _parsed(uuid.UUID, uuid.UUID, str, "a UUID"),
+    Decimal: Converter(str, _load_decimal),
+    dt.datetime: _parsed(
+        dt.datetime,
+        dt.datetime.fromisoformat,
+        lambda value: value.isoformat(),
+        "a time as 2030-01-31T12:00:00Z",
+    ),
+    dt.date: _parsed(dt.date, dt.date.fromisoformat, lambda value: value.isoformat(), "a date as 2030-01-31"),
+    dt.time: _parsed(dt.time, dt.time.fromisoformat, lambda value: value.isoformat(), "a time as 12:00:00"),
+    dt.timedelta: Converter(lambda value: value.total_seconds(), _load_duration),
+}
+
+
+def literal(values: tuple[Any, ...]) -> Converter:
+    """The converter of a Literal: its values alone."""
+    shown = " or ".join(repr(value) for value in values)
+
+    def load(value: Any) -> Any:
+        for each in values:
+            if value == each and type(value) is type(each):
+                return each
+        raise wrong(shown, value)
+
+    return Converter(None, load)
+
+
+def enumeration(cls: type[enum.Enum]) -> Converter:
+    """The converter of an Enum, by the values of its members."""
+    by_value = {each.value: each for each in cls}
+    shown = ", ".join(repr(value) for value in by_value)
+
+    def load(value: Any) -> Any:
+        try:
+            return by_value[value]
+        except (KeyError, TypeError):
+            raise wrong(f"one of {shown}", value) from None
+
+    return Converter(lambda value: value.value, load)

@@ -68,7 +68,6 @@ class Parameters:
                     f"{each.name}, found none"
                 )
         self.is_async = inspect.iscoroutinefunction(function)
-        self.is_generator = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
     @property
     def has_transaction(self) -> bool:

@@ -19,10 +19,6 @@ class NotReadableError(BusError):
     """A message is not what its type says."""
 
 
-class SkippedError(BusError):
-    """A queue has a message of a type that nothing here handles."""
-
-
 class MiddlewareError(BusError):
     """A middleware did not call the next one exactly once."""
 

@@ -97,6 +97,7 @@ class Forwarder:
         for waiting, result in zip(batch, results, strict=True):
             if not isinstance(result, BaseException):
                 accepted.append(waiting.sequence)
+                self._refusals.pop(waiting.sequence, None)
                 continue
             is_whole = False
             log.warning("%s: a message of the outbox is sent again: %s", waiting.address, result)

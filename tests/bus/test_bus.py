@@ -21,6 +21,7 @@ from lightrail.bus import (
     command,
     message,
 )
+from lightrail.bus.outgoing import FAULT
 from lightrail.transport import Envelope, TopologyError
 from tests.bus.conftest import Buses, Run, Seen
 from tests.bus.shop import Bill, Event, GetQuote, Invoice, NoSuchItem, Noted, OrderPlaced, OrderPlaced2, Quote
@@ -183,6 +184,51 @@ def test_a_request_has_an_answer_of_one_of_its_types_or_an_error(run: Run) -> No
                     await shop.request(GetQuote("salt"), Quote)
                 answers = await asyncio.gather(*(shop.request(GetQuote("tea"), Quote) for _ in range(50)))
                 assert len(answers) == 50
+
+    run(law)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "reason"),
+    [
+        ({FAULT: True}, b"no JSON", "it failed, and not why"),
+        ({FAULT: True}, b'"a text"', "it failed, and not why"),
+        ({FAULT: True}, b'{"exception": "ValueError"}', "it failed, and not why"),
+        ({}, b"no JSON", "the answer is not readable"),
+        ({}, b'{"item": 1}', "the answer is not readable"),
+    ],
+)
+def test_an_answer_that_can_t_be_read_is_an_error_of_its_request_alone(
+    run: Run, headers: dict[str, bool], body: bytes, reason: str
+) -> None:
+    async def law(buses: Buses) -> None:
+        asked: asyncio.Queue[Envelope] = asyncio.Queue()
+        service = buses.bus("prices")
+
+        @service.responder
+        async def quote(wanted: GetQuote, context: Context) -> Quote | None:
+            if wanted.item == "tea":
+                return Quote("tea", Decimal("9.99"))
+            asked.put_nowait(context.envelope)
+            return None
+
+        async with service, buses.bus("shop") as shop:
+            request = asyncio.create_task(shop.request(GetQuote("salt"), Quote))
+            envelope = await asked.get()
+            assert envelope.reply_to is not None
+            broker = buses.broker()
+            await broker.open()
+            answers = broker.transport(envelope.reply_to)
+            await answers.open()
+            answer = Envelope(body=body, correlation_id=envelope.correlation_id, headers=headers)
+            answer.content_type = "application/json"
+            await answers.send(answer)
+            with pytest.raises(UnexpectedAnswerError, match=reason):
+                await request
+            assert await shop.request(GetQuote("tea"), Quote) == Quote("tea", Decimal("9.99"))
+            await answers.close()
+            if broker is not service.broker:
+                await broker.close()
 
     run(law)
 

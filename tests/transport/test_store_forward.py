@@ -164,6 +164,38 @@ def test_a_message_that_is_refused_again_and_again_is_set_aside_and_can_be_retri
     play(test())
 
 
+def test_a_header_that_can_t_be_stored_fails_its_own_message_alone(tmp_path: Path) -> None:
+    async def test() -> None:
+        behind = Flaky([])
+        outbox = StoreForwardTransport(behind, tmp_path / "outbox.db")
+        bad: Any = {"a": object()}
+        headers: list[Any] = [{}, bad, {"b": 1}]
+        sends = [outbox.send(Envelope(body=b"%d" % each, headers=headers[each])) for each in range(3)]
+        results = await asyncio.gather(*sends, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), SendRefusedError, type(None)]
+        assert "expected headers of simple values" in str(results[1])
+        await outbox.drained()
+        assert behind.sent == [b"0", b"2"]
+        await outbox.close()
+
+    play(test())
+
+
+def test_what_a_full_or_moving_queue_refuses_is_never_set_aside(tmp_path: Path) -> None:
+    async def test() -> None:
+        passing: list[Exception | None] = [SendRefusedError("the queue is full", is_passing=True)]
+        unknown: list[Exception | None] = [SendRefusedError("the link was lost", is_certain=False)]
+        behind = Flaky((passing + unknown) * 3 * REFUSALS_MAX)
+        outbox = StoreForwardTransport(behind, tmp_path / "outbox.db", clock=Hurried())
+        await outbox.send(Envelope(body=b"x"))
+        await outbox.drained()
+        assert behind.sent == [b"x"]
+        assert (await outbox.depth()).refused == 0
+        await outbox.close()
+
+    play(test())
+
+
 def test_an_outbox_that_is_full_refuses_and_loses_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         behind = Flaky([TransportError("away")] * 10_000)

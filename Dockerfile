@@ -24,6 +24,7 @@ RUN mkdir lightrail && touch lightrail/__init__.py \
  && /opt/lightrail/bin/pip install --constraint constraints.txt '.[broker]' \
  && /opt/lightrail/bin/pip uninstall --yes lightrail
 
+COPY setup.py ./
 COPY lightrail lightrail
 RUN /opt/lightrail/bin/pip install --no-deps . \
  && /opt/lightrail/bin/python -m compileall -q /opt/lightrail \

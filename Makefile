@@ -42,6 +42,7 @@ TALKING := tests/bus tests/client tests/conformance tests/contracts tests/http t
 unit: setup ## the faster half of the tests, examples with real files included; ARGS chooses: make unit ARGS="tests/unit -k names"
 ifeq ($(ARGS),)
 	$(BIN)/pytest -m "not soak" -n 2 $(COMPUTING)
+	LIGHTRAIL_INTERPRETED=1 $(BIN)/pytest -m "not soak" -n 2 tests/unit/amqp
 	$(BIN)/pytest -m "not soak" -n 2 --dist loadfile $(TALKING)
 else
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(ARGS)

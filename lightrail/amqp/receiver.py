@@ -39,7 +39,7 @@ _ALL: Final = 1 << 64
 class ReceivingLink(Link):
     """A link on which the peer sends."""
 
-    __slots__ = ("_head_known", "allowed", "assembly", "keeps_tags", "shape", "shapes")
+    __slots__ = ("allowed", "assembly", "head_known", "keeps_tags", "shape", "shapes")
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
@@ -51,7 +51,8 @@ class ReceivingLink(Link):
         """What its transfers look like, once one has been read."""
         self.shapes: dict[bytes, Shape] = {}
         """The same for each header section of late, as messages of several priorities have."""
-        self._head_known = b""
+        self.head_known = b""
+        """The header section that was decoded last: one that is equal needs no look."""
         self.keeps_tags = False
 
     def keep_tags(self) -> None:
@@ -173,9 +174,9 @@ class ReceivingLink(Link):
             try:
                 opening = survey(payload)
                 head = payload[: opening.head_end]
-                if head != self._head_known:
+                if head != self.head_known:
                     sections.decode_header(head)
-                    self._head_known = head
+                    self.head_known = head
                 if opening.may_expire:
                     expiry = sections.attributes(payload)[3]
             except DecodeError as error:
@@ -187,7 +188,7 @@ class ReceivingLink(Link):
             assembly.settled,
             assembly.second,
             assembly.message_format,
-            self._head_known if head else b"",
+            self.head_known if head else b"",
             expiry,
             [assembly.tag] if self.keeps_tags else None,
         )
@@ -207,7 +208,7 @@ class ReceivingLink(Link):
                 position,
                 payload_at,
                 opening,
-                self._head_known if head else b"",
+                self.head_known if head else b"",
                 assembly.settled,
                 assembly.message_format,
                 most,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightrail.amqp.compiled import COMPILED
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 
@@ -43,5 +44,10 @@ class ConnectionSettings:
     initial_outgoing_id: int = 0
     initial_delivery_id: int = 0
     initial_delivery_count: int = 0
-    learn_shapes: bool = True
-    """Off, every transfer goes through the complete decoder: for the tests that compare the two."""
+    scans: bool = True
+    """Whether runs of transfers are read by the scanner."""
+    learn_shapes: bool = not COMPILED
+    """Whether transfers are compared with learned shapes first, which is faster than an interpreted scanner.
+
+    With neither, every transfer goes through the complete decoder: for the tests that compare them.
+    """

@@ -12,6 +12,8 @@ All values have the same length for all messages, so that only their octets are 
 from dataclasses import dataclass
 from typing import Final
 
+from lightrail.bench import application
+
 ID_DIGITS: Final = 12
 """Of the sequence number in a message-id: more than one byte per message of memory could ever hold."""
 NAME_MAX: Final = 64
@@ -63,9 +65,15 @@ class Numbered:
     """Group-ids that take turns; 0: none."""
     property: tuple[str, int] | None = None
     """Name of an application property, and how many values of it take turns."""
+    application: bool = False
+    """Messages as applications send them (application.py), with a message-id of its own for each."""
+    list32: bool = False
+    """Lists of the sections of those are encoded as list32."""
 
     def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
         """The sections before the body, and what is written anew in them; empty when nothing is asked."""
+        if self.application:
+            return self._application(durable, origin)
         found = _DURABLE_HEADER if durable else b""
         digits: list[Digits | Octet] = []
         if self.priorities:
@@ -82,6 +90,15 @@ class Numbered:
             found += head + entries
             digits.append(Digits(len(found), width, count))
             found += b"0" * width
+        return found, tuple(digits)
+
+    def _application(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
+        found, priority_at, id_at = application.sections(
+            durable, self.priorities > 0, f"{origin:016x}-", ID_DIGITS, self.list32
+        )
+        digits: list[Digits | Octet] = [Digits(id_at, ID_DIGITS, 10**ID_DIGITS)]
+        if self.priorities:
+            digits.append(Octet(priority_at, self.priorities))
         return found, tuple(digits)
 
     def _properties(self, at: int, origin: int, digits: list[Digits | Octet]) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from lightrail.bench.application import SIZES
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
 from lightrail.bench.numbered import COUNT_MAX, NAME_MAX, PRIORITIES_MAX
 from lightrail.bench.plan import Options
@@ -27,6 +28,8 @@ examples:
       the latency of durable messages at a rate that does not strain the broker
   lightrail bench --senders 50 --receivers 50 --queues 50 --pids 4711
       50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
+  lightrail bench --durable --application --list32
+      what applications send, encoded as rhea and go-amqp do
   lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
       fill a queue, then empty it and check what comes
   lightrail bench --target prices --property colour=100 --url amqp://127.0.0.1/red
@@ -57,6 +60,10 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--target is for sending; --drain-only does not send")
     if given.pre_settled and given.unsettled_max:
         parser.error("--pre-settled messages have no outcome that --unsettled could wait for")
+    if given.list32 and not given.application:
+        parser.error("--list32 is for messages of --application")
+    if given.application and (given.message_ids or given.groups or given.numbered_property):
+        parser.error("--application messages have properties of their own, besides --priorities")
     user, password_file = given.user, given.password_file
     if (user is None) != (password_file is None):
         parser.error("--user and --password-file go together")
@@ -118,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         help="a group-id for each, N of them in turn (default 0: none)")
     add("--property", dest="numbered_property", type=_read(_property), metavar="NAME=N",
         help="an application property: a text, the numbers 0 to N-1 in turn, all with as many digits")
+    add("--application", action="store_true",
+        help="messages as applications send them: message-id, subject, content-type, creation-time, two "
+        f"application properties, a body of {SIZES[0]} to {SIZES[1]} bytes at random")
+    add("--list32", action="store_true",
+        help="with --application: lists of the message encoded with four octets of size, as many clients do")
     add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
     add("--target", metavar="ADDRESS",
         help="send there, such as to a router whose queue is received from (default: the address of --url)")

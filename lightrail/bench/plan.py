@@ -33,6 +33,10 @@ class Options:
     """Group-ids that take turns; 0: none."""
     numbered_property: tuple[str, int] | None = None
     """Name of an application property, and how many values of it take turns."""
+    application: bool = False
+    """Messages as applications send them, with bodies of random sizes."""
+    list32: bool = False
+    """Their sections are encoded as list32."""
     target: str | None = None
     """Where senders send; None: to the address of the URL."""
     selector: str | None = None
@@ -67,7 +71,14 @@ class Options:
     @property
     def numbered(self) -> Numbered:
         """What of each message is numbered."""
-        return Numbered(self.priorities, self.message_ids, self.groups, self.numbered_property)
+        return Numbered(
+            self.priorities,
+            self.message_ids,
+            self.groups,
+            self.numbered_property,
+            self.application,
+            self.list32,
+        )
 
     def count_of(self, sender: int) -> int | None:
         """Messages of one sender; the first ones get the remainder."""

@@ -9,10 +9,11 @@ import time
 from typing import Any, Final
 
 from lightrail.bench import board as words
+from lightrail.bench.application import sizes
 from lightrail.bench.board import Board
 from lightrail.bench.engine import ACCEPTED, OUTCOMES, Connection, ffi, lib
 from lightrail.bench.histogram import Histogram
-from lightrail.bench.message import STAMP, build, origin_of
+from lightrail.bench.message import STAMP, Template, build, origin_of
 from lightrail.bench.pacing import Pace, Waiter
 from lightrail.bench.plan import SenderResult, Sent, Share
 
@@ -25,13 +26,27 @@ OUTGOING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes that may wait in a session; the broker's credit alone would let large messages fill the memory."""
 
 
+class Form:
+    """A message in place: its octets, and where the engine finds them and their delivery-tag."""
+
+    __slots__ = ("buffer", "digits", "length", "stamp_at", "start", "tag")
+
+    def __init__(self, template: Template) -> None:
+        self.buffer, self.stamp_at, self.digits = template.buffer, template.stamp_at, template.digits
+        self.length = len(self.buffer)
+        self.start: Any = ffi.from_buffer("char[]", self.buffer)
+        tag = ffi.new("pn_bytes_t *")
+        tag.start = self.start + self.stamp_at + 12  # the lower half of the sequence number
+        tag.size = 4
+        self.tag: Any = tag[0]
+
+
 class Sender:
     """One link, and the messages on it that have no outcome yet."""
 
     __slots__ = (
-        "accepted_after", "batch_max", "batches", "buffer", "connection", "count", "digits", "length", "link",
-        "origin", "outcomes", "pace", "sequence", "settled", "start", "tag", "tag_at", "unsettled",
-        "unsettled_max",
+        "accepted_after", "batch_max", "batches", "connection", "count", "forms", "is_numbered", "length",
+        "link", "origin", "outcomes", "pace", "sequence", "settled", "unsettled", "unsettled_max",
     )  # fmt: skip
 
     def __init__(self, connection: Connection, number: int, share: Share, histogram: Histogram) -> None:
@@ -44,14 +59,12 @@ class Sender:
         self.count = options.count_of(number)
         self.settled = options.pre_settled
         self.unsettled_max = options.unsettled_max
-        template = build(options.size, options.durable, options.numbered, self.origin)
-        self.buffer, self.tag_at, self.digits = template.buffer, template.stamp_at, template.digits
-        self.length = len(self.buffer)
-        self.start: Any = ffi.from_buffer("char[]", self.buffer)
-        tag = ffi.new("pn_bytes_t *")
-        tag.start = self.start + self.tag_at + 12  # the lower half of the sequence number
-        tag.size = 4
-        self.tag: Any = tag[0]
+        body_sizes = sizes(self.origin) if options.application else [options.size]
+        self.forms = [
+            Form(build(size, options.durable, options.numbered, self.origin)) for size in body_sizes
+        ]
+        self.is_numbered = bool(self.forms[0].digits)
+        self.length = max(form.length for form in self.forms)
         self.batch_max = max(1, min(BATCH_MESSAGES, BATCH_BYTES // self.length))
         self.pace = None if options.rate is None else Pace(options.rate, options.senders, number)
         self.sequence = 0
@@ -79,12 +92,13 @@ class Sender:
         ):
             return 0
         delivery, write, finish = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance
-        pack, buffer, at, origin = STAMP.pack_into, self.buffer, self.tag_at, self.origin
-        link, tag, start, length = self.link, self.tag, self.start, self.length
+        form = self.forms[0]
+        pack, buffer, at, origin = STAMP.pack_into, form.buffer, form.stamp_at, self.origin
+        link, tag, start, length = self.link, form.tag, form.start, form.length
         keep = self.unsettled.append
         intended = now_ns
         pace = self.pace
-        if self.digits:
+        if self.is_numbered:
             self._send_numbered(first, number, now_ns)
         elif self.settled:
             settle = lib.pn_delivery_settle
@@ -116,13 +130,15 @@ class Sender:
 
     def _send_numbered(self, first: int, number: int, now_ns: int) -> None:
         """As ``send``, of messages with digits to write; only what is asked for costs."""
+        forms = self.forms
         for sequence in range(first, first + number):
             intended = now_ns if self.pace is None else self.pace.intended_ns(sequence)
-            STAMP.pack_into(self.buffer, self.tag_at, self.origin, sequence, intended)
-            for each in self.digits:
-                each.write(self.buffer, sequence)
-            handle = lib.pn_delivery(self.link, self.tag)
-            lib.pn_link_send(self.link, self.start, self.length)
+            form = forms[sequence % len(forms)]
+            STAMP.pack_into(form.buffer, form.stamp_at, self.origin, sequence, intended)
+            for each in form.digits:
+                each.write(form.buffer, sequence)
+            handle = lib.pn_delivery(self.link, form.tag)
+            lib.pn_link_send(self.link, form.start, form.length)
             if self.settled:
                 lib.pn_delivery_settle(handle)
             else:

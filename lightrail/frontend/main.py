@@ -7,6 +7,7 @@ import sys
 
 import zmq
 
+from lightrail.amqp.compiled import COMPILED
 from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, patiently, reachable_metrics
 from lightrail.cluster.map import FRONTENDS
@@ -53,6 +54,9 @@ async def serve(process: Process) -> None:
         loop=loop,
         key=joining.key,
     )
+    frontend.counts.scanner_compiled = int(COMPILED)
+    if not COMPILED:
+        log.warning("the scanner of transfers is not compiled: messages cost more CPU (docs/operate/running.md)")
     metrics.register(FamilyCollector(FRONTEND_FAMILIES, frontend.counts))
     await patiently(process, frontend.lifetimes.sweep)
     frontend.fleet.refresh()

@@ -59,6 +59,7 @@ class FrontendCounts:
         "messages_routed",
         "messages_unroutable",
         "outcomes",
+        "scanner_compiled",
         "sessions",
         "shards_connected",
         "unanswered_bytes",
@@ -93,6 +94,7 @@ class FrontendCounts:
     messages_released: int
     messages_routed: int
     messages_unroutable: int
+    scanner_compiled: int
     sessions: int
     shards_connected: int
     unanswered_bytes: int
@@ -211,6 +213,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_unanswered_bytes",
         "Bytes of messages that arrived and that no shard has answered yet, and 1 KiB for each batch.",
         "unanswered_bytes",
+    ),
+    gauge(
+        "lightrail_scanner_compiled",
+        "1 where transfers are read by compiled code, 0 where the installation could not compile it.",
+        "scanner_compiled",
     ),
     gauge("lightrail_shards_connected", "Shards that answer this frontend.", "shards_connected"),
 )

@@ -48,6 +48,43 @@ def latency_row() -> Row:
     )
 
 
+def waiting_row() -> Row:
+    """Senders that each wait for the outcome of a message before they send the next one."""
+    flags = "--senders 40 --unsettled 1 --durable --duration 5s"
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        kept: Figures = {key: value[key] for key in KEPT}
+        return kept | {"p50_ms": value["accepted_after_us"]["p50"] / 1e3}
+
+    return Row(
+        "waiting",
+        "40 senders that wait for each acceptance, durable: CPU per message, p50 of the wait",
+        (SERVE, f"lightrail bench {flags} --pids …"),
+        (Limit("server_cpu_us", 40.0, "µs"), Limit("p50_ms", 1.5, "ms")),
+        measure,
+    )
+
+
+def paced_row(name: str, title: str, flags: str, cpu_us: float, p50_ms: float, p99_ms: float) -> Row:
+    """Latency and CPU at a rate that does not strain the broker."""
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        times = value["latency_us"]
+        kept: Figures = {key: value[key] for key in KEPT}
+        return kept | {"p50_ms": times["p50"] / 1e3, "p99_ms": times["p99"] / 1e3}
+
+    limits = (
+        Limit("p50_ms", p50_ms, "ms"),
+        Limit("p99_ms", p99_ms, "ms"),
+        Limit("server_cpu_us", cpu_us, "µs"),
+    )
+    return Row(name, title, (SERVE, f"lightrail bench {flags} --pids …"), limits, measure)
+
+
 def fan_row(name: str, title: str, queues: int) -> Row:
     """CPU per message of 50 pairs as a ratio to that of one pair, both on the same broker."""
     flags = f"{MANY} --queues {queues} {PLAIN}"
@@ -75,6 +112,45 @@ ROWS = (
         "durable", "durable, 100 bytes, synced before accepted: CPU per message", f"--durable {PLAIN}", 3.5
     ),
     cpu_row("kib", "transient, 1 KiB: CPU per message", "--size 1024 --duration 5s --backlog 5000", 6.0),
+    cpu_row(
+        "application",
+        "messages of applications, durable: CPU per message",
+        f"--durable --application {PLAIN}",
+        5.0,
+    ),
+    cpu_row(
+        "application-list32",
+        "the same, encoded as list32",
+        f"--durable --application --list32 {PLAIN}",
+        5.0,
+    ),
+    cpu_row(
+        "application-50",
+        "messages of applications, durable, 50 senders and 50 receivers on 50 queues: CPU per message",
+        f"--durable --application {MANY} --queues 50 {PLAIN}",
+        8.0,
+    ),
+    cpu_row(
+        "application-priorities",
+        "messages of applications with ten priorities in turn, durable: CPU per message",
+        f"--durable --application --priorities 10 {PLAIN}",
+        7.5,
+    ),
+    cpu_row(
+        "credit-1",
+        "10 receivers with credit 1, durable: CPU per message",
+        "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000",
+        30.0,
+    ),
+    waiting_row(),
+    paced_row(
+        "paced",
+        "5,000 messages/s, transient, end to end: p50, p99; CPU per message",
+        "--rate 5000 --duration 10s",
+        80.0,
+        0.25,
+        2.0,
+    ),
     latency_row(),
     fan_row("one-queue", "50 senders and 50 receivers on one queue: CPU per message to that of one pair", 1),
     fan_row("50-queues", "50 senders and 50 receivers on 50 queues: CPU per message to that of one pair", 50),

@@ -68,10 +68,31 @@ def first_message() -> str:
     return found[1]
 
 
-def test_one_wheel_fits_every_platform_and_has_types(installed: Installed) -> None:
-    assert installed.wheel.name.endswith("-py3-none-any.whl")
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        assert {"lightrail/py.typed", "lightrail/client/sync.py"} <= set(wheel.namelist())
+HOW = "from lightrail.amqp.compiled import COMPILED; import lightrail.client; print(COMPILED)"
+
+
+def files_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
+def test_the_scanner_is_compiled_and_the_client_has_types(installed: Installed) -> None:
+    assert {"lightrail/py.typed", "lightrail/client/sync.py"} <= files_of(installed.wheel)
+    assert installed.run("python", "-c", HOW).stdout == "True\n"
+
+
+def test_a_wheel_without_the_compiled_part_fits_every_platform(tmp_path: Path) -> None:
+    wheel = build(tmp_path, LIGHTRAIL_PURE="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert {"lightrail/amqp/scanner.py", "lightrail/amqp/compiled.py"} <= files_of(wheel)
+    assert not [name for name in files_of(wheel) if name.endswith(".so")]
+
+
+def test_without_a_compiler_the_installation_succeeds_and_is_interpreted(tmp_path: Path) -> None:
+    made = Installed(build(tmp_path / "built", CC="false"), tmp_path / "venv")
+    done = made.pip("install", "--no-index", "--no-cache-dir", str(made.wheel))
+    assert done.returncode == 0, done.stderr
+    assert made.run("python", "-c", HOW).stdout == "False\n"
 
 
 def test_nothing_is_installed_beside_it(installed: Installed) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.support.broker import ROOT
 
-PACKED: Final = ("lightrail", "pyspark_lightrail", "pyproject.toml", "README.md", "LICENSE")
+PACKED: Final = ("lightrail", "pyspark_lightrail", "pyproject.toml", "setup.py", "README.md", "LICENSE")
 PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 
@@ -18,8 +18,12 @@ def environment_of_pip() -> dict[str, str]:
     return {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
 
 
-def build(folder: Path) -> Path:
-    """Builds the wheel below `folder`, and returns its path."""
+def build(folder: Path, **environ: str) -> Path:
+    """Builds the wheel below `folder`, and returns its path.
+
+    Args:
+        environ: variables of the build, such as LIGHTRAIL_PURE="1" for a wheel without a compiled part.
+    """
     tree = folder / "tree"
     tree.mkdir(parents=True)
     for name in PACKED:
@@ -30,6 +34,7 @@ def build(folder: Path) -> Path:
             shutil.copy(source, tree / name)
     wheels = folder / "wheels"
     flags = ("--no-deps", "--no-build-isolation", "--no-index", "-w", str(wheels))
-    subprocess.run([*PIP, "wheel", *flags, str(tree)], check=True, timeout=120, env=environment_of_pip())
+    command = [*PIP, "wheel", *flags, str(tree)]
+    subprocess.run(command, check=True, timeout=120, env=environment_of_pip() | environ)
     (wheel,) = wheels.glob("*.whl")
     return wheel

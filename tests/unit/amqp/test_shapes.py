@@ -23,6 +23,9 @@ CREATED = b"\x00Ss\xc0\x15\x0a\xa1\x01i\x40\x40\x40\x40\x40\x40\x40\x40\x83" + (
 """Properties with message-id and creation-time, no absolute-expiry-time."""
 
 
+BY_SHAPES: Any = {"learn_shapes": True, "scans": False}
+
+
 def told(found: list[Any]) -> list[Any]:
     """Events with the deliveries one by one."""
     result: list[Any] = []
@@ -49,7 +52,7 @@ def told(found: list[Any]) -> list[Any]:
 
 def pair(credit: int = 10_000, **fields: Any) -> tuple[Peer, Peer]:
     """Two peers in the same state, with and without learning; two incoming links each."""
-    peers = (opened(learn_shapes=True), opened(learn_shapes=False))
+    peers = (opened(**BY_SHAPES), opened(learn_shapes=False, scans=False))
     for peer in peers:
         peer.sender("a", 0, credit=credit, **fields)
         peer.sender("b", 300, credit=credit, **fields)
@@ -80,7 +83,7 @@ def state_of(peer: Peer) -> list[Any]:
 )
 @pytest.mark.parametrize("first", [0, 100, 250, 300, 2**32 - 10])
 def test_the_common_forms_are_learned(sections: bytes, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = opened()
+    peer = opened(**BY_SHAPES)
     link = peer.sender()
     count = {"complete": 0}
     on_transfer = type(link).on_transfer
@@ -99,7 +102,7 @@ def test_the_common_forms_are_learned(sections: bytes, first: int, monkeypatch: 
 
 
 def test_headers_that_take_turns_are_learned_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    peer = opened()
+    peer = opened(**BY_SHAPES)
     link = peer.sender(credit=1_000)
     count = {"complete": 0}
     on_transfer = type(link).on_transfer
@@ -122,7 +125,7 @@ def test_headers_that_take_turns_are_learned_once_each(monkeypatch: pytest.Monke
 
 
 def test_a_link_knows_no_more_headers_than_are_allowed() -> None:
-    peer = opened()
+    peer = opened(**BY_SHAPES)
     link = peer.sender()
     for number in range(100):
         peer.feed(amqp(transfer(number), b"\x00Sp\xc0\x04\x02\x41\x50" + bytes([number]) + data(b"x")))
@@ -299,7 +302,7 @@ def test_one_octet_changed_is_read_alike(draw: st.DataObject) -> None:
 def test_other_encodings_of_a_transfer_mean_the_same(encode: Any) -> None:
     from lightrail.amqp import frames
 
-    peer = opened()
+    peer = opened(**BY_SHAPES)
     link = peer.sender()
     stream = b"".join(
         frames.frame(0, encode(encode_performative(transfer(number))) + data(b"x")) for number in range(1, 9)

@@ -3,10 +3,12 @@
 import pytest
 from proton import Data, Message
 
+from lightrail.bench.application import SIZES, sizes
 from lightrail.bench.message import (
     SIZE_MIN,
     STAMP,
     MalformedMessage,
+    Parsed,
     build,
     origin_of,
     parse,
@@ -64,6 +66,35 @@ def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
     header.exit()
     header.exit()
     assert parse(header.encode() + build(100, False).buffer).redelivered
+
+
+@pytest.mark.parametrize("list32", [False, True])
+@pytest.mark.parametrize("priorities", [0, 10])
+def test_what_applications_send_has_its_fields_and_an_id_of_its_own(list32: bool, priorities: int) -> None:
+    origin = origin_of(7, 3)
+    numbered = Numbered(priorities, application=True, list32=list32)
+    found = []
+    for sequence in (0, 13):
+        template = build(300, True, numbered, origin)
+        for digits in template.digits:
+            digits.write(template.buffer, sequence)
+        STAMP.pack_into(template.buffer, template.stamp_at, origin, sequence, 1_000)
+        assert parse(template.buffer) == Parsed(template.stamp_at, 300, False)
+        assert (b"\x00Ss\xd0" in template.buffer) is list32
+        message = Message()
+        message.decode(bytes(template.buffer))
+        assert (message.durable, message.priority) == (True, sequence % 10 if priorities else 4)
+        assert (message.subject, message.content_type) == ("order.created", "application/json")
+        assert message.creation_time > 1_700_000_000
+        assert message.properties == {"tenant": "acme", "region": "eu-west-1"}
+        found.append(message.id)
+    assert found == [f"{origin:016x}-{0:012}", f"{origin:016x}-{13:012}"]
+
+
+def test_the_sizes_of_one_sender_are_many_and_always_the_same() -> None:
+    assert sizes(origin_of(1, 5)) == sizes(origin_of(2, 5)) != sizes(origin_of(1, 6))
+    assert len(set(sizes(5))) > 100
+    assert (min(sizes(5)) >= SIZES[0], max(sizes(5)) <= SIZES[1]) == (True, True)
 
 
 def test_every_cut_is_malformed() -> None:

@@ -56,6 +56,8 @@ def test_everything_that_can_be_said() -> None:
         (["--drain-only", "--rate", "5"], "--drain-only does not send"),
         (["--pre-settled", "--unsettled", "5"], "no outcome"),
         (["--drain-only", "--target", "r"], "--drain-only does not send"),
+        (["--list32"], "--list32 is for messages of --application"),
+        (["--application", "--groups", "3"], "properties of their own"),
         (["--property", "colour"], "expected NAME=N"),
         (["--property", "=3"], "found '=3'"),
         (["--property", "colour=0"], "a number from 1 to 1000000000"),

@@ -1,0 +1,53 @@
+# Types of scanner.py, for Cython: see the theory there.
+
+cimport cython
+
+cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX
+
+@cython.locals(number=cython.longlong)
+cdef long long _u32(bytes data, Py_ssize_t at)
+
+@cython.locals(code=cython.int)
+cdef long long _uint(bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+cdef Py_ssize_t _uint_width(int code)
+
+@cython.locals(code=cython.int)
+cdef int _boolean(bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+@cython.locals(code=cython.int, group=cython.int)
+cdef Py_ssize_t _after(bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+@cython.locals(size=Py_ssize_t, code=cython.int, at=Py_ssize_t, handle=cython.longlong, channel=cython.longlong)
+cpdef long long lane(bytes data, Py_ssize_t position, Py_ssize_t end)
+
+@cython.locals(code=cython.int, after=Py_ssize_t)
+cdef Py_ssize_t _fields_end(bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+@cython.final
+cdef class _Frame:
+    cdef Py_ssize_t tag_at, tag_end, payload_at, head_end
+    cdef long long message_format, expiry
+    cdef bint settled, expires
+
+@cython.locals(fields_end=Py_ssize_t, count=cython.longlong, index=cython.longlong, number=cython.longlong, flag=cython.int)
+cdef bint _read_transfer(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop, long long handle, long long expected)
+
+@cython.locals(start=Py_ssize_t, at=Py_ssize_t, newest=cython.int, section=cython.int, code=cython.int)
+cdef bint _read_message(_Frame frame, bytes data, Py_ssize_t stop)
+
+@cython.locals(fields_end=Py_ssize_t, count=cython.longlong, code=cython.int, _=cython.int, high=cython.longlong)
+cdef bint _read_properties(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop)
+
+@cython.locals(index=Py_ssize_t)
+cdef bint _same(bytes data, Py_ssize_t at, Py_ssize_t other, Py_ssize_t count)
+
+@cython.locals(
+    payloads=list, frame=_Frame, channel=cython.longlong, handle=cython.longlong, settled=cython.bint,
+    message_format=cython.longlong, head_at=Py_ssize_t, head_size=Py_ssize_t, expires=cython.bint,
+    expiry=cython.longlong, count=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t, start=Py_ssize_t,
+)
+cpdef tuple take(
+    bytes data, Py_ssize_t position, Py_ssize_t end, long long lane, long long expected, Py_ssize_t limit,
+    Py_ssize_t frame_max, Py_ssize_t message_max, int settlement, list tags,
+)

@@ -1,0 +1,375 @@
+# cython: language_level=3, boundscheck=True, wraparound=False, annotation_typing=False
+"""Runs of transfer frames, read in one pass whatever encoding a client has chosen.
+
+Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
+settled, message-format, header section and expiry. `take` walks over the bytes of each frame once: frame
+header, the list of the transfer (list8 or list32, and each encoding of its fields), the header section,
+annotations, and the properties up to absolute-expiry-time. What is uncommon or malformed ends the run, and
+the complete decoder reads that frame and names its fault: more, aborted, resume, state, a settle mode of its
+own, descriptors that are not a small ulong, sections out of order.
+
+This is plain Python, and _scanner.pxd gives types to Cython, which compiles it where there is a compiler
+(docs/adr/0034-a-compiled-scanner.md, compiled.py). Interpreted, it gives the same results, and is slower
+than the learned shapes (shapes.py), which are used before it then.
+
+Bounds: every index is compared with the end of its frame or list before it is read, and the compiled code
+checks each index against the buffer once more: a mistake here raises IndexError and never reads foreign
+memory.
+"""
+
+from typing import Any
+
+Run = tuple[int, list[bytes], bool, int, bytes, int | None]
+"""What `take` gives of a run."""
+NO_LANE = -1
+"""What `lane` gives for what it does not know."""
+
+SHORTEST = 16
+TAG_BYTES_MAX = 32
+FIELDS_MAX = 11
+EXPIRY_INDEX = 8
+
+
+def _u32(data: bytes, at: int) -> int:
+    # One by one: a C int has no room for what the first octet is shifted to.
+    number = data[at]
+    number = (number << 8) | data[at + 1]
+    number = (number << 8) | data[at + 2]
+    return (number << 8) | data[at + 3]
+
+
+def _uint(data: bytes, at: int, stop: int) -> int:
+    """The uint at `at`, below `stop`; -1 for anything else."""
+    if at >= stop:
+        return -1
+    code = data[at]
+    if code == 0x43:
+        return 0
+    if code == 0x52 and at + 1 < stop:
+        return data[at + 1]
+    if code == 0x70 and at + 4 < stop:
+        return _u32(data, at + 1)
+    return -1
+
+
+def _uint_width(code: int) -> int:
+    return 1 if code == 0x43 else 2 if code == 0x52 else 5
+
+
+def _boolean(data: bytes, at: int, stop: int) -> int:
+    """1 for true, 0 for false and null, -1 for anything else."""
+    if at >= stop:
+        return -1
+    code = data[at]
+    if code == 0x42 or code == 0x40:
+        return 0
+    if code == 0x41:
+        return 1
+    if code == 0x56 and at + 1 < stop and data[at + 1] <= 1:
+        return data[at + 1]
+    return -1
+
+
+def _after(data: bytes, at: int, stop: int) -> int:
+    """The position after the simple value at `at`; -1 where it is uncommon or ends beyond `stop`."""
+    if at >= stop:
+        return -1
+    code = data[at]
+    group = code >> 4
+    if group == 0x4:
+        if code > 0x45:
+            return -1
+        at += 1
+    elif group == 0xA:
+        if at + 1 >= stop or (code != 0xA0 and code != 0xA1 and code != 0xA3):
+            return -1
+        at += 2 + data[at + 1]
+    elif group == 0xB:
+        if at + 4 >= stop or (code != 0xB0 and code != 0xB1 and code != 0xB3):
+            return -1
+        at += 5 + _u32(data, at + 1)
+    elif code == 0x52 or code == 0x53 or code == 0x50 or code == 0x56:
+        at += 2
+    elif code == 0x70:
+        at += 5
+    elif code == 0x80 or code == 0x83:
+        at += 9
+    elif code == 0x98:
+        at += 17
+    else:
+        return -1
+    return at if at <= stop else -1
+
+
+def lane(data: bytes, position: int, end: int) -> int:
+    """Channel << 32 | handle of the transfer frame at `position`.
+
+    NO_LANE where there is no whole frame of a transfer, or one of an uncommon encoding.
+    """
+    if end - position < SHORTEST or end > len(data):
+        return NO_LANE
+    size = _u32(data, position)
+    if size < SHORTEST or size > end - position:
+        return NO_LANE
+    if data[position + 4] != 2 or data[position + 5] != 0:
+        return NO_LANE
+    if data[position + 8] != 0 or data[position + 9] != 0x53 or data[position + 10] != 0x14:
+        return NO_LANE
+    code = data[position + 11]
+    at = position + 14 if code == 0xC0 else position + 20 if code == 0xD0 else end
+    handle = _uint(data, at, position + size)
+    if handle < 0:
+        return NO_LANE
+    channel = (data[position + 6] << 8) | data[position + 7]
+    return (channel << 32) | handle
+
+
+def _fields_end(data: bytes, at: int, stop: int) -> int:
+    """The end of the list whose constructor is at `at`, list8 or list32; -1 where it is none, or too long."""
+    code = data[at]
+    if code == 0xC0:
+        if at + 3 > stop:
+            return -1
+        after = at + 2 + data[at + 1]
+    elif code == 0xD0:
+        if at + 9 > stop:
+            return -1
+        after = at + 5 + _u32(data, at + 1)
+    else:
+        return -1
+    return after if after <= stop else -1
+
+
+class _Frame:
+    """What is found in one transfer frame."""
+
+    def __init__(self) -> None:
+        self.tag_at = 0
+        self.tag_end = 0
+        self.payload_at = 0
+        self.message_format = 0
+        self.settled = False
+        self.head_end = 0
+        self.expires = False
+        self.expiry = 0
+
+
+def _read_transfer(frame: _Frame, data: bytes, at: int, stop: int, handle: int, expected: int) -> bool:
+    """The performative whose list begins at `at`; whether it is a common one of this link and delivery."""
+    fields_end = _fields_end(data, at, stop)
+    if fields_end < 0:
+        return False
+    if data[at] == 0xC0:
+        count = data[at + 2]
+        at += 3
+    else:
+        count = _u32(data, at + 5)
+        at += 9
+    if count < 3 or count > FIELDS_MAX:
+        return False
+    if _uint(data, at, fields_end) != handle:
+        return False
+    at += _uint_width(data[at])
+    if _uint(data, at, fields_end) != expected:
+        return False
+    at += _uint_width(data[at])
+    if at + 2 > fields_end or data[at] != 0xA0:
+        return False
+    frame.tag_at = at + 2
+    at += 2 + data[at + 1]
+    if at > fields_end or at - frame.tag_at > TAG_BYTES_MAX:
+        return False
+    frame.tag_end = at
+    frame.message_format = 0
+    frame.settled = False
+    if count > 3:
+        if at >= fields_end:
+            return False
+        if data[at] == 0x40:
+            at += 1
+        else:
+            number = _uint(data, at, fields_end)
+            if number < 0:
+                return False
+            frame.message_format = number
+            at += _uint_width(data[at])
+    for index in range(4, count):
+        if index == 6 or index == 7:
+            # rcv-settle-mode and state.
+            if at >= fields_end or data[at] != 0x40:
+                return False
+            at += 1
+            continue
+        flag = _boolean(data, at, fields_end)
+        if flag < 0:
+            return False
+        if index == 4:
+            frame.settled = flag == 1
+        elif index != 10 and flag:
+            # more, resume and aborted; batchable means nothing to a receiver.
+            return False
+        at += 2 if data[at] == 0x56 else 1
+    frame.payload_at = at
+    return at == fields_end
+
+
+def _read_message(frame: _Frame, data: bytes, stop: int) -> bool:
+    """The sections up to the properties (messaging 3.2); whether they are common and in order."""
+    start = frame.payload_at
+    frame.head_end = start
+    frame.expires = False
+    frame.expiry = 0
+    if frame.message_format:
+        return True
+    at = start
+    newest = 0
+    while at < stop:
+        if stop - at < 4 or data[at] != 0 or data[at + 1] != 0x53:
+            return False
+        section = data[at + 2]
+        if section >= 0x73:
+            return section <= 0x78 and (section != 0x73 or _read_properties(frame, data, at + 3, stop))
+        if section < 0x70 or section <= newest:
+            return False
+        newest = section
+        code = data[at + 3]
+        at += 4
+        if code == 0xC0 or code == 0xC1:
+            if at >= stop:
+                return False
+            at += 1 + data[at]
+        elif code == 0xD0 or code == 0xD1:
+            if at + 4 > stop:
+                return False
+            at += 4 + _u32(data, at)
+        elif code != 0x45 or section != 0x70:
+            return False
+        if at > stop:
+            return False
+        if section == 0x70:
+            frame.head_end = at
+    return True
+
+
+def _read_properties(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
+    """The expiry in the properties whose list begins at `at` (messaging 3.2.4)."""
+    code = data[at]
+    if code == 0x45:
+        return True
+    fields_end = _fields_end(data, at, stop)
+    if fields_end < 0:
+        return False
+    if code == 0xC0:
+        count = data[at + 2]
+        at += 3
+    else:
+        count = _u32(data, at + 5)
+        at += 9
+    if count <= EXPIRY_INDEX:
+        return True
+    for _ in range(EXPIRY_INDEX):
+        at = _after(data, at, fields_end)
+        if at < 0:
+            return False
+    if at >= fields_end:
+        return False
+    if data[at] == 0x40:
+        return True
+    if data[at] != 0x83 or at + 9 > fields_end:
+        return False
+    high = _u32(data, at + 1)
+    if high >= 0x80000000:
+        high -= 0x100000000
+    frame.expires = True
+    frame.expiry = high * 0x100000000 + _u32(data, at + 5)
+    return True
+
+
+def _same(data: bytes, at: int, other: int, count: int) -> bool:
+    for index in range(count):  # noqa: SIM110 - a generator would cost the compiled code an object
+        if data[at + index] != data[other + index]:
+            return False
+    return True
+
+
+def take(
+    data: bytes,
+    position: int,
+    end: int,
+    lane: int,
+    expected: int,
+    limit: int,
+    frame_max: int,
+    message_max: int,
+    settlement: int,
+    tags: list[bytes] | None,
+) -> Run | None:
+    """The run of transfer frames that begins at `position`.
+
+    Args:
+        lane: as `lane` gives it.
+        expected: the delivery-id of the first on the wire.
+        limit: most frames.
+        frame_max, message_max: octets of a frame and of a message; larger ones end the run.
+        settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
+        tags: gets the delivery-tags; None where nobody wants them.
+
+    Returns:
+        The position after the run, the messages, settled, message-format, the header section that each of
+        them begins with, and absolute-expiry-time in milliseconds or None. None for an empty run.
+    """
+    if end > len(data):
+        return None
+    payloads: list[bytes] = []
+    frame = _Frame()
+    channel = lane >> 32
+    handle = lane & 0xFFFFFFFF
+    settled = False
+    message_format = 0
+    head_at = 0
+    head_size = 0
+    expires = False
+    expiry = 0
+    count = 0
+    while count < limit and end - position >= SHORTEST:
+        size = _u32(data, position)
+        if size < SHORTEST or size > frame_max or size > end - position:
+            break
+        stop = position + size
+        if _u32(data, position + 4) != (0x02000000 | channel):
+            break
+        if data[position + 8] != 0 or data[position + 9] != 0x53 or data[position + 10] != 0x14:
+            break
+        if not _read_transfer(frame, data, position + 11, stop, handle, expected):
+            break
+        start = frame.payload_at
+        if stop - start > message_max or (settlement >= 0 and frame.settled != (settlement == 1)):
+            break
+        if not _read_message(frame, data, stop):
+            break
+        if count == 0:
+            settled = frame.settled
+            message_format = frame.message_format
+            head_at = start
+            head_size = frame.head_end - start
+            expires = frame.expires
+            expiry = frame.expiry
+        elif (
+            frame.settled != settled
+            or frame.message_format != message_format
+            or frame.head_end - start != head_size
+            or frame.expires != expires
+            or frame.expiry != expiry
+            or not _same(data, start, head_at, head_size)
+        ):
+            break
+        payloads.append(data[start:stop])
+        if tags is not None:
+            tags.append(data[frame.tag_at : frame.tag_end])
+        count += 1
+        expected = (expected + 1) & 0xFFFFFFFF
+        position = stop
+    if count == 0:
+        return None
+    due: Any = expiry if expires else None
+    return position, payloads, settled, message_format, data[head_at : head_at + head_size], due

@@ -1,0 +1,59 @@
+"""Messages as applications send them: what most client libraries fill in, and bodies of many sizes.
+
+::
+
+    00 53 70 list  durable, priority                                   header (spec 3.2.1)
+    00 53 73 list  message-id, subject, content-type, creation-time    properties (spec 3.2.4)
+    00 53 74 map   two texts                                           application-properties (spec 3.2.5)
+
+A list is list8 (c0) as qpid-proton writes it, or list32 (d0) as rhea and go-amqp write each list.
+"""
+
+import random
+import struct
+import time
+from collections.abc import Sequence
+from typing import Final
+
+SIZES: Final = (50, 750)
+"""Bytes of a body: the least and the most."""
+FORMS: Final = 256
+"""Messages of different sizes that take turns."""
+_NULL: Final = b"\x40"
+
+
+def sizes(origin: int) -> list[int]:
+    """Sizes of the bodies of one sender: random, and the same in each run of the same sender."""
+    chance = random.Random(origin & 0xFFFFF)
+    return [chance.randint(*SIZES) for _ in range(FORMS)]
+
+
+def _list(fields: Sequence[bytes], wide: bool) -> bytes:
+    octets = b"".join(fields)
+    if wide:
+        return b"\xd0" + struct.pack(">II", len(octets) + 4, len(fields)) + octets
+    return b"\xc0" + bytes((len(octets) + 1, len(fields))) + octets
+
+
+def _text(value: str) -> bytes:
+    octets = value.encode()
+    return b"\xa1" + bytes([len(octets)]) + octets
+
+
+def sections(durable: bool, priority: bool, id: str, digits: int, wide: bool) -> tuple[bytes, int, int]:
+    """The sections before the body, and where in them the priority's octet and the digits of the id are.
+
+    Args:
+        priority: whether the header has one; its place is 0 without.
+        id: what the message-id begins with; `digits` zeros follow.
+    """
+    flag = b"\x41" if durable else b"\x42"
+    header = b"\x00\x53\x70" + _list([flag, b"\x50\x04"] if priority else [flag], wide)
+    message_id = _text(id + "0" * digits)
+    fields = [message_id, _NULL, _NULL, _text("order.created"), _NULL, _NULL, b"\xa3\x10application/json"]
+    fields += [_NULL, _NULL, b"\x83" + struct.pack(">q", time.time_ns() // 1_000_000)]
+    properties = b"\x00\x53\x73" + _list(fields, wide)
+    pairs = _text("tenant") + _text("acme") + _text("region") + _text("eu-west-1")
+    application = b"\x00\x53\x74\xc1" + bytes([len(pairs) + 1, 4]) + pairs
+    id_end = len(header) + properties.index(message_id) + len(message_id)
+    return header + properties + application, len(header) - 1 if priority else 0, id_end - digits

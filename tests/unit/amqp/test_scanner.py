@@ -1,0 +1,207 @@
+"""The scanner: compiled and interpreted, it gives what the complete decoder gives, whatever comes."""
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightrail.amqp import compiled, events, reader
+from lightrail.amqp import scanner as interpreted
+from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
+from tests.unit.amqp.peer import Peer, data, opened
+from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
+
+SCANNERS = [pytest.param(compiled.scanner, id="as installed"), pytest.param(interpreted, id="interpreted")]
+NO_LIMIT = 1 << 40
+
+
+@pytest.fixture(params=SCANNERS)
+def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(reader, "scanner", request.param)
+    return request.param
+
+
+def pair(credit: int = 10_000, **fields: Any) -> tuple[Peer, Peer]:
+    """Two peers in the same state, one with the scanner and one without; two incoming links each."""
+    peers = (opened(scans=True, learn_shapes=False), opened(scans=False, learn_shapes=False))
+    for peer in peers:
+        peer.sender("a", 0, credit=credit, **fields)
+        peer.sender("b", 300, credit=credit, **fields)
+    return peers
+
+
+def count_complete(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many transfers the complete decoder has read since."""
+    count = [0]
+    decode = reader.decode_performative
+
+    def counted(*arguments: Any) -> Any:
+        count[0] += 1
+        return decode(*arguments)
+
+    monkeypatch.setattr(reader, "decode_performative", counted)
+    return lambda: count[0]
+
+
+def test_the_scanner_is_compiled_unless_the_environment_says_otherwise() -> None:
+    assert compiled.COMPILED is not bool(os.environ.get("LIGHTRAIL_INTERPRETED"))
+    assert (compiled.scanner is interpreted) is not compiled.COMPILED
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_application_messages_are_one_run_in_each_encoding(
+    scanner: Any, lists: Lists, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    link = peer.sender()
+    messages = [application_message(number, lists) for number in range(60)]
+    frames = [transfer_frame(500 + number, message, lists) for number, message in enumerate(messages)]
+    peer.feed(frames[0])
+    complete = count_complete(monkeypatch)
+    found = peer.feed(b"".join(frames[1:]))
+    assert found == [
+        events.Transfers(link, 501, messages[1:], False, 0, messages[0][: len(lists(b"\x41")) + 3])
+    ]
+    assert complete() == 0
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_a_run_ends_where_settled_header_or_expiry_differ(scanner: Any, lists: Lists) -> None:
+    messages = [
+        application_message(0, lists),
+        application_message(1, lists, priority=9),
+        application_message(2, lists, priority=9, expiry=5),
+        application_message(3, lists, priority=9, expiry=-7),
+        application_message(4, lists, priority=9, expiry=-7),
+    ]
+    fast, complete = pair()
+    stream = b"".join(transfer_frame(90 + each, messages[each], lists, each == 4) for each in range(5))
+    found = fast.feed(stream)
+    assert told(found) == told(complete.feed(stream))
+    assert [event.absolute_expiry_ms for event in found] == [None, None, 5, -7, -7]
+    assert state_of(fast) == state_of(complete)
+
+
+def test_delivery_tags_are_kept_where_the_link_keeps_them(scanner: Any) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    link = peer.sender()
+    link.keep_tags()
+    stream = b"".join(transfer_frame(each, data(b"x"), tag=b"t%d" % each) for each in range(40))
+    (event,) = peer.feed(stream)
+    assert event.tags == [b"t%d" % each for each in range(40)]
+
+
+@pytest.mark.parametrize("credit", [1, 30, 64])
+def test_a_run_stops_where_credit_does(scanner: Any, credit: int) -> None:
+    fast, complete = pair(credit)
+    stream = b"".join(transfer_frame(each, data(b"x" * 9)) for each in range(100))
+    assert told(fast.feed(stream)) == told(complete.feed(stream))
+    assert fast.hear() == complete.hear()
+
+
+def test_a_message_larger_than_allowed_is_refused_by_the_complete_decoder(scanner: Any) -> None:
+    fast, complete = (
+        opened(scans=scans, learn_shapes=False, max_message_size=100) for scans in (True, False)
+    )
+    for peer in (fast, complete):
+        peer.sender()
+    stream = b"".join(transfer_frame(each, data(b"x" * size)) for each, size in enumerate((10, 95, 96, 10)))
+    assert told(fast.feed(stream)) == told(complete.feed(stream))
+    assert fast.hear() == complete.hear()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    STEPS,
+    st.sampled_from([0, 1, 240, 1000, 2**32 - 20]),
+    st.lists(st.integers(1, 400), max_size=20),
+    st.sampled_from([{}, {"rcv_settle_mode": 1}, {"snd_settle_mode": 0}, {"snd_settle_mode": 1}]),
+    st.sampled_from([10_000, 25]),
+    st.sampled_from([compiled.scanner, interpreted]),
+)
+def test_with_and_without_the_scanner_the_same_is_read_wherever_the_input_is_cut(
+    steps: list[Any], first: int, cuts: list[int], fields: dict[str, Any], credit: int, scanner: Any
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "scanner", scanner)
+        stream = conversation(steps, first)
+        fast, complete = pair(credit, **fields)
+        expected = told(complete.feed(stream))
+        found = []
+        position = 0
+        for cut in [*cuts, len(stream)]:
+            found += told(fast.feed(stream[position : position + cut]))
+            position += cut
+        assert found == expected
+        assert state_of(fast) == state_of(complete)
+        faults = [body for body in fast.hear() if getattr(body, "error", None)]
+        assert faults == [body for body in complete.hear() if getattr(body, "error", None)]
+
+
+def lawful(seed: int) -> list[bytes]:
+    """Frames of a random conversation, in all encodings, with everything that a sender may vary."""
+    chance = random.Random(seed)
+    frames = []
+    for number in range(12):
+        lists = chance.choice(LISTS)
+        message = chance.choice(
+            [
+                application_message(number, lists),
+                application_message(number, lists, priority=chance.randrange(10)),
+                application_message(number, lists, expiry=chance.choice([0, 1 << 40, -1])),
+                HEAD + data(bytes(chance.randrange(40))),
+                b"",
+            ]
+        )
+        frames.append(transfer_frame(number, message, lists, chance.choice([None, False, True])))
+    return frames
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 255)), max_size=4))
+def test_octets_changed_anywhere_are_read_alike(seed: int, changes: list[tuple[int, int]]) -> None:
+    stream = bytearray(b"".join(lawful(seed)))
+    for place, octet in changes:
+        stream[place % len(stream)] = octet
+    heard: list[Any] = []
+    for scanner in (compiled.scanner, interpreted, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "scanner", scanner)
+            peer = opened(scans=scanner is not None, learn_shapes=False)
+            peer.sender("a", 0)
+            heard.append((told(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
+    assert heard[0] == heard[2]
+    assert heard[1] == heard[2]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 5_000), st.binary(max_size=12), st.integers(0, 5_000))
+def test_compiled_and_interpreted_give_the_same_for_any_octets(
+    seed: int, place: int, octets: bytes, cut: int
+) -> None:
+    stream = b"".join(lawful(seed))
+    place %= len(stream)
+    stream = (stream[:place] + octets + stream[place + len(octets) :])[: cut % len(stream) + 1]
+    for position in {0, place, cut % len(stream)}:
+        lanes = {each.lane(stream, position, len(stream)) for each in (compiled.scanner, interpreted)}
+        assert len(lanes) == 1
+        found = []
+        for each in (compiled.scanner, interpreted):
+            tags: list[bytes] = []
+            run = each.take(
+                stream, position, len(stream), max(0, *lanes), 0, 100, NO_LIMIT, NO_LIMIT, -1, tags
+            )
+            found.append((run, tags))
+        assert found[0] == found[1]
+
+
+def test_an_end_beyond_the_buffer_reads_nothing() -> None:
+    stream = b"".join(lawful(1))
+    for each in (compiled.scanner, interpreted):
+        assert each.lane(stream, 0, len(stream) + 1) == each.NO_LANE
+        assert each.take(stream, 0, len(stream) + 1, 0, 0, 100, NO_LIMIT, NO_LIMIT, -1, None) is None
+        assert each.lane(b"", 0, 0) == each.NO_LANE

@@ -56,7 +56,7 @@ async def serve(process: Process) -> None:
     )
     frontend.counts.scanner_compiled = int(COMPILED)
     if not COMPILED:
-        log.warning("the scanner of transfers is not compiled: messages cost more CPU (docs/operate/running.md)")
+        log.warning("no compiled code reads transfers: messages cost more CPU (docs/operate/running.md)")
     metrics.register(FamilyCollector(FRONTEND_FAMILIES, frontend.counts))
     await patiently(process, frontend.lifetimes.sweep)
     frontend.fleet.refresh()

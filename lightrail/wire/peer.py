@@ -158,10 +158,12 @@ class LoopSocket:
         copies = self.copies
         got = 0
         most = self.messages_per_turn
+        is_empty = False
         while got < most and not self.is_paused:
             try:
                 parts = receive_multipart(zmq.NOBLOCK) if copies else self._received()
             except zmq.Again:
+                is_empty = True
                 break
             got += 1
             try:
@@ -178,5 +180,7 @@ class LoopSocket:
             return
         if self._rests():
             return
-        if got == most or self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+        # Where nothing was left, the FD tells of what comes: ZeroMQ has seen to it before it said so, and a
+        # send of this turn has looked for itself.
+        if not is_empty:
             self._schedule()

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from lightrail.bench.application import SIZES
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.plan import Options
 from lightrail.bench.run import Outcome
@@ -20,7 +21,9 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "senders": 0 if options.drain_only else options.senders,
         "receivers": 0 if options.send_only else options.receivers,
         "queues": options.queues,
-        "size": options.size,
+        "size": None if options.application else options.size,
+        "application": options.application,
+        "list32": options.list32,
         "durable": options.durable,
         "pre_settled": options.pre_settled,
         "credit": options.credit,
@@ -55,12 +58,19 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
     return value
 
 
+def _kind_of_message(options: Options) -> str:
+    if not options.application:
+        return f"{options.size} bytes"
+    encoded = " as list32" if options.list32 else ""
+    return f"messages of applications{encoded}, {SIZES[0]} to {SIZES[1]} bytes"
+
+
 def as_text(options: Options, outcome: Outcome) -> str:
     """The page."""
     value = as_value(options, outcome)
     window = outcome.window
     traits = [
-        f"{options.size} bytes",
+        _kind_of_message(options),
         "durable" if options.durable else "transient",
         "pre-settled" if options.pre_settled else "unsettled",
         f"{options.rate:g} messages/s asked for" if options.rate else "as fast as possible",

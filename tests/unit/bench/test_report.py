@@ -43,6 +43,13 @@ def test_text_says_what_was_not_accepted_and_what_is_wrong() -> None:
     assert result.faults == 2
 
 
+def test_messages_of_applications_have_no_size_of_their_own() -> None:
+    options = parse_options(["--application", "--list32"])
+    assert "messages of applications as list32, 50 to 750 bytes, transient" in as_text(options, outcome())
+    value = as_value(options, outcome())
+    assert (value["size"], value["application"], value["list32"]) == (None, True, True)
+
+
 def test_progress_without_a_terminal_is_a_plain_line_a_second() -> None:
     out = io.StringIO()
     progress = Progress(parse_options(["--count", "100"]), out)

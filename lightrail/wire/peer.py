@@ -23,6 +23,10 @@ WITHOUT_COPY_BYTES: Final = 512 * 1024
 """From here on a part is sent from where it lies: below, ZeroMQ's book-keeping costs more than a copy."""
 MESSAGES_PER_TURN: Final = 256
 """Messages that are read before the loop's other work gets its turn."""
+# Plain numbers: pyzmq's flags are members of an enumeration; to join two costs more than to send a message.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_POLLIN: Final = int(zmq.POLLIN)
 
 
 def bind(socket: "zmq.Socket[bytes]", address: str) -> str:
@@ -99,8 +103,12 @@ class LoopSocket:
         """
         if self._closed:
             return False
+        send = self._socket.send
+        copies = len(parts[-1]) < WITHOUT_COPY_BYTES
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK, len(parts[-1]) < WITHOUT_COPY_BYTES)
+            for part in parts[:-1]:
+                send(part, _MORE, copies)
+            send(parts[-1], _NOBLOCK, copies)
         except (zmq.Again, zmq.error.ZMQError) as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 sent = False
@@ -108,11 +116,7 @@ class LoopSocket:
                 raise
         else:
             sent = True
-        if (
-            not self._scheduled
-            and not self.is_paused
-            and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # type: ignore[operator,arg-type]
-        ):
+        if not self._scheduled and not self.is_paused and self._has_more():
             self._schedule()
         return sent
 
@@ -131,11 +135,21 @@ class LoopSocket:
             self._socket.close(linger_ms)
 
     def _received(self) -> Parts:
-        """One message, without copying what is large."""
-        frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        views = [each.buffer if len(each) >= WITHOUT_COPY_BYTES else each.bytes for each in frames]
-        # A view of bytes does here what bytes do.
-        return cast(Parts, views)
+        """One message; what is large is not copied where `copies` is False. Raises zmq.Again."""
+        receive = self._socket.recv
+        copies = self.copies
+        parts: list[bytes | memoryview] = []
+        while True:
+            # A frame knows whether another part follows; of bytes that takes a call that costs more.
+            frame = receive(_NOBLOCK, copy=False)
+            parts.append(frame.bytes if copies or len(frame) < WITHOUT_COPY_BYTES else frame.buffer)
+            if not frame.more:
+                # A view of bytes does here what bytes do.
+                return cast(Parts, parts)
+
+    def _has_more(self) -> bool:
+        """Whether a message waits; if not, the FD tells of the next one."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & _POLLIN)  # type: ignore[operator]
 
     def _schedule(self) -> None:
         self._scheduled = True
@@ -153,15 +167,17 @@ class LoopSocket:
             return
         if self._rests():
             return
-        receive_multipart = self._socket.recv_multipart
         receive = self._receive
-        copies = self.copies
         got = 0
         most = self.messages_per_turn
         is_empty = False
         while got < most and not self.is_paused:
+            if got == 1 and not self._has_more():
+                # Most turns have one message: to ask costs half of what the exception does.
+                is_empty = True
+                break
             try:
-                parts = receive_multipart(zmq.NOBLOCK) if copies else self._received()
+                parts = self._received()
             except zmq.Again:
                 is_empty = True
                 break

@@ -1,8 +1,8 @@
 """What pyproject.toml has no words for: the module that is compiled where there is a compiler.
 
 Without a compiler, or without Cython, the installation succeeds and everything works, with more CPU per
-message (docs/adr/0034-a-compiled-scanner.md). With LIGHTRAIL_PURE=1 in the environment nothing is compiled, and
-the wheel fits each platform.
+message (docs/adr/0034-a-compiled-scanner.md). With LIGHTRAIL_PURE=1 in the environment nothing is compiled,
+and the wheel fits each platform.
 """
 
 import os

@@ -82,6 +82,17 @@ class Connection:
             self.dealer.reconnect()
 
 
+class Frame:
+    """What lightrail uses of a zmq.Frame."""
+
+    def __init__(self, part: bytes, more: bool) -> None:
+        self.bytes = self.buffer = part
+        self.more = more
+
+    def __len__(self) -> int:
+        return len(self.bytes)
+
+
 class Socket:
     """What lightrail uses of a zmq.Socket: a DEALER that connects, or a ROUTER that binds."""
 
@@ -96,6 +107,10 @@ class Socket:
         self._kind = kind
         self._fd = next(network.numbers)
         self._inbox: deque[list[bytes]] = deque()
+        self._sending: list[bytes] = []
+        """Parts of the message that is being sent."""
+        self._receiving: deque[bytes] = deque()
+        """Parts that are left of the message that is being received."""
         self._address = ""
         self._closed = False
 
@@ -137,21 +152,30 @@ class Socket:
         for host in connection.hosts:
             host.connections[connection] = None
 
-    def send_multipart(self, parts: Sequence[bytes], flags: int = 0, copy: bool = True) -> None:
-        if self._kind == zmq.DEALER:
-            if self.connection is None:
+    def send(self, part: bytes, flags: int = 0, copy: bool = True) -> None:
+        if not self._sending:
+            if self._kind == zmq.DEALER and self.connection is None:
                 raise zmq.Again
-            self.connection.send(self.connection.router, parts)
+            if self._kind == zmq.ROUTER and bytes(part) not in self.peers:
+                raise zmq.ZMQError(zmq.EHOSTUNREACH)
+        self._sending.append(part)
+        if flags & zmq.SNDMORE:
             return
-        connection = self.peers.get(bytes(parts[0]))
-        if connection is None:
-            raise zmq.ZMQError(zmq.EHOSTUNREACH)
-        connection.send(connection.dealer, parts[1:])
+        parts, self._sending = self._sending, []
+        if self._kind == zmq.DEALER:
+            assert self.connection is not None
+            self.connection.send(self.connection.router, parts)
+        else:
+            connection = self.peers[bytes(parts[0])]
+            connection.send(connection.dealer, parts[1:])
 
-    def recv_multipart(self, flags: int = 0) -> list[bytes]:
-        if not self._inbox:
-            raise zmq.Again
-        return self._inbox.popleft()
+    def recv(self, flags: int = 0, copy: bool = True) -> "Frame":
+        if not self._receiving:
+            if not self._inbox:
+                raise zmq.Again
+            self._receiving.extend(self._inbox.popleft())
+        part = self._receiving.popleft()
+        return Frame(part, bool(self._receiving))
 
     def take(self, parts: list[bytes]) -> None:
         """A message has arrived."""

@@ -78,6 +78,10 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
                     after = _scan(connection, data, position, end)
                     if after != position:
                         position = after
+                        # A run counts as a frame: where each message differs, runs are as many as frames.
+                        connection.work -= 1
+                        if connection.work <= 0:
+                            break
                         continue
         elif kind != 0:
             raise FramingFault(f"expected an AMQP frame (type 0), found type {kind}")

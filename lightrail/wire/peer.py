@@ -196,7 +196,7 @@ class LoopSocket:
             return
         if self._rests():
             return
-        # Where nothing was left, the FD tells of what comes: ZeroMQ has seen to it before it said so, and a
-        # send of this turn has looked for itself.
+        # Where the socket was empty, its FD becomes readable with the next message: ZeroMQ reads all signals
+        # before it reports an empty socket, and each send of this turn has asked for EVENTS.
         if not is_empty:
             self._schedule()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import compiled, events, reader
 from lightrail.amqp import scanner as interpreted
+from lightrail.model import limits
 from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
 from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
@@ -84,6 +85,20 @@ def test_a_run_ends_where_settled_header_or_expiry_differ(scanner: Any, lists: L
     assert told(found) == told(complete.feed(stream))
     assert [event.absolute_expiry_ms for event in found] == [None, None, 5, -7, -7]
     assert state_of(fast) == state_of(complete)
+
+
+def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    count = limits.FRAMES_OF_A_TURN + 10
+    peer.sender(credit=count)
+    frames = [
+        transfer_frame(each, application_message(each, expiry=each), settled=False) for each in range(count)
+    ]
+    found = peer.feed(b"".join(frames))
+    assert len(found) == limits.FRAMES_OF_A_TURN
+    assert peer.engine.has_more
+    assert len(found + peer.feed(b"")) == count
+    assert not peer.engine.has_more
 
 
 def test_delivery_tags_are_kept_where_the_link_keeps_them(scanner: Any) -> None:

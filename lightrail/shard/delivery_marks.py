@@ -29,8 +29,10 @@ _HEAD: Final = struct.Struct("<8sHH16s")
 _MAGIC: Final = b"LRDMARKS"
 _VERSION: Final = 1
 _OPEN: Final = 0
-_CLOSED: Final = 1
-"""The shard was stopped in order, after its consumers had settled or given back what they held."""
+_CLOSED_WITHOUT: Final = 1
+"""As former versions ended in order: no mark counts."""
+_CLOSED: Final = 2
+"""The shard was stopped in order: the marks are exact, and were synced."""
 _SLOTS_AT: Final = 64
 _SLOT: Final = struct.Struct("<Q")
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
@@ -43,6 +45,8 @@ class DeliveryMarks:
         self._former: dict[int, int] = {}
         self._unknown = 0
         """Mark of queues that `_former` does not have."""
+        self.is_exact = False
+        """Whether `before` gives marks of an orderly end, which are not ahead of what was delivered."""
         self._noted: dict[int, int] = {}
 
     def before(self, queue: int) -> int:
@@ -73,10 +77,12 @@ class DeliveryMarks:
         """Whether something that is to be sent has to wait."""
         return False
 
-    def next_life(self) -> "DeliveryMarks":
-        """What a shard finds that starts after this one was killed."""
+    def next_life(self, last: dict[int, int] | None = None) -> "DeliveryMarks":
+        """What a shard finds that starts after this one was killed, or ended in order with the `last` marks
+        (see FileMarks.close)."""
         made = DeliveryMarks()
-        made._former = dict(self._noted)
+        made._former = {**self._noted, **(last or {})}
+        made.is_exact = last is not None
         return made
 
 
@@ -129,9 +135,10 @@ class FileMarks(DeliveryMarks):
                 f"expected delivery marks of version {_VERSION} in {self._path}, found version {version}: "
                 "start a newer LightRail, or delete the file: what is delivered again is not marked then"
             )
-        if state == _CLOSED:
+        if state == _CLOSED_WITHOUT:
             return
-        if boot_id != self._boot_id:
+        self.is_exact = state == _CLOSED
+        if boot_id != self._boot_id and not self.is_exact:
             self._unknown = EVERYTHING
             return
         slots = len(data[_SLOTS_AT:]) // _SLOT.size
@@ -146,21 +153,30 @@ class FileMarks(DeliveryMarks):
 
         A failure is logged: without the file, messages that are delivered again after a crash are not marked.
         """
-        top = max(self._noted, default=-1) + 1
-        slots = bytearray(top * _SLOT.size)
-        for queue, mark in self._noted.items():
-            _SLOT.pack_into(slots, queue * _SLOT.size, mark)
-        self._there = dict(self._noted)
-        self._noted.clear()
+        self._there, self._noted = self._noted, {}
         self._loop = loop
-        partial_path = f"{self._path}.new"
         try:
-            self._file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._file, self._head(_OPEN) + slots, 0)
-            os.rename(partial_path, self._path)
+            self._file = self._make(_OPEN, self._there)
         except OSError as error:
             self._failed(error)
         self._worker = Worker(loop, "marks")
+
+    def _make(self, state: int, marks: dict[int, int]) -> int:
+        """Makes the file anew, with these marks; gives its descriptor. It is synced where it is closed."""
+        slots = bytearray((max(marks, default=-1) + 1) * _SLOT.size)
+        for queue, mark in marks.items():
+            _SLOT.pack_into(slots, queue * _SLOT.size, mark)
+        partial_path = f"{self._path}.new"
+        file = os.open(partial_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(file, self._head(state) + slots, 0)
+            if state == _CLOSED:
+                os.fdatasync(file)
+            os.rename(partial_path, self._path)
+        except OSError:
+            os.close(file)
+            raise
+        return file
 
     def on_release(self, release: Callable[[], None]) -> None:
         """Called on the loop when nothing has to wait any more."""
@@ -238,29 +254,26 @@ class FileMarks(DeliveryMarks):
             )
         self._failing = True
 
-    def close(self, *, settled: bool = True) -> None:
+    def close(self, last: dict[int, int]) -> None:
         """The shard ends in order.
 
         Args:
-            settled: all that was delivered was settled or given back, so no mark counts any more.
+            last: up to where messages of each queue may have been delivered that come again, 0 for none;
+                queues that are missing keep the mark that was noted.
         """
         if self._worker is None:
             return
         self._worker.close()
         self._worker = None
         self._let_go()
-        if self._file >= 0:
-            try:
-                if settled:
-                    os.pwrite(self._file, self._head(_CLOSED), 0)
-                else:
-                    # What gathered while the thread wrote for the last time.
-                    self._put(self._noted)
-                os.fdatasync(self._file)
-            except OSError as error:
-                self._failed(error)
-            os.close(self._file)
-            self._file = -1
+        if self._file < 0:
+            return
+        os.close(self._file)
+        self._file = -1
+        try:
+            os.close(self._make(_CLOSED, {**self._there, **self._noted, **last}))
+        except OSError as error:
+            self._failed(error)
 
     def _head(self, state: int) -> bytes:
         return _HEAD.pack(_MAGIC, _VERSION, state, self._boot_id).ljust(_SLOTS_AT, b"\0")

@@ -360,10 +360,9 @@ class Engine:
         """Whether what is to be sent has to wait for a delivery mark."""
         return self._queues.marks.holds
 
-    @property
-    def has_deliveries(self) -> bool:
-        """Whether consumers hold messages that they have not settled."""
-        return any(queue.machine.deliveries.count for queue in self._queues)
+    def last_marks(self) -> dict[int, int]:
+        """By number of a queue: up to where messages that were delivered come again after an orderly end."""
+        return {queue.id: queue.may_come_again_before for queue in self._queues}
 
     @property
     def failed(self) -> str | None:

@@ -189,7 +189,7 @@ async def serve(process: Process) -> None:
     await server.close()
     collecting.close()
     if isinstance(marks, FileMarks):
-        marks.close(settled=not engine.has_deliveries)
+        marks.close(engine.last_marks())
     await asyncio.gather(keeping, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()

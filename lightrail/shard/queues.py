@@ -166,6 +166,12 @@ class Queue:
         """A frontend died with messages of the queue: any that was delivered may have been one of them."""
         self.redelivered_before = self.machine.deliveries.seen_to
 
+    @property
+    def may_come_again_before(self) -> int:
+        """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
+        deliveries = self.machine.deliveries
+        return deliveries.seen_to if deliveries.count else self.redelivered_before
+
     def park(self, entry: Parked) -> None:
         """The batch waits behind those that came before."""
         if self.parked is None:
@@ -398,7 +404,10 @@ class Queues:
 
     def _mark_restored(self, queue: Queue, found: RecoveredQueue) -> None:
         mark = self.marks.before(found.queue)
-        if mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
+        if self.marks.is_exact:
+            # What is missing beyond them was transient: new messages get those sequences.
+            mark = min(mark, found.next_sequence)
+        elif mark > found.next_sequence + limits.DELIVERED_LOST_MAX:
             mark = found.next_sequence
         # Sequences beyond those that were found are given again: few of them to what was delivered before its
         # commit and is sent again by its frontend, many of them to new messages after transient ones.

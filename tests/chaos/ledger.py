@@ -8,7 +8,7 @@ The law, checked by `Ledger.verdict`:
   more, and then those behind it. With several frontends, what one held when it failed may come back to a
   receiver of another after later messages; then the order holds for what was sent and came without a fault;
 - a message comes twice only where something failed between its two arrivals, and is then marked as delivered
-  before, unless the broker was stopped in order.
+  before.
 """
 
 import struct

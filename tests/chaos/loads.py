@@ -72,9 +72,6 @@ class Loads:
     def __init__(self, data: Path, *flags: str) -> None:
         self.service = Service(data, "--frontends", "2", "--shards", "2", *flags)
         self.calm = Calm()
-        self.orderly = False
-        """What comes again after frontends were stopped in order is not marked: they release what clients had
-        not settled."""
         self.recoveries: list[float] = []
         """Seconds from the end of each fault until everybody was at work again."""
         self.all = [
@@ -191,7 +188,7 @@ class Loads:
         for load in self.all:
             for ledger in load.ledgers:
                 ledger.verdict()
-                assert self.orderly or not ledger.unmarked, f"not marked: {ledger.summary()}"
+                assert not ledger.unmarked, f"not marked: {ledger.summary()}"
         said = self.service.said()
         assert "Traceback" not in said, f"a traceback on the broker's stderr:\n{said[-4000:]}"
 

@@ -97,7 +97,6 @@ def terminate(role: str) -> Fault:
     """SIGTERM to one process, whose supervisor starts it again."""
 
     def fault(loads: Loads) -> None:
-        loads.orderly = role == "frontend"
         pid = loads.service.find(role)
         os.kill(pid, signal.SIGTERM)
         wait.until(lambda: wait.gone(pid), f"{role} ends in order", END_S)
@@ -107,7 +106,6 @@ def terminate(role: str) -> Fault:
 
 def terminate_everything(loads: Loads) -> None:
     """SIGTERM to the supervisor: an orderly stop; the service manager starts it again."""
-    loads.orderly = True
     ended = len(loads.service.exits)
     os.kill(loads.service.supervisor, signal.SIGTERM)
     wait.until(lambda: len(loads.service.exits) > ended, "the broker ends", END_S)

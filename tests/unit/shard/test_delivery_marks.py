@@ -12,7 +12,7 @@ from lightrail.model import limits
 from lightrail.shard.delivery_marks import EVERYTHING, FILE, DeliveryMarks, FileMarks
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefused
-from lightrail.wire.frames import OutcomeCode
+from lightrail.wire.frames import Kind, OutcomeCode, frame
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Scene
 from tests.support.wait import until
@@ -46,6 +46,44 @@ def test_after_a_crash_only_what_may_have_been_delivered_is_marked() -> None:
     scene.settle_down()
     marked = [each.attempts for each in peer.delivered[2]]
     assert marked == [1] * 10 + [0] * (2 * AHEAD - 10)
+
+
+def test_what_consumers_had_at_an_orderly_end_is_marked_and_nothing_else() -> None:
+    """Given back by a frontend that ended first, or not settled: they may have had it, and what they settle
+    too late reaches nobody any more."""
+    files, marks = FakeFiles(), DeliveryMarks()
+    scene = life(files, marks)
+    first, second = scene.peer("frontend-0", 7), scene.peer("frontend-1", 8)
+    queues = {"given back": first, "unsettled": second, "settled": second}
+    for link, (queue, consumer) in enumerate(queues.items(), 1):
+        second.produce(link, queue)
+        second.send(link, 1, [b"%d" % n for n in range(20)])
+        # A fast queue, whose mark is written ahead: they are lost with the process.
+        second.send(link, 2, [b"transient"] * 50, durable=False)
+        scene.settle_down()
+        consumer.consume(10 + link, queue, 5)
+        scene.settle_down()
+        consumer.credit(10 + link, 10)
+        scene.settle_down()
+    second.settle(13, 0, 10)
+    first.say(frame(Kind.GOODBYE))
+    scene.settle_down()
+    marks = marks.next_life(scene.engine.last_marks())
+    scene.store.close(scene.now_ms)
+    scene = life(files, marks)
+    peer = scene.peer(boot=9)
+    found = {}
+    for link, queue in enumerate(queues, 1):
+        peer.produce(link, queue)
+        peer.send(link, 1, [b"new"] * 60)
+        peer.consume(10 + link, queue, 100)
+        scene.settle_down()
+        found[queue] = [each.attempts for each in peer.delivered[10 + link]]
+    assert found == {
+        "given back": [1] * 10 + [0] * 70,
+        "unsettled": [1] * 10 + [0] * 70,
+        "settled": [0] * 70,
+    }
 
 
 def test_the_mark_of_a_fast_queue_is_ahead_and_that_of_a_slow_one_is_exact() -> None:
@@ -198,7 +236,7 @@ def test_what_gathers_while_the_thread_writes_is_written_next(tmp_path: Path) ->
         await written(marks)
         found = FileMarks(str(tmp_path), BOOT)
         assert [found.before(queue) for queue in range(7)] == [497, 498, 499, 493, 494, 495, 496]
-        marks.close()
+        marks.close({})
 
     asyncio.run(main())
 
@@ -219,7 +257,7 @@ def test_what_is_delivered_beyond_the_mark_is_held_until_the_file_has_its_own(tm
         await asyncio.to_thread(until, lambda: released, "it is released")
         assert released == [False]
         assert (marks.there(1), marks.there(2)) == (100, 40)
-        marks.close()
+        marks.close({})
 
     asyncio.run(main())
 
@@ -235,34 +273,33 @@ def test_nothing_is_kept_of_queues_that_have_ended_and_nothing_waits_for_their_m
         await asyncio.to_thread(until, lambda: not marks.holds, "nothing is held")
         await written(marks)
         assert (marks._there, marks._noted) == ({}, {})
-        marks.close()
+        marks.close({})
 
     asyncio.run(main())
 
 
-def test_after_an_orderly_end_nothing_is_marked(tmp_path: Path) -> None:
+def test_an_orderly_end_leaves_exact_marks_which_outlive_the_machine(tmp_path: Path) -> None:
     async def main() -> None:
         marks = FileMarks(str(tmp_path), BOOT)
         marks.note(1, 5)
         marks.begin(asyncio.get_running_loop())
-        marks.close()
-
-    asyncio.run(main())
-    assert FileMarks(str(tmp_path), BOOT).before(1) == 0
-
-
-def test_an_orderly_end_while_consumers_hold_messages_leaves_the_marks(tmp_path: Path) -> None:
-    async def main() -> None:
-        marks = FileMarks(str(tmp_path), BOOT)
-        marks.note(1, 5)
-        marks.begin(asyncio.get_running_loop())
-        marks.note(1, 6)
+        marks.note(2, 16_384)
+        marks.note(3, 6)
         # The thread may be at it still, so this one gathers.
-        marks.note(1, 7)
-        marks.close(settled=False)
+        marks.note(3, 7)
+        marks.close({1: 0, 2: 80})
 
     asyncio.run(main())
-    assert FileMarks(str(tmp_path), BOOT).before(1) == 7
+    for boot in BOOT, BOOT[::-1]:
+        found = FileMarks(str(tmp_path), boot)
+        assert found.is_exact
+        assert [found.before(queue) for queue in range(5)] == [0, 0, 80, 7, 0]
+
+
+def test_the_orderly_end_of_a_former_version_left_no_marks(tmp_path: Path) -> None:
+    file = struct.pack("<8sHH16s", b"LRDMARKS", 1, 1, BOOT).ljust(64, b"\0") + struct.pack("<Q", 9)
+    (tmp_path / FILE).write_bytes(file)
+    assert FileMarks(str(tmp_path), BOOT).before(0) == 0
 
 
 def test_after_the_machine_went_down_everything_is_marked(tmp_path: Path) -> None:
@@ -302,7 +339,7 @@ def test_a_disk_that_refuses_the_file_holds_nobody_up(
             marks.hold(1, mark + 1)
             await written(marks)
             assert not marks.holds
-        marks.close()
+        marks.close({})
 
     asyncio.run(main())
     assert len([each for each in caplog.records if "is not marked" in each.message]) == 1

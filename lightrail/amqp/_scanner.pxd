@@ -2,7 +2,7 @@
 
 cimport cython
 
-cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX
+cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX, HEADER_FIELDS
 
 @cython.locals(number=cython.longlong)
 cdef long long _u32(bytes data, Py_ssize_t at)
@@ -27,8 +27,8 @@ cdef Py_ssize_t _fields_end(bytes data, Py_ssize_t at, Py_ssize_t stop)
 @cython.final
 cdef class _Frame:
     cdef Py_ssize_t tag_at, tag_end, payload_at, head_end
-    cdef long long message_format, expiry
-    cdef bint settled, expires
+    cdef long long message_format, expiry, ttl
+    cdef bint settled, expires, durable
 
 @cython.locals(fields_end=Py_ssize_t, count=cython.longlong, index=cython.longlong, number=cython.longlong, flag=cython.int)
 cdef bint _read_transfer(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop, long long handle, long long expected)
@@ -39,6 +39,9 @@ cdef bint _read_message(_Frame frame, bytes data, Py_ssize_t stop)
 @cython.locals(fields_end=Py_ssize_t, count=cython.longlong, code=cython.int, _=cython.int, high=cython.longlong)
 cdef bint _read_properties(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop)
 
+@cython.locals(fields_end=Py_ssize_t, count=cython.longlong, index=cython.longlong, code=cython.int, flag=cython.int, number=cython.longlong)
+cdef bint _read_header(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop)
+
 @cython.locals(index=Py_ssize_t)
 cdef bint _same(bytes data, Py_ssize_t at, Py_ssize_t other, Py_ssize_t count)
 
@@ -46,8 +49,9 @@ cdef bint _same(bytes data, Py_ssize_t at, Py_ssize_t other, Py_ssize_t count)
     payloads=list, frame=_Frame, channel=cython.longlong, handle=cython.longlong, settled=cython.bint,
     message_format=cython.longlong, head_at=Py_ssize_t, head_size=Py_ssize_t, expires=cython.bint,
     expiry=cython.longlong, count=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t, start=Py_ssize_t,
+    mixed=cython.bint, durable=cython.bint, ttl=cython.longlong,
 )
 cpdef tuple take(
     bytes data, Py_ssize_t position, Py_ssize_t end, long long lane, long long expected, Py_ssize_t limit,
-    Py_ssize_t frame_max, Py_ssize_t message_max, int settlement, list tags,
+    Py_ssize_t frame_max, Py_ssize_t message_max, int settlement, list tags, bint mixes=*,
 )

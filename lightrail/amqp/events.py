@@ -135,8 +135,10 @@ class Transfers(Event):
     """Complete deliveries of one incoming link whose ids rise by one and that have all else in common.
 
     `payloads` are the messages as they came. `head` is the encoded header section that every one of them
-    begins with, b"" when they have none. `absolute_expiry_ms` is properties.absolute-expiry-time. `tags` are
-    their delivery-tags where the link keeps them (link.keep_tags).
+    begins with, b"" when they have none. Where they are `mixed`, as a link may allow (link.mix_headers), it
+    is the first one's, and others differ in what is neither durable nor ttl. `absolute_expiry_ms` is
+    properties.absolute-expiry-time. `tags` are their delivery-tags where the link keeps them
+    (link.keep_tags).
     """
 
     __slots__ = (
@@ -145,6 +147,7 @@ class Transfers(Event):
         "head",
         "link",
         "message_format",
+        "mixed",
         "payloads",
         "settled",
         "tags",
@@ -160,6 +163,7 @@ class Transfers(Event):
         head: bytes = b"",
         absolute_expiry_ms: int | None = None,
         tags: list[bytes] | None = None,
+        mixed: bool = False,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -169,6 +173,7 @@ class Transfers(Event):
         self.head = head
         self.absolute_expiry_ms = absolute_expiry_ms
         self.tags = tags
+        self.mixed = mixed
 
 
 class Credit(Event):

@@ -439,6 +439,10 @@ class Link:
         """Incoming: Transfers events have the delivery-tags, from now on."""
         raise LocalError(f"{self!r} is a sender: its delivery-tags are its own")
 
+    def mix_headers(self) -> None:
+        """Incoming: Transfers events may be mixed, from now on."""
+        raise LocalError(f"{self!r} is a sender: no transfers come on it")
+
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
         """Outgoing: send a single message."""
         self.send(1, (len(payload),), payload, 0, settled, message_format)

@@ -184,10 +184,11 @@ def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int
         link.max_message_size or most,
         -1 if mode == SETTLE_MIXED else mode == SETTLE_SETTLED,
         tags,
+        link.mixes_headers,
     )
     if found is None:
         return position
-    after, payloads, settled, message_format, head, expiry = found
+    after, payloads, settled, message_format, head, expiry, mixed = found
     if head and head != link.head_known:
         try:
             sections.decode_header(head)
@@ -195,7 +196,7 @@ def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int
             # The complete decoder names the fault.
             return position
         link.head_known = head
-    _deliver(link, first, payloads, settled, message_format, head, expiry, tags)
+    _deliver(link, first, payloads, settled, message_format, head, expiry, tags, mixed=mixed)
     return after
 
 
@@ -208,6 +209,8 @@ def _deliver(
     head: bytes,
     expiry: int | None,
     tags: list[bytes] | None,
+    *,
+    mixed: bool = False,
 ) -> None:
     """Count a run of deliveries by the link and its session, and tell the caller."""
     session = link.session
@@ -220,9 +223,8 @@ def _deliver(
     link.credit = credit if credit > 0 else 0
     if link.available:
         link.available = max(0, link.available - count)
-    session.deliver(
-        link, first, payloads, settled, link.rcv_settle_mode == 1, message_format, head, expiry, tags
-    )
+    second = link.rcv_settle_mode == 1
+    session.deliver(link, first, payloads, settled, second, message_format, head, expiry, tags, mixed=mixed)
 
 
 def _read_frame(

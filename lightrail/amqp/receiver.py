@@ -39,7 +39,7 @@ _ALL: Final = 1 << 64
 class ReceivingLink(Link):
     """A link on which the peer sends."""
 
-    __slots__ = ("allowed", "assembly", "head_known", "keeps_tags", "shape", "shapes")
+    __slots__ = ("allowed", "assembly", "head_known", "keeps_tags", "mixes_headers", "shape", "shapes")
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
@@ -54,6 +54,11 @@ class ReceivingLink(Link):
         self.head_known = b""
         """The header section that was decoded last: one that is equal needs no look."""
         self.keeps_tags = False
+        self.mixes_headers = False
+
+    def mix_headers(self) -> None:
+        """Incoming: Transfers events may be mixed, from now on."""
+        self.mixes_headers = True
 
     def keep_tags(self) -> None:
         """Incoming: Transfers events have the delivery-tags, from now on."""

@@ -2,7 +2,8 @@
 """Runs of transfer frames, read in one pass whatever encoding a client has chosen.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
-settled, message-format, header section and expiry. `take` walks over the bytes of each frame once: frame
+settled, message-format, header section and expiry. Where the caller allows mixed headers, they need to agree
+in durable and ttl alone. `take` walks over the bytes of each frame once: frame
 header, the list of the transfer (list8 or list32, and each encoding of its fields), the header section,
 annotations, and the properties up to absolute-expiry-time. What is uncommon or malformed ends the run, and
 the complete decoder reads that frame and names its fault: more, aborted, resume, state, a settle mode of its
@@ -19,7 +20,7 @@ memory.
 
 from typing import Any
 
-Run = tuple[int, list[bytes], bool, int, bytes, int | None]
+Run = tuple[int, list[bytes], bool, int, bytes, int | None, bool]
 """What `take` gives of a run."""
 NO_LANE = -1
 """What `lane` gives for what it does not know."""
@@ -28,6 +29,7 @@ SHORTEST = 16
 TAG_BYTES_MAX = 32
 FIELDS_MAX = 11
 EXPIRY_INDEX = 8
+HEADER_FIELDS = 5
 
 
 def _u32(data: bytes, at: int) -> int:
@@ -152,6 +154,8 @@ class _Frame:
         self.head_end = 0
         self.expires = False
         self.expiry = 0
+        self.durable = False
+        self.ttl = 0
 
 
 def _read_transfer(frame: _Frame, data: bytes, at: int, stop: int, handle: int, expected: int) -> bool:
@@ -285,6 +289,53 @@ def _read_properties(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
     return True
 
 
+def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
+    """durable and ttl of the header section data[at:stop], empty for none; whether it is common (3.2.1).
+
+    Only what `sections.decode_header` takes as well is common.
+    """
+    frame.durable = False
+    frame.ttl = -1
+    if at == stop or data[at + 3] == 0x45:
+        return True
+    fields_end = _fields_end(data, at + 3, stop)
+    if fields_end != stop:
+        return False
+    if data[at + 3] == 0xC0:
+        count = data[at + 5]
+        at += 6
+    else:
+        count = _u32(data, at + 8)
+        at += 12
+    if count > HEADER_FIELDS:
+        return False
+    for index in range(count):
+        if at >= stop:
+            return False
+        code = data[at]
+        if code == 0x40:
+            at += 1
+        elif index == 0 or index == 3:
+            flag = _boolean(data, at, stop)
+            if flag < 0:
+                return False
+            if index == 0:
+                frame.durable = flag == 1
+            at += 2 if code == 0x56 else 1
+        elif index == 1:
+            if code != 0x50:
+                return False
+            at += 2
+        else:
+            number = _uint(data, at, stop)
+            if number < 0:
+                return False
+            if index == 2:
+                frame.ttl = number
+            at += _uint_width(code)
+    return at == stop
+
+
 def _same(data: bytes, at: int, other: int, count: int) -> bool:
     for index in range(count):  # noqa: SIM110 - a generator would cost the compiled code an object
         if data[at + index] != data[other + index]:
@@ -303,6 +354,7 @@ def take(
     message_max: int,
     settlement: int,
     tags: list[bytes] | None,
+    mixes: bool = False,
 ) -> Run | None:
     """The run of transfer frames that begins at `position`.
 
@@ -313,10 +365,12 @@ def take(
         frame_max, message_max: octets of a frame and of a message; larger ones end the run.
         settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
         tags: gets the delivery-tags; None where nobody wants them.
+        mixes: header sections may differ in what is neither durable nor ttl.
 
     Returns:
         The position after the run, the messages, settled, message-format, the header section that each of
-        them begins with, and absolute-expiry-time in milliseconds or None. None for an empty run.
+        them begins with, absolute-expiry-time in milliseconds or None, and whether the header section is
+        that of the first message only, and others differ. None for an empty run.
     """
     if end > len(data):
         return None
@@ -330,6 +384,9 @@ def take(
     head_size = 0
     expires = False
     expiry = 0
+    mixed = False
+    durable = False
+    ttl = 0
     count = 0
     while count < limit and end - position >= SHORTEST:
         size = _u32(data, position)
@@ -357,12 +414,25 @@ def take(
         elif (
             frame.settled != settled
             or frame.message_format != message_format
-            or frame.head_end - start != head_size
             or frame.expires != expires
             or frame.expiry != expiry
-            or not _same(data, start, head_at, head_size)
         ):
             break
+        elif frame.head_end - start != head_size or not _same(data, start, head_at, head_size):
+            if not mixes:
+                break
+            if not mixed:
+                if not _read_header(frame, data, head_at, head_at + head_size):
+                    break
+                durable = frame.durable
+                ttl = frame.ttl
+            if (
+                not _read_header(frame, data, start, frame.head_end)
+                or frame.durable != durable
+                or frame.ttl != ttl
+            ):
+                break
+            mixed = True
         payloads.append(data[start:stop])
         if tags is not None:
             tags.append(data[frame.tag_at : frame.tag_end])
@@ -372,4 +442,4 @@ def take(
     if count == 0:
         return None
     due: Any = expiry if expires else None
-    return position, payloads, settled, message_format, data[head_at : head_at + head_size], due
+    return position, payloads, settled, message_format, data[head_at : head_at + head_size], due, mixed

@@ -407,6 +407,8 @@ class Session(Windows):
         head: bytes,
         expiry: int | None,
         tags: list[bytes] | None = None,
+        *,
+        mixed: bool = False,
     ) -> None:
         """Complete deliveries, counted already: remember the unsettled ones and tell the caller."""
         if not settled:
@@ -424,10 +426,11 @@ class Session(Windows):
                 and newest.absolute_expiry_ms == expiry
             ):
                 newest.payloads += payloads
+                newest.mixed |= mixed
                 if tags is not None and newest.tags is not None:
                     newest.tags += tags
                 return
-        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry, tags))
+        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed))
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """Our disposition for unwrapped ids first..last; `state` is encoded."""

@@ -281,6 +281,7 @@ async def _to_queue(attach: Attach) -> None:
         queue=attach.record.name,
         label=label_of(link),
     )
+    link.mix_headers()
     attach.bind(producer)
     home.open_producer(producer)
 

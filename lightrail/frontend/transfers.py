@@ -1,13 +1,16 @@
 """A link that sends to a queue: its batches on the way to the shard, and their answers."""
 
 from array import array
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
+from lightrail.amqp.survey import survey
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.incoming import IncomingLink
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
 
@@ -61,7 +64,14 @@ class ProducerLink(IncomingLink):
     # --- from the client -------------------------------------------------------------------------------
 
     def transfers(self, event: Transfers, now_ms: int) -> None:
-        """A batch came: it goes to the shard as one frame."""
+        """A batch came: it goes to the shard as one frame, or one for each priority where they count."""
+        if event.mixed and self._connection.frontend.directory.get(self.queue).policy["priorities"] > 1:
+            for part in _by_header(event):
+                self._send(part, now_ms)
+        else:
+            self._send(event, now_ms)
+
+    def _send(self, event: Transfers, now_ms: int) -> None:
         payloads = event.payloads
         count = len(payloads)
         durable, priority, expires = self._attributes(event, now_ms)
@@ -77,7 +87,7 @@ class ProducerLink(IncomingLink):
             payloads,
             durable=durable,
             afresh=not self._unanswered,
-            priority=priority,
+            priority=PRIORITY_MIXED if event.mixed else priority,
             expires_at_ms=expires,
             message_format=event.message_format,
             size=size,
@@ -210,3 +220,22 @@ class ProducerLink(IncomingLink):
         self._give(batches, count, size)
         if self._closed and not self._unanswered:
             self._home.close_producer(self.number)
+
+
+def _by_header(event: Transfers) -> Iterator[Transfers]:
+    """The messages of a mixed event in runs with the same header section."""
+    first, id = 0, event.first_delivery_id
+    payloads = event.payloads
+    heads = [payload[: survey(payload).head_end] for payload in payloads]
+    for head, run in groupby(heads):
+        last = first + sum(1 for _ in run)
+        yield Transfers(
+            event.link,
+            id + first,
+            payloads[first:last],
+            event.settled,
+            event.message_format,
+            head,
+            event.absolute_expiry_ms,
+        )
+        first = last

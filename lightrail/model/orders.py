@@ -19,6 +19,9 @@ FIFO: Final = "fifo"
 LAST_VALUE: Final = "last_value"
 SORTED: Final = "sorted"
 ORDERS: Final = (FIFO, LAST_VALUE, SORTED)
+PRIORITY_MIXED: Final = 255
+"""As priority of a batch: each message's own header says it. A queue that gets priorities while it holds such
+batches delivers them first, in their order."""
 
 
 def conflict(priorities: int, order: str, order_key: str, groups: bool) -> str | None:

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from lightrail.amqp.sections import decode_header
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Peeked, State
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read
 
@@ -105,7 +107,7 @@ class Peeking:
                             "enqueued_at_ms": batch.enqueued_at_ms,
                             "expires_at_ms": batch.expires_at_ms,
                             "due_ms": due_ms,
-                            "priority": batch.priority,
+                            "priority": _priority(batch, message),
                             "durable": batch.durable,
                             "message_format": batch.message_format,
                             "size": len(message),
@@ -114,3 +116,10 @@ class Peeking:
         end = self._pieces[-1][0].end if self._pieces else self._queue.machine.next_sequence
         next_ = end if end < self._queue.machine.next_sequence else None
         self._seen({"messages": messages, "next": next_}, b"".join(blob))
+
+
+def _priority(batch: Batch, message: bytes) -> int:
+    if batch.priority != PRIORITY_MIXED:
+        return batch.priority
+    priority: int = decode_header(message).priority
+    return priority

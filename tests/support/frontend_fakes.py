@@ -5,7 +5,9 @@ from typing import Any
 from lightrail.frontend.intake import Intake
 from lightrail.frontend.outflow import Outflow
 from lightrail.model import limits
+from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
+from lightrail.namespace.records import Name
 from lightrail.telemetry.families import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import Refusal
@@ -60,8 +62,19 @@ class FakeLink:
         self.drains += 1
 
 
+class FakeDirectory:
+    """Every name is a queue."""
+
+    def __init__(self) -> None:
+        self.policies: dict[str, dict[str, Any]] = {}
+
+    def get(self, name: str) -> Name:
+        return Name(name, Policy.parse({"role": "queue", **self.policies.get(name, {})}))
+
+
 class FakeFrontend:
     def __init__(self) -> None:
+        self.directory = FakeDirectory()
         self.counts = FrontendCounts()
         self.intake = Intake(self.counts)
         self.outflow = Outflow()

@@ -1,12 +1,17 @@
 """Rows of a window as Arrow columns: what a record says is repeated for its rows, messages copied once."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from lightrail.amqp.sections import decode_header
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError
 from lightrail.journal.layout import APPEND_BODY
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.spark.columns import SCHEMA
 from lightrail.spark.decoding.runs import EVENTS, REASON_SIZE_AT, RETURNED, Runs, carries_messages, reason_of
 from lightrail.spark.decoding.tables import Entry
@@ -16,6 +21,8 @@ from lightrail.spark.decoding.windows import Numbers, Window
 _EVENT_NAMES: Final = pa.array([event.value for event in EVENTS], pa.string())
 _TIME: Final = SCHEMA.field("event_time").type
 _DELIVERED_CONSUMER_AT: Final = 40
+_PRIORITY_AT: Final = 82
+_HEADERS_CACHED: Final = 1_024
 _PIECES_FEW: Final = 1_024
 """More pieces are copied by Arrow, where each costs a tenth; but not when a record gives them twice."""
 
@@ -228,7 +235,38 @@ def _durable(rows: Rows, facts: Facts) -> pa.Array:
 
 
 def _priority(rows: Rows, facts: Facts) -> pa.Array:
-    return _of_messages(rows, _in_messages(rows, rows.window.octets, 82).astype(np.int32), pa.int32())
+    return _of_messages(rows, _said_priorities(rows), pa.int32())
+
+
+def _said_priorities(rows: Rows) -> Numbers:
+    found: Numbers = _in_messages(rows, rows.window.octets, _PRIORITY_AT).astype(np.int32)
+    return found
+
+
+def has_mixed(rows: Rows) -> bool:
+    """Whether priorities of some messages are in their own headers alone."""
+    return bool(rows.messages.any() and (rows.messages & (_said_priorities(rows) == PRIORITY_MIXED)).any())
+
+
+def mixed_priorities(rows: Rows, extents: Extents, blob: bytes | pa.Buffer) -> pa.Array:
+    """The column `priority` where records say of some messages that each one's header has it."""
+    mask = rows.spread(rows.messages)
+    values = rows.spread(_said_priorities(rows))
+    view = memoryview(blob)
+    offsets = extents.offsets()
+    for row in np.flatnonzero(mask & (values == PRIORITY_MIXED)).tolist():
+        message = bytes(view[offsets[row] : offsets[row + 1]])
+        try:
+            values[row] = _priority_by(message[: survey(message).head_end])
+        except DecodeError:
+            mask[row] = False
+    return pa.array(values, pa.int32(), mask=~mask)
+
+
+@lru_cache(maxsize=_HEADERS_CACHED)
+def _priority_by(head: bytes) -> int:
+    priority: int = decode_header(head).priority
+    return priority
 
 
 def _ttl(rows: Rows, facts: Facts) -> pa.Array:

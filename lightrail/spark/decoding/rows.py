@@ -29,7 +29,17 @@ from lightrail.journal.layout import (
 from lightrail.journal.record import CONTINUED, Queue, Snapshot
 from lightrail.journal.scan import Found, Readable, Scan, next_whole
 from lightrail.spark.decoding import messages
-from lightrail.spark.decoding.arrays import BadEnds, Extents, Facts, Rows, column, foreign, message_column
+from lightrail.spark.decoding.arrays import (
+    BadEnds,
+    Extents,
+    Facts,
+    Rows,
+    column,
+    foreign,
+    has_mixed,
+    message_column,
+    mixed_priorities,
+)
 from lightrail.spark.decoding.damage import Damage, Lost
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
 from lightrail.spark.decoding.tables import UNKNOWN, Tables
@@ -129,6 +139,7 @@ class _Reader:
         self._schema = wanted.schema()
         self._bytes = wanted.include_body and "message" in wanted.columns
         self._decoded = wanted.decoded()
+        self._priorities = "priority" in wanted.columns
         self._undecodable = undecodable
         self._salt = 0
         self._closed_to = 0
@@ -353,7 +364,7 @@ class _Reader:
             if rows.count > most:
                 rows = rows.first(most)
             extents = None
-            if looks and rows.messages.any():
+            if (looks and rows.messages.any()) or (self._priorities and has_mixed(rows)):
                 try:
                     extents = Extents(rows)
                 except BadEnds as error:
@@ -383,6 +394,8 @@ class _Reader:
                 made["message"] = message_column(rows, extents, blob)
             if self._decoded:
                 made |= self._decode(rows, extents, blob)
+            if self._priorities and has_mixed(rows):
+                made["priority"] = mixed_priorities(rows, extents, blob)
         columns = [
             made[name] if name in made else column(name, rows, self._facts) for name in self._schema.names
         ]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import compiled, events, reader
 from lightrail.amqp import scanner as interpreted
+from lightrail.amqp.sections import decode_header
 from lightrail.model import limits
 from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
@@ -85,6 +86,73 @@ def test_a_run_ends_where_settled_header_or_expiry_differ(scanner: Any, lists: L
     assert told(found) == told(complete.feed(stream))
     assert [event.absolute_expiry_ms for event in found] == [None, None, 5, -7, -7]
     assert state_of(fast) == state_of(complete)
+
+
+HEADERS = [
+    b"",
+    *(b"\x00Sp" + lists(*fields) for lists in LISTS for fields in (
+        (b"\x41",),
+        (b"\x56\x01", b"\x50\x09"),
+        (b"\x41", b"\x40", b"\x40", b"\x41", b"\x52\x03"),
+        (b"\x41", b"\x50\x00", b"\x70\x00\x00\x03\xe8", b"\x42", b"\x43"),
+        (b"\x41", b"\x50\x07", b"\x70\x00\x00\x03\xe8"),
+        (b"\x42", b"\x50\x05", b"\x40"),
+        (b"\x40",),
+        (),
+    )),
+    b"\x00Sp\x45",
+]  # fmt: skip
+"""Header sections of every common form, and a few that differ in durable or ttl."""
+
+
+def lasting(found: list[Any]) -> list[Any]:
+    """Deliveries one by one, with durable and ttl instead of the header that says so."""
+    result = []
+    for each in told(found):
+        if len(each) == 7:
+            header = decode_header(each[5])
+            each = (*each[:5], header.durable, header.ttl, each[6])
+        result.append(each)
+    return result
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_a_link_that_mixes_headers_gets_one_run_where_only_priorities_differ(
+    scanner: Any, lists: Lists
+) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    link = peer.sender()
+    link.mix_headers()
+    messages = [application_message(each, lists, priority=each % 10) for each in range(40)]
+    frames = [transfer_frame(each, messages[each], lists) for each in range(40)]
+    peer.feed(frames[0])
+    (found,) = peer.feed(b"".join(frames[1:]))
+    assert found == events.Transfers(link, 1, messages[1:], False, 0, found.head, mixed=True)
+    assert messages[1].startswith(found.head)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(HEADERS), min_size=1, max_size=12),
+    st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=3),
+    st.sampled_from([compiled.scanner, interpreted]),
+)
+def test_mixed_headers_agree_in_durable_and_ttl_whatever_octets_they_have(
+    headers: list[bytes], changes: list[tuple[int, int]], scanner: Any
+) -> None:
+    stream = bytearray(b"".join(transfer_frame(at, head + data(b"x")) for at, head in enumerate(headers)))
+    for place, octet in changes:
+        stream[place % len(stream)] = octet
+    heard: list[Any] = []
+    for mixes in True, False:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "scanner", scanner)
+            peer = opened(scans=mixes, learn_shapes=False)
+            link = peer.sender("a", 0)
+            if mixes:
+                link.mix_headers()
+            heard.append((lasting(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
+    assert heard[0] == heard[1]
 
 
 def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
@@ -168,7 +236,7 @@ def lawful(seed: int) -> list[bytes]:
                 application_message(number, lists),
                 application_message(number, lists, priority=chance.randrange(10)),
                 application_message(number, lists, expiry=chance.choice([0, 1 << 40, -1])),
-                HEAD + data(bytes(chance.randrange(40))),
+                chance.choice([HEAD, *HEADERS]) + data(bytes(chance.randrange(40))),
                 b"",
             ]
         )
@@ -207,11 +275,13 @@ def test_compiled_and_interpreted_give_the_same_for_any_octets(
         found = []
         for each in (compiled.scanner, interpreted):
             tags: list[bytes] = []
-            run = each.take(
-                stream, position, len(stream), max(0, *lanes), 0, 100, NO_LIMIT, NO_LIMIT, -1, tags
-            )
-            found.append((run, tags))
-        assert found[0] == found[1]
+            lane = max(0, *lanes)
+            for mixes in False, True:
+                run = each.take(
+                    stream, position, len(stream), lane, 0, 100, NO_LIMIT, NO_LIMIT, -1, tags, mixes
+                )
+                found.append((run, list(tags)))
+        assert found[:2] == found[2:]
 
 
 def test_an_end_beyond_the_buffer_reads_nothing() -> None:

@@ -11,9 +11,11 @@ from lightrail.amqp.performatives import Rejected
 from lightrail.amqp.sections import Header, encode_header
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, limits
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import ProducerOpen, Refusal
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard
+from tests.unit.amqp.peer import data
 
 NOW_MS = 1_000_000
 
@@ -85,6 +87,41 @@ def test_a_batch_is_one_frame() -> None:
     ends = memoryview(said.part)[ENQUEUE_ENDS : ENQUEUE_ENDS + 12].cast("I")
     assert list(ends) == [10, 20, 30]
     assert said.part[ENQUEUE_ENDS + 12 :] == b"x" * 30
+
+
+PRIORITIES = [3, 3, 7, 3]
+
+
+def send_mixed(rig: Rig) -> list[bytes]:
+    """The client sends messages of several priorities, which come as one event."""
+    heads = [encode_header(Header(durable=True, priority=each)) for each in PRIORITIES]
+    payloads = [head + data(b"%d" % each) for each, head in enumerate(heads)]
+    event = Transfers(rig.link, 0, list(payloads), False, 0, heads[0], mixed=True)  # type: ignore[arg-type]
+    rig.producer.transfers(event, NOW_MS)
+    return payloads
+
+
+def test_messages_whose_headers_differ_are_one_batch_that_says_so() -> None:
+    rig = Rig()
+    payloads = send_mixed(rig)
+    (said,) = rig.shard.take(Kind.ENQUEUE)
+    assert (said.flags & DURABLE, said.count, HEADER.unpack_from(said.part)[2]) == (1, 4, PRIORITY_MIXED)
+    assert said.part.endswith(b"".join(payloads))
+
+
+def test_for_a_queue_with_priorities_they_are_a_batch_for_each() -> None:
+    rig = Rig()
+    rig.connection.frontend.directory.policies["q"] = {"priorities": 10}
+    payloads = send_mixed(rig)
+    said = rig.shard.take(Kind.ENQUEUE)
+    assert [(each.number, each.count, HEADER.unpack_from(each.part)[2]) for each in said] == [
+        (1, 2, 3),
+        (2, 1, 7),
+        (3, 1, 3),
+    ]
+    assert said[0].part.endswith(b"".join(payloads[:2]))
+    rig.producer.answered(1, 3)
+    assert rig.link.settled == [(0, 3, ACCEPTED)]
 
 
 def test_the_header_says_how_a_batch_is_kept() -> None:

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from lightrail.amqp.sections import Header, encode_header
 from lightrail.model import conditions, limits
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.queues import Queues
 from lightrail.wire.frames import Kind, frame
@@ -120,6 +122,18 @@ def test_peeking_shows_what_is_ready_and_what_is_locked_and_changes_nothing() ->
     assert fields["messages"][0]["expires_at_ms"] is None
     assert fields["next"] is None
     assert scene.queue("q") == {"ready": 3, "in_flight": 2}
+
+
+def test_peeking_shows_the_priority_of_each_message_where_a_batch_has_several() -> None:
+    scene = Scene()
+    peer = scene.peer()
+    peer.produce(1, "q")
+    messages = [encode_header(Header(priority=each)) + b"\x00Su\xa0\x01x" for each in (0, 255, 9)]
+    peer.send(1, 1, messages, priority=PRIORITY_MIXED)
+    peer.send(1, 2, [b"any"], priority=7)
+    scene.settle_down()
+    fields, _ = answer(peer, "peek", queue="q")
+    assert [each["priority"] for each in fields["messages"]] == [0, 255, 9, 7]
 
 
 def test_peeking_goes_on_where_it_stopped() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from lightrail.amqp.types import Symbol, Timestamp, encode
 from lightrail.model import conditions
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.model.policy import QUEUE, Policy
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
@@ -77,6 +78,18 @@ def test_a_change_of_policy_orders_what_is_there_and_what_comes() -> None:
     peer.send(1, 4, [b"last"], priority=9)
     peer.credit(2, 10)
     assert peer.messages(2)[2:] == [b"low", b"last"]
+
+
+def test_batches_of_many_priorities_that_are_there_before_the_policy_come_first_in_their_order() -> None:
+    scene, peer = opened()
+    peer.send(1, 1, [b"before"], priority=4)
+    peer.send(1, 2, [b"mixed 0", b"mixed 1"], priority=PRIORITY_MIXED)
+    assert isinstance(scene.names, EveryName)
+    scene.names.give("q", Policy.parse({"role": "queue", "priorities": 10}))
+    scene.refresh()
+    peer.send(1, 3, [b"after"], priority=8)
+    peer.consume(2, "q", 10)
+    assert peer.messages(2) == [b"mixed 0", b"mixed 1", b"after", b"before"]
 
 
 def test_a_delayed_message_is_seen_cancelled_and_delivered_in_time() -> None:

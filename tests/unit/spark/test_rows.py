@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lightrail.amqp.sections import Header, encode_header
 from lightrail.journal.layout import (
     HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -24,6 +25,7 @@ from lightrail.journal.record import (
     Settle,
 )
 from lightrail.model import limits
+from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.shard.journal.journal import Journal
 from lightrail.spark.columns import Decode
 from lightrail.spark.decoding.rows import Wanted, record_batches
@@ -153,6 +155,23 @@ def test_an_append_gives_a_row_for_each_target_and_message() -> None:
     assert set(some(rows, "enqueued_at", "event_time", "shard", "journal", "reason")) == {
         (moment(900), moment(1_000), 3, "5eed", None)
     }
+
+
+@pytest.mark.parametrize("columns", [PLAIN, ["priority", "sequence"]], ids=["all", "these"])
+def test_where_a_record_leaves_priorities_to_the_headers_each_message_has_its_own(columns: list[str]) -> None:
+    messages = [encode_header(Header(priority=each)) + b"\x00Su\xa0\x01x" for each in (0, 255, 9)]
+    segment = written(
+        declared(1),
+        append([b"a", b"b"], (1, 0), priority=7),
+        append([*messages, b"\x00Su\xa0\x00", b"?"], (1, 2), priority=PRIORITY_MIXED),
+        Settle(1, [(0, 1)], Outcome.ACCEPTED),
+    )
+    rows = rows_of(segment, Wanted(columns=columns))
+    assert some(rows, "sequence", "priority") == [
+        *((0, 7), (1, 7)),
+        *((2, 0), (3, 255), (4, 9), (5, 4), (6, None)),
+        (0, None),
+    ]
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))

@@ -76,7 +76,10 @@ class ToAddress(IncomingLink):
     def _wait(self) -> None:
         """The link goes on: its other addresses may be at shards that are there."""
 
-    def _top_up(self) -> None:
+    def _keep_credit(self, count: int) -> None:
+        """The link's credit is for all of its addresses: a queue that is behind does not hold it."""
+
+    def _top_up(self, least: int | None = None) -> None:
         self.owner.answered(self)
 
 

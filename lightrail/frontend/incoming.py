@@ -35,6 +35,9 @@ class IncomingLink(Producer):
         "_head",
         "_head_attributes",
         "_held_back",
+        "_held_messages",
+        "_held_since_ms",
+        "_held_timer",
         "_link",
         "_mean_size",
         "_unanswered_batches",
@@ -55,6 +58,11 @@ class IncomingLink(Producer):
         self._unanswered_messages = 0
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
+        self._held_messages = 0
+        """Answered, and no credit is given for them yet: consumers come first (shard/pacing.py)."""
+        self._held_since_ms = 0
+        """When the shard last let some of it go."""
+        self._held_timer = False
         self._mean_size = 1024.0
         self._head: bytes | None = None
         self._head_attributes: tuple[bool, int, int | None] = (False, 4, None)
@@ -145,6 +153,43 @@ class IncomingLink(Producer):
                 self._top_up()
                 self._connection.touch()
 
+    def _keep_credit(self, count: int) -> None:
+        """Credit for so many messages, which are answered, has to wait until `_free_credit`."""
+        frontend = self._connection.frontend
+        if not self._held_messages:
+            self._held_since_ms = frontend.now_ms()
+            if not self._held_timer:
+                self._held_timer = True
+                frontend.later(limits.CREDIT_HELD_MS, self._held_long)
+        self._held_messages += count
+        frontend.counts.messages_held += count
+
+    def _held_long(self) -> None:
+        """The shard says nothing: a few more messages make it compare anew what comes and what is taken."""
+        self._held_timer = False
+        if self._closed:
+            return
+        frontend = self._connection.frontend
+        left_ms = self._held_since_ms + limits.CREDIT_HELD_MS - frontend.now_ms()
+        if left_ms <= 0:
+            self._free_credit(limits.PACE_FREED_MIN)
+            left_ms = limits.CREDIT_HELD_MS
+        if self._held_messages:
+            self._held_timer = True
+            frontend.later(left_ms, self._held_long)
+
+    def _free_credit(self, count: int = 0) -> None:
+        """Gives credit for so many messages for which it was held; 0: for all."""
+        held = self._held_messages
+        if not held:
+            return
+        count = min(count or held, held)
+        self._held_messages = held - count
+        self._held_since_ms = self._connection.frontend.now_ms()
+        if not self._closed:
+            self._top_up(count)
+            self._connection.touch()
+
     def _give(self, batches: int, count: int, size: int) -> None:
         """So many batches, messages and bytes have their answer, or will get none."""
         self._unanswered_batches -= batches
@@ -169,14 +214,15 @@ class IncomingLink(Producer):
             self._closed = True
             self._connection.refuse_link(self._link, self._attached, refusal)
 
-    def _top_up(self) -> None:
-        """Grants credit when at least half of the window is free: one flow for many messages."""
+    def _top_up(self, least: int | None = None) -> None:
+        """Grants credit when at least half of the window is free, or `least`: one flow for many messages."""
         if self._connection.frontend.stopping or self._held_back or self._waits:
             return
         window = int(limits.LINK_UNANSWERED_BYTES / self._mean_size)
         window = max(limits.LINK_CREDIT_MIN, min(limits.LINK_CREDIT_MAX, window))
         if self._connection.frontend.counts.unanswered_bytes > limits.FRONTEND_UNANSWERED_BYTES:
             window = limits.LINK_CREDIT_MIN
-        credit = window - self._unanswered_messages
-        if credit - self._link.credit >= window >> 1:
+        credit = window - self._unanswered_messages - self._held_messages
+        half = window >> 1
+        if credit - self._link.credit >= (half if least is None else min(half, least)):
             self._link.grant(credit)

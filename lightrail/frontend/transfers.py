@@ -40,7 +40,7 @@ class Batch:
 class ProducerLink(IncomingLink):
     """One incoming link (the client sends) bound to a queue."""
 
-    __slots__ = ("_home", "_label", "_next", "_said_to", "_unanswered", "queue")
+    __slots__ = ("_home", "_is_held", "_label", "_next", "_said_to", "_unanswered", "queue")
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class ProducerLink(IncomingLink):
         self._label = label
         self._home = home
         self._next = 1
+        self._is_held = False
+        """The next answer frees no credit."""
         self._said_to = 0
         """Batches numbered below it may have reached a shard; of use only while none is there."""
         self._unanswered: dict[int, Batch] = {}
@@ -114,6 +116,7 @@ class ProducerLink(IncomingLink):
         if self._closed:
             self._abandon()
         self._said_to = self._next
+        self._free_credit()
         self._connection.frontend.counts.batches_repeated += len(self._unanswered)
 
     def ready(self) -> None:
@@ -145,7 +148,18 @@ class ProducerLink(IncomingLink):
         if first >= 0:
             self._link.settle(first, last, ACCEPTED)
         self._connection.frontend.counts.messages_accepted += accepted
+        if self._is_held:
+            self._is_held = False
+            self._keep_credit(accepted)
         self._done(before - len(unanswered), accepted, size)
+
+    def credit_held(self) -> None:
+        """See Producer."""
+        self._is_held = True
+
+    def credit_freed(self, count: int) -> None:
+        """See Producer."""
+        self._free_credit(count)
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """A batch could not be stored, or only its first messages: the rest is rejected, with the reason."""

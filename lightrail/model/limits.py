@@ -56,6 +56,20 @@ CLOSING_TIME_MS: Final = 5_000
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000
 """Messages a sending link may have unanswered; 4,000 for 2,000 saves a tenth of a durable one's CPU."""
+PACE_SAMPLE_MS: Final = 10
+"""How often a queue of some depth compares what its consumers take with what comes."""
+PACE_MEAN_MS: Final = 1_000
+"""Over about how long both are averaged."""
+PACE_DEPTH_MIN: Final = 256
+"""Messages that are ready in a queue before anybody compares."""
+PACE_FREED_MIN: Final = 256
+"""Messages for which credit is freed at a time, at the least."""
+PACE_AHEAD_MS: Final = 5
+"""Credit of senders is held while more is ready than consumers take in this time."""
+PACE_SLOWNESS: Final = 8
+"""Consumers that take less than one in so many of what comes don't hold up senders: the queue fills for them."""
+CREDIT_HELD_MS: Final = 500
+"""How long credit is held at a time, at the most."""
 LINK_CREDIT_MIN: Final = 20
 """Credit that even a link of very large messages gets."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024

@@ -255,6 +255,11 @@ class Engine:
                     self._queues.mark(queue, now_ms)
                 if was_over and machine.is_unfinished:
                     self._late[queue] = None
+                pace = queue.pace
+                if pace.held or machine.ready.count > limits.PACE_DEPTH_MIN:
+                    for producer, count in pace.step(machine, now_ms):
+                        if producer in queue.producers:
+                            producer.free_credit(count)
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
                 if queue.removed:
@@ -685,6 +690,7 @@ class Engine:
                 self._performer.captured_bytes += size
                 waits = self._performer.capture_lags
         producer.last_number = number
+        producer.entered += count
         if producer.stored is not None:
             producer.note(number, machine.next_sequence)
         self._answer(producer, number, waits)

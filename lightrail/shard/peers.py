@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
-from lightrail.wire.frames import IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
+from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 if TYPE_CHECKING:
@@ -65,20 +65,27 @@ class Numbered:
 
     def flush(self) -> None:
         if self.ack_count:
+            flags = HELD if self.hold_credit() else 0
             self.peer.out.append(
-                frame(Kind.ACCEPTED, link=self.link, count=self.ack_count, number=self.ack_first)
+                frame(Kind.ACCEPTED, flags=flags, link=self.link, count=self.ack_count, number=self.ack_first)
             )
             self.ack_count = 0
+
+    def hold_credit(self) -> bool:
+        """Whether what is accepted now gives the sender no credit for more yet (pacing.py)."""
+        return False
 
 
 class Producer(Numbered):
     """A sending link to one queue."""
 
-    __slots__ = ("goes_on", "is_named", "part", "queue", "stored")
+    __slots__ = ("entered", "goes_on", "is_named", "part", "queue", "stored")
 
     def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
+        self.entered = 0
+        """Messages since it was answered last."""
         self.is_named = bool(id & IDENTITY)
         """Its client goes on with its numbers from elsewhere: they outlive the link."""
         self.part = part
@@ -87,6 +94,19 @@ class Producer(Numbered):
         """The rest of it comes in the next turn: nothing else keeps it out."""
         self.stored: dict[int, int] | None = None
         """First sequence by batch, of the latest ones, where the link asked for sequences."""
+
+    def hold_credit(self) -> bool:
+        """As above; what came since the last answer counts, though some of it may have none yet."""
+        count, self.entered = self.entered, 0
+        pace = self.queue.pace
+        if not pace.is_full(self.queue.machine):
+            return False
+        pace.hold(self, count)
+        return True
+
+    def free_credit(self, count: int) -> None:
+        """Its sender gets credit that was held, for so many messages; 0: for all."""
+        self.peer.out.append(frame(Kind.FREED, link=self.link, count=count))
 
     def note(self, number: int, sequence: int) -> None:
         """The batch begins at this sequence."""

@@ -16,6 +16,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.delivery_marks import DeliveryMarks
+from lightrail.shard.pacing import Pace
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
@@ -73,6 +74,7 @@ class Queue:
         "mark_due",
         "marked_ms",
         "name",
+        "pace",
         "parked",
         "producers",
         "record",
@@ -92,6 +94,7 @@ class Queue:
         self.record = record
         """What the directory said of the name when it was last asked."""
         self.machine = machine
+        self.pace = Pace()
         self.captured = captured
         """All that happens to its messages is written down, transient ones included."""
         self.epoch = epoch

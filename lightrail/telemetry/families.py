@@ -51,6 +51,7 @@ class FrontendCounts:
         "message_bytes_received",
         "messages_accepted",
         "messages_delivered",
+        "messages_held",
         "messages_presettled",
         "messages_received",
         "messages_redelivered",
@@ -87,6 +88,7 @@ class FrontendCounts:
     message_bytes_received: int
     messages_accepted: int
     messages_delivered: int
+    messages_held: int
     messages_presettled: int
     messages_received: int
     messages_redelivered: int
@@ -208,6 +210,11 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "lightrail_batches_repeated",
         "Batches sent to a shard again after it came back without an answer.",
         "batches_repeated",
+    ),
+    counter(
+        "lightrail_messages_held",
+        "Accepted messages for which their senders got no new credit before consumers had caught up.",
+        "messages_held",
     ),
     gauge(
         "lightrail_unanswered_bytes",

@@ -76,6 +76,7 @@ class Kind(IntEnum):
     BOUNCED = 80
     SETTLED = 81
     LARGER = 82
+    FREED = 83
 
 
 # Flags of ENQUEUE.
@@ -89,6 +90,9 @@ EXACT: Final = 2
 # The reserved field of SETTLE.
 ASKED: Final = 1
 """The frame is answered with SETTLED when what it says is on disk."""
+# Flags of ACCEPTED.
+HELD: Final = 1
+"""The sender gets no new credit for these batches until FREED."""
 # Flags of SETTLED.
 UNCERTAIN: Final = 1
 """The store had trouble meanwhile: after a restart some of the messages may be in their queue again."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 import zmq
 
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import COUNT_MASK, HEADER, SEQUENCE, UNCERTAIN, VERSION, Kind, frame
+from lightrail.wire.frames import COUNT_MASK, HEADER, HELD, SEQUENCE, UNCERTAIN, VERSION, Kind, frame
 from lightrail.wire.messages import (
     Answer,
     Hello,
@@ -58,6 +58,12 @@ class Producer:
     def answered(self, number: int, count: int) -> None:
         """The batches number .. number+count-1 are stored."""
         raise NotImplementedError
+
+    def credit_held(self) -> None:
+        """What the next `answered` is about gives no credit for more before `credit_freed`."""
+
+    def credit_freed(self, count: int) -> None:
+        """Consumers have caught up, as far as for so many messages; 0: for all."""
 
     def refused(self, number: int, refusal: Refusal) -> None:
         """One batch could not be stored, or not all of it."""
@@ -501,7 +507,12 @@ class ShardPeer:
                 consumer.deliver(part, number, count)
         elif kind == Kind.ACCEPTED:
             if (producer := producers.get(link)) is not None:
+                if part[1] & HELD:
+                    producer.credit_held()
                 producer.answered(number, count)
+        elif kind == Kind.FREED:
+            if (producer := producers.get(link)) is not None:
+                producer.credit_freed(count)
         elif kind == Kind.DRAINED:
             if (consumer := consumers.get(link)) is not None:
                 consumer.drained(number)

@@ -85,6 +85,20 @@ def paced_row(name: str, title: str, flags: str, cpu_us: float, p50_ms: float, p
     return Row(name, title, (SERVE, f"lightrail bench {flags} --pids …"), limits, measure)
 
 
+def full_row(name: str, title: str, flags: str, cpu_us: float) -> Row:
+    """One sender and one receiver as fast as they can, with nothing that keeps the sender back but the broker."""
+    flags = f"{flags} --duration 5s"
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        kept: Figures = {key: value[key] for key in KEPT}
+        return kept | {"p50_ms": value["latency_us"]["p50"] / 1e3}
+
+    limits = (Limit("p50_ms", 20.0, "ms"), Limit("server_cpu_us", cpu_us, "µs"))
+    return Row(name, title, (SERVE, f"lightrail bench {flags} --pids …"), limits, measure)
+
+
 def fan_row(name: str, title: str, queues: int) -> Row:
     """CPU per message of 50 pairs as a ratio to that of one pair, both on the same broker."""
     flags = f"{MANY} --queues {queues} {PLAIN}"
@@ -143,6 +157,18 @@ ROWS = (
         30.0,
     ),
     waiting_row(),
+    full_row(
+        "full-speed",
+        "one pair at full speed, transient, 100 bytes: p50 from sender to receiver; CPU per message",
+        "--size 100",
+        3.0,
+    ),
+    full_row(
+        "full-speed-application",
+        "one pair at full speed, messages of applications, durable: p50 from sender to receiver; CPU per message",
+        "--durable --application",
+        7.5,
+    ),
     paced_row(
         "paced",
         "5,000 messages/s, transient, end to end: p50, p99; CPU per message",

@@ -33,6 +33,7 @@ from tests.support.shard_scene import Scene
 
 HEAD = encode_header(Header(durable=True))
 QUEUE = "q"
+BEAT_MS = 100
 
 
 class Wire:
@@ -299,11 +300,17 @@ class Play:
                 receiver.consumer.writable()
 
     def heartbeat(self) -> None:
+        """A tenth of a second passes."""
         self.timers.ring()
-        calls, self.connection.frontend.calls = self.connection.frontend.calls, []
-        for _, call in calls:
-            call()
-        self.shard.tick(100)
+        frontend = self.connection.frontend
+        frontend.time_ms += BEAT_MS
+        calls, frontend.calls = frontend.calls, []
+        for wait_ms, call in calls:
+            if wait_ms > BEAT_MS:
+                frontend.calls.append((wait_ms - BEAT_MS, call))
+            else:
+                call()
+        self.shard.tick(BEAT_MS)
 
     def trouble(self) -> None:
         """Rarely: the shard forgets the frontend, or its process dies and another comes."""
@@ -335,7 +342,7 @@ class Play:
             self.move_to_shard()
             self.commit()
             self.move_to_frontend()
-            if self.connection.frontend.calls:
+            if any(wait_ms <= BEAT_MS for wait_ms, _ in self.connection.frontend.calls):
                 self.heartbeat()
             if self.peer.state is State.GREETING and not (self.wire.to_shard or self.wire.to_frontend):
                 # Its timer is slower than the wire.

@@ -153,6 +153,76 @@ def test_neighbouring_answers_are_one_disposition() -> None:
     assert rig.connection.frontend.counts.unanswered_bytes == 0
 
 
+def hold(rig: Rig, batches: int = 1) -> int:
+    """Senders send all that they may, and are answered HELD; gives how many messages that are."""
+    count = rig.link.credit
+    for _ in range(batches):
+        rig.transfers(count // batches)
+    rig.producer.credit_held()
+    rig.producer.answered(rig.producer._next - batches, batches)
+    return count // batches * batches
+
+
+def test_credit_that_is_held_is_given_as_the_shard_frees_it() -> None:
+    rig = Rig()
+    held = hold(rig)
+    assert rig.link.settled == [(0, held - 1, ACCEPTED)]
+    assert (rig.link.credit, rig.producer.unanswered) == (0, 0)
+    rig.producer.credit_freed(300)
+    assert rig.link.credit == 300
+    rig.producer.credit_freed(10**6)
+    assert rig.link.credit == held
+    rig.producer.credit_freed(0)
+    assert rig.link.credit == held
+    assert rig.connection.frontend.counts.messages_held == held
+
+
+def test_a_sender_that_waits_for_each_answer_does_not_notice_that_credit_is_held() -> None:
+    rig = Rig()
+    for _ in range(1_000):
+        rig.transfers(1)
+        rig.producer.credit_held()
+        rig.producer.answered(rig.producer._next - 1, 1)
+        assert rig.link.credit > 0
+
+
+def test_a_shard_that_frees_nothing_holds_a_few_messages_a_time_and_no_more() -> None:
+    rig = Rig()
+    frontend = rig.connection.frontend
+    held = hold(rig)
+    for rounds in 1, 2:
+        ((wait_ms, call),) = frontend.calls
+        frontend.calls.clear()
+        assert wait_ms == limits.CREDIT_HELD_MS
+        frontend.time_ms += wait_ms
+        call()
+        assert rig.link.credit == rounds * limits.PACE_FREED_MIN
+    # The shard speaks: from here on it counts anew.
+    ((_, call),) = frontend.calls
+    frontend.calls.clear()
+    frontend.time_ms += limits.CREDIT_HELD_MS - 1
+    rig.producer.credit_freed(100)
+    frontend.time_ms += 1
+    call()
+    assert rig.link.credit == 2 * limits.PACE_FREED_MIN + 100
+    ((wait_ms, call),) = frontend.calls
+    frontend.calls.clear()
+    assert wait_ms == limits.CREDIT_HELD_MS - 1
+    rig.producer.credit_freed(0)
+    assert rig.link.credit == held
+    call()
+    assert not frontend.calls
+
+
+def test_another_shard_knows_of_no_credit_that_is_held() -> None:
+    rig = Rig()
+    held = hold(rig, 2)
+    rig.producer.say_all()
+    assert rig.link.credit == held
+    rig.producer.credit_freed(5)
+    assert rig.link.credit == held
+
+
 def test_a_batch_that_was_taken_in_part_is_settled_in_two_pieces() -> None:
     rig = Rig()
     rig.transfers(5)

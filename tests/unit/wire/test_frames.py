@@ -17,6 +17,7 @@ from lightrail.wire.frames import (
     ENQUEUE_COLUMNS,
     ENQUEUE_ENDS,
     EXACT,
+    HELD,
     HEADER,
     HEADER_SIZE,
     SEQUENCE,
@@ -232,6 +233,8 @@ def examples() -> dict[str, bytes]:
         "SETTLED": frame(Kind.SETTLED, flags=UNCERTAIN, link=6, count=3, number=7),
         "CREDIT_EXACT": frame(Kind.CREDIT, flags=EXACT, link=6, epoch=3, count=128, number=200),
         "LARGER": frame(Kind.LARGER, link=6, count=8_192, number=7),
+        "ACCEPTED_HELD": frame(Kind.ACCEPTED, flags=HELD, link=5, count=2, number=9),
+        "FREED": frame(Kind.FREED, link=5, count=256),
         "OUTCOME": frame(Kind.OUTCOME, flags=OutcomeCode.RELEASED, link=5, epoch=1, count=2, number=9),
     }
 

@@ -67,7 +67,8 @@ PACE_FREED_MIN: Final = 256
 PACE_AHEAD_MS: Final = 5
 """Credit of senders is held while more is ready than consumers take in this time."""
 PACE_SLOWNESS: Final = 8
-"""Consumers that take less than one in so many of what comes don't hold up senders: the queue fills for them."""
+"""Consumers that take less than one in so many messages that come don't hold up senders: a queue fills for
+them."""
 CREDIT_HELD_MS: Final = 500
 """How long credit is held at a time, at the most."""
 LINK_CREDIT_MIN: Final = 20

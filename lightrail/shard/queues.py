@@ -16,11 +16,11 @@ from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
 from lightrail.shard.declarations import Names, declared_of, encode_declared, shard_policy
 from lightrail.shard.delivery_marks import DeliveryMarks
-from lightrail.shard.pacing import Pace
 from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
 from lightrail.shard.moving.tenancy import Tenancy, moved
+from lightrail.shard.pacing import Pace
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.machine import Machine, Policy

@@ -86,7 +86,7 @@ def paced_row(name: str, title: str, flags: str, cpu_us: float, p50_ms: float, p
 
 
 def full_row(name: str, title: str, flags: str, cpu_us: float) -> Row:
-    """One sender and one receiver as fast as they can, with nothing that keeps the sender back but the broker."""
+    """One sender and one receiver as fast as they can; nothing but the broker holds the sender back."""
     flags = f"{flags} --duration 5s"
 
     def measure(place: Workplace) -> Figures:
@@ -165,7 +165,7 @@ ROWS = (
     ),
     full_row(
         "full-speed-application",
-        "one pair at full speed, messages of applications, durable: p50 from sender to receiver; CPU per message",
+        "one pair at full speed, messages of applications, durable: p50 and CPU, as above",
         "--durable --application",
         7.5,
     ),

@@ -60,11 +60,11 @@ PACE_SAMPLE_MS: Final = 10
 """How often a queue of some depth compares what its consumers take with what comes."""
 PACE_MEAN_MS: Final = 1_000
 """Over about how long both are averaged."""
-PACE_DEPTH_MIN: Final = 256
+PACE_DEPTH_MIN: Final = 512
 """Messages that are ready in a queue before anybody compares."""
-PACE_FREED_MIN: Final = 256
+PACE_FREED_MIN: Final = 512
 """Messages for which credit is freed at a time, at the least."""
-PACE_AHEAD_MS: Final = 5
+PACE_AHEAD_MS: Final = 8
 """Credit of senders is held while more is ready than consumers take in this time."""
 PACE_SLOWNESS: Final = 8
 """Consumers that take less than one in so many messages that come don't hold up senders: a queue fills for

@@ -81,7 +81,9 @@ class Pace:
         enqueued = machine.counters.enqueued
         self._awaited = max(0, self._awaited - (enqueued - self._come))
         self._come = enqueued
-        return self._free(self.depth - machine.ready.count - self._awaited)
+        room = self.depth - machine.ready.count - self._awaited
+        # In larger pieces: what goes through in small batches costs more.
+        return self._free(room) if room >= self.depth >> 1 else []
 
     def _free(self, room: int) -> list[tuple["Producer", int]]:
         """Frees credit for about so many messages, to one producer after another."""

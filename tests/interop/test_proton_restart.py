@@ -69,10 +69,9 @@ def test_accepted_durable_messages_survive(tmp_path: Path, how: str) -> None:
         left = drain(connection, connection.create_receiver("states"))
         assert [message.body for message in left] == ["failed", "held", "waits", "last"]
         counts = {message.body: message.delivery_count for message in left}
-        killed = how == "SIGKILL"
-        assert (counts["failed"], counts["held"], counts["last"]) == (1, killed, 0)
-        # "waits" was sent ahead of the client's credit: killed before or after that was marked, nobody knows.
-        assert counts["waits"] in ((0, 1) if killed else (0,))
+        assert (counts["failed"], counts["held"], counts["last"]) == (1, 1, 0)
+        # The client may have had "waits": it was sent to the frontend, perhaps, ahead of the client's credit.
+        assert counts["waits"] in (0, 1)
         (dead,) = drain(connection, connection.create_receiver("states/$dlq"))
         assert dead.body == "rejected"
         assert dead.annotations["x-opt-dead-letter-reason"] == symbol("rejected")

@@ -57,7 +57,7 @@ class Pace:
 
     def is_full(self, machine: "Machine") -> bool:
         """Whether what is answered now is answered HELD."""
-        return self.depth is not None and machine.ready.count > self.depth
+        return self.depth is not None and machine.ready.count > self.depth and bool(machine.consumers.by_id)
 
     def hold(self, producer: "Producer", count: int) -> None:
         """Credit for so many more messages of a producer is held."""
@@ -114,7 +114,8 @@ class Pace:
         self._since_ms, self._enqueued, self._delivered = now_ms, counters.enqueued, counters.delivered
         # What did not come within a sample is not waited for.
         self._awaited = 0
-        if taken:
+        if taken and since_ms < limits.PACE_MEAN_MS:
+            # What was taken before a queue of some depth stood here says nothing of now.
             self._taken_ms = now_ms
         stands = now_ms - self._taken_ms >= limits.PACE_MEAN_MS
         if not stands and self._leaving * limits.PACE_SLOWNESS >= self._entering:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import pytest
+
 from lightrail.model import limits
 from lightrail.wire.frames import HEADER, HELD, Kind
 from tests.support.shard_scene import Answer, Peer, Scene
@@ -97,8 +99,16 @@ def test_a_queue_of_slow_workers_takes_in_at_full_speed() -> None:
     assert not any(busy.kept.values())
 
 
-def test_a_queue_without_consumers_takes_in_at_full_speed() -> None:
+@pytest.mark.parametrize("used", [False, True], ids=["new", "used before"])
+def test_a_queue_without_consumers_takes_in_at_full_speed(used: bool) -> None:
     busy = Busy(Scene(), 2)
+    if used:
+        busy.consume(100, "q")
+        run(busy, 100, 500)
+        busy.close_consumer(100)
+        busy.scene.tick(3_600_000)
+        busy.take()
+        busy.sent = 0
     run(busy, 100, 0)
     assert busy.sent == 100 * 2 * 250
     assert not list(busy.frames(Kind.FREED))

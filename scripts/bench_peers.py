@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the same load against RabbitMQ and LightRail in turns and adds the ratios to docs/benchmarks.md.
+"""Runs the same load against another broker and LightRail in turns and adds the ratios to docs/benchmarks.md.
 
-RabbitMQ is installed from Debian when it is missing and this runs as root; `make bench-peers` calls it.
+RabbitMQ is installed from Debian when it is missing and this runs as root; ActiveMQ Artemis is where
+scripts/setup.sh puts what the tests need. `make bench-peers` calls it.
 """
 
 import argparse
@@ -30,13 +31,25 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="lightrail-peer-", dir=given.scratch)
     try:
         peers.install()
-        with peers.RabbitMQ(directory) as rabbit:
-            rows = {row.name: row for row in peers.rows(rabbit)}
-            unknown = set(given.only or ()) - set(rows)
-            if unknown:
-                parser.error(f"--only: expected {', '.join(rows)}, found {', '.join(sorted(unknown))}")
-            chosen = [rows[name] for name in (given.only or rows)]
-            return 0 if suite.run(chosen, given.runs, given.scratch, list(rows), "peers") else 1
+        places = [Path(directory, name) for name in ("rabbitmq", "artemis")]
+        for place in places:
+            place.mkdir()
+        rabbit = peers.RabbitMQ(places[0])
+        artemis = peers.Artemis(
+            places[1], options=peers.ARTEMIS_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES
+        )
+        found = ((rabbit, peers.rows_of_rabbitmq(rabbit)), (artemis, peers.rows_of_artemis(artemis)))
+        names = [row.name for _, rows in found for row in rows]
+        if unknown := set(given.only or ()) - set(names):
+            parser.error(f"--only: expected {', '.join(names)}, found {', '.join(sorted(unknown))}")
+        met = True
+        for peer, rows in found:
+            chosen = [row for row in rows if row.name in (given.only or names)]
+            if chosen:
+                # One at a time: also a broker that does nothing takes its share of two cores.
+                with peer:
+                    met &= suite.run(chosen, given.runs, given.scratch, names, "peers")
+        return 0 if met else 1
     except (peers.PeerMissing, LoadFailed, TimeoutError) as error:
         print(f"bench_peers: {error}", file=sys.stderr)
         return 2

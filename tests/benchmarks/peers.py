@@ -1,27 +1,44 @@
-"""RabbitMQ beside our broker, under the same load in turns."""
+"""RabbitMQ and ActiveMQ Artemis beside our broker, under the same load in turns."""
 
 import os
 import shutil
 import subprocess
-from typing import Final
+from typing import Final, Protocol
 
 from tests.benchmarks.load import bench
-from tests.benchmarks.rates import SERVE
+from tests.benchmarks.rates import MANY, PLAIN, SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
+from tests.support.artemis import LIBRARIES, Artemis
 from tests.support.rabbitmq import PACKAGE, SERVER, RabbitMQ
 
 OPEN: Final = "--duration 5s"
 """As fast as the broker lets the sender: RabbitMQ then takes in more than it gives out."""
 SHORT: Final = "--duration 5s --backlog 2000"
 """What suits RabbitMQ best: it is at its fastest with so many messages under way."""
+APPLICATION: Final = f"--durable --application {PLAIN}"
+ARTEMIS_OPTIONS: Final = ("-Xms1g", "-Xmx4g")
+"""All else is as a JVM has it by itself."""
+ARTEMIS_FILE_BYTES: Final = 10 << 20
+"""Of the journal, as Artemis has it by itself."""
+
+
+class Peer(Protocol):
+    """Another broker that runs."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def version(self) -> str: ...
 
 
 class PeerMissing(Exception):
-    """The other broker is not installed; the text says how to."""
+    """Another broker is not installed; the text says how to."""
 
 
 def install() -> None:
     """Install RabbitMQ when it is missing and we may; raises PeerMissing."""
+    if not (LIBRARIES.is_dir() and shutil.which("java")):
+        raise PeerMissing("expected ActiveMQ Artemis and Java, found none: run scripts/setup.sh test")
     if os.access(SERVER, os.X_OK):
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", PACKAGE]
@@ -36,34 +53,74 @@ def install() -> None:
         raise PeerMissing(f"{' '.join(command)} did not install it")
 
 
-def rows(rabbit: RabbitMQ) -> tuple[Row, ...]:
+def rows_of_rabbitmq(rabbit: RabbitMQ) -> tuple[Row, ...]:
     """Comparisons with a running RabbitMQ."""
-    return (
-        _row(rabbit, "rabbitmq", "transient, as fast as it goes", OPEN, 15.0),
-        _row(rabbit, "rabbitmq-short", "transient, 2,000 messages under way", SHORT, 15.0),
-        _row(rabbit, "rabbitmq-durable", "durable, 2,000 messages under way", f"--durable {SHORT}", 1.0),
+    loads = (
+        ("rabbitmq", "100 bytes, transient, as fast as it goes", OPEN, 15.0),
+        ("rabbitmq-short", "100 bytes, transient, 2,000 messages under way", SHORT, 15.0),
+        ("rabbitmq-durable", "100 bytes, durable, 2,000 messages under way", f"--durable {SHORT}", 1.0),
+        (
+            "rabbitmq-application",
+            "messages of applications, durable, 2,000 under way",
+            f"--durable --application {SHORT}",
+            1.0,
+        ),
     )
+    return tuple(_row(rabbit, "RabbitMQ", f"{rabbit.url}//queue/bench", *load) for load in loads)
 
 
-def _row(rabbit: RabbitMQ, name: str, kind: str, flags: str, ratio: float) -> Row:
+def rows_of_artemis(artemis: Artemis) -> tuple[Row, ...]:
+    """Comparisons with a running Artemis."""
+    loads = (
+        ("artemis", "100 bytes, transient", PLAIN, 1.0),
+        ("artemis-durable", "100 bytes, durable", f"--durable {PLAIN}", 1.0),
+        ("artemis-application", "messages of applications, durable", APPLICATION, 1.7),
+        (
+            "artemis-application-50",
+            "messages of applications, durable, 50 senders and 50 receivers on 50 queues",
+            f"{APPLICATION} {MANY} --queues 50",
+            2.5,
+        ),
+        (
+            "artemis-waiting",
+            "40 senders that wait for each acceptance, durable",
+            "--senders 40 --unsettled 1 --durable --duration 5s",
+            2.0,
+        ),
+        (
+            "artemis-credit-1",
+            "10 receivers with credit 1, durable",
+            "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000",
+            1.0,
+        ),
+    )
+    return tuple(_row(artemis, "Artemis", f"{artemis.url}/bench", *load) for load in loads)
+
+
+def _row(peer: Peer, broker: str, url: str, name: str, kind: str, flags: str, ratio: float) -> Row:
+    key = broker.lower()
+
     def measure(place: Workplace) -> Figures:
-        theirs = bench(f"{rabbit.url}//queue/bench", flags, (rabbit.pid,))
-        place.say(f"RabbitMQ {theirs['received_per_s']:,.0f} messages/s")
-        with place.broker() as broker:
-            ours = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        theirs = bench(url, flags, (peer.pid,))
+        place.say(f"{broker} {theirs['received_per_s']:,.0f} messages/s")
+        with place.broker() as own:
+            ours = bench(f"amqp://{own.amqp}/bench", flags, (own.process.pid,))
         return {
             "ratio": ours["received_per_s"] / theirs["received_per_s"],
             "lightrail_per_s": ours["received_per_s"],
-            "rabbitmq_per_s": theirs["received_per_s"],
+            f"{key}_per_s": theirs["received_per_s"],
             "lightrail_cpu_us": ours["server_cpu_us"],
-            "rabbitmq_cpu_us": theirs["server_cpu_us"],
+            f"{key}_cpu_us": theirs["server_cpu_us"],
+            "lightrail_p50_ms": ours["latency_us"]["p50"] / 1e3,
+            f"{key}_p50_ms": theirs["latency_us"]["p50"] / 1e3,
         }
 
     limit = Limit("ratio", ratio, "times", at_least=True)
-    title = f"rate to that of RabbitMQ {rabbit.version()} with its AMQP 1.0 plugin, 100 bytes, {kind}"
+    title = f"rate to that of {broker} {peer.version()}, {kind}"
+    address = url.rpartition("@")[2].partition("/")[2]
     commands = (
-        "rabbitmq-server",
-        f"lightrail bench --url amqp://guest:guest@…//queue/bench {flags} --pids …",
+        key,
+        f"lightrail bench --url amqp://…/{address} {flags} --pids …",
         SERVE,
         f"lightrail bench {flags} --pids …",
     )

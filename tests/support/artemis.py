@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -10,14 +11,12 @@ from tests.support import wait
 from tests.support.ports import free_ports
 
 HERE: Final = Path(__file__).parents[1] / "brokers" / "artemis"
+LIBRARIES: Final = HERE / "target" / "lib"
 USER: Final = "app"
 PASSWORD: Final = "pencil"
 START_TIME_S: Final = 60.0
-OPTIONS: Final = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-)
+OPTIONS: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of a JVM that starts fast."""
 
 
 class Artemis:
@@ -25,13 +24,19 @@ class Artemis:
 
     Args:
         directory: for everything that it writes, and the compiled class; it exists.
+        options: of the JVM.
+        file_bytes: of each file of its journal. Small ones start sooner: they are filled with zeros.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, options: Sequence[str] = OPTIONS, file_bytes: int = 1 << 20
+    ) -> None:
         self.directory = directory
+        self._options = [*options, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+        self._file_bytes = file_bytes
         (self.port,) = free_ports(1)
         self.url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.port}"
-        libraries = sorted((HERE / "target" / "lib").glob("*.jar"))
+        libraries = sorted(LIBRARIES.glob("*.jar"))
         assert libraries, "ActiveMQ Artemis is not there: run scripts/setup.sh test"
         self._path = os.pathsep.join(map(str, libraries))
         sources = map(str, sorted((HERE / "src").glob("*.java")))
@@ -51,10 +56,10 @@ class Artemis:
     def start(self) -> None:
         """Returns when it serves."""
         path = os.pathsep.join([str(self.directory), self._path])
-        words = [str(self.directory / "data"), str(self.port), USER, PASSWORD]
+        words = [str(self.directory / "data"), str(self.port), USER, PASSWORD, str(self._file_bytes)]
         with open(self.directory / "log", "ab") as log:
             self.process = subprocess.Popen(
-                ["java", *OPTIONS, "-cp", path, "Artemis", *words],
+                ["java", *self._options, "-cp", path, "Artemis", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -63,6 +68,16 @@ class Artemis:
         assert self.process.stdout is not None
         line = wait.line(self.process.stdout, START_TIME_S)
         assert line, f"Artemis ended before it was ready:\n{(self.directory / 'log').read_text()[-2_000:]}"
+
+    @property
+    def pid(self) -> int:
+        """The process whose CPU time is the broker's."""
+        return self.process.pid
+
+    def version(self) -> str:
+        """Of the jar that runs."""
+        (jar,) = LIBRARIES.glob("artemis-server-[0-9]*.jar")
+        return jar.stem.removeprefix("artemis-server-")
 
     def kill(self) -> None:
         """kill -9."""

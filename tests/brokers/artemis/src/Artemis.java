@@ -13,7 +13,7 @@ import org.apache.activemq.artemis.core.settings.impl.AddressSettings;
 import org.apache.activemq.artemis.spi.core.security.ActiveMQJAASSecurityManager;
 import org.apache.activemq.artemis.spi.core.security.jaas.InVMLoginModule;
 
-/** ActiveMQ Artemis with one AMQP acceptor on loopback: `Artemis DATA PORT USER PASSWORD`; prints its port when it is ready. */
+/** ActiveMQ Artemis with one AMQP acceptor on loopback: `Artemis DATA PORT USER PASSWORD JOURNAL-FILE-BYTES`; prints its port when it is ready. */
 public final class Artemis {
     public static void main(String[] arguments) throws Exception {
         var data = arguments[0];
@@ -21,8 +21,7 @@ public final class Artemis {
         configuration.setPersistenceEnabled(true).setJournalType(JournalType.NIO).setMaxDiskUsage(-1);
         configuration.setJournalDirectory(data + "/journal").setBindingsDirectory(data + "/bindings");
         configuration.setPagingDirectory(data + "/paging").setLargeMessagesDirectory(data + "/large");
-        // Small and few: they are filled with zeros at the start.
-        configuration.setJournalMinFiles(2).setJournalFileSize(1 << 20);
+        configuration.setJournalMinFiles(2).setJournalFileSize(Integer.parseInt(arguments[4]));
         configuration.setJMXManagementEnabled(false).setPopulateValidatedUser(false);
         configuration.addAcceptorConfiguration("amqp", "tcp://127.0.0.1:" + arguments[1] + "?protocols=AMQP");
         configuration.putSecurityRoles("#", Set.of(

@@ -2,7 +2,8 @@
 
 ::
 
-    00 53 70 list  durable, priority                                   header (spec 3.2.1)
+    00 53 70 list  durable, priority, ttl                              header (spec 3.2.1)
+    00 53 72 map   kind of message and of destination                  message-annotations, of JMS clients
     00 53 73 list  message-id, subject, content-type, creation-time    properties (spec 3.2.4)
     00 53 74 map   two texts                                           application-properties (spec 3.2.5)
 
@@ -20,6 +21,8 @@ SIZES: Final = (50, 750)
 FORMS: Final = 256
 """Messages of different sizes that take turns."""
 _NULL: Final = b"\x40"
+_JMS: Final = b"\x00\x53\x72\xc1\x29\x04\xa3\x12x-opt-jms-msg-type\x51\x03\xa3\x0ex-opt-jms-dest\x51\x00"
+"""A message of bytes, to a queue, as Qpid JMS says so."""
 
 
 def sizes(origin: int) -> list[int]:
@@ -40,15 +43,26 @@ def _text(value: str) -> bytes:
     return b"\xa1" + bytes([len(octets)]) + octets
 
 
-def sections(durable: bool, priority: bool, id: str, digits: int, wide: bool) -> tuple[bytes, int, int]:
+def sections(
+    durable: bool, priority: bool, ttl_ms: int, jms: bool, id: str, digits: int, wide: bool
+) -> tuple[bytes, int, int]:
     """The sections before the body, and where in them the priority's octet and the digits of the id are.
 
     Args:
         priority: whether the header has one; its place is 0 without.
+        ttl_ms: of the header; 0: none.
+        jms: with annotations as JMS clients write them.
         id: what the message-id begins with; `digits` zeros follow.
     """
-    flag = b"\x41" if durable else b"\x42"
-    header = b"\x00\x53\x70" + _list([flag, b"\x50\x04"] if priority else [flag], wide)
+    head = [b"\x41" if durable else b"\x42"]
+    if priority or ttl_ms:
+        head.append(b"\x50\x04" if priority else _NULL)
+    if ttl_ms:
+        head.append(b"\x70" + struct.pack(">I", ttl_ms))
+    header = b"\x00\x53\x70" + _list(head, wide)
+    priority_at = len(header) - (6 if ttl_ms else 1) if priority else 0
+    if jms:
+        header += _JMS
     message_id = _text(id + "0" * digits)
     fields = [message_id, _NULL, _NULL, _text("order.created"), _NULL, _NULL, b"\xa3\x10application/json"]
     fields += [_NULL, _NULL, b"\x83" + struct.pack(">q", time.time_ns() // 1_000_000)]
@@ -56,4 +70,4 @@ def sections(durable: bool, priority: bool, id: str, digits: int, wide: bool) ->
     pairs = _text("tenant") + _text("acme") + _text("region") + _text("eu-west-1")
     application = b"\x00\x53\x74\xc1" + bytes([len(pairs) + 1, 4]) + pairs
     id_end = len(header) + properties.index(message_id) + len(message_id)
-    return header + properties + application, len(header) - 1 if priority else 0, id_end - digits
+    return header + properties + application, priority_at, id_end - digits

@@ -69,6 +69,10 @@ class Numbered:
     """Messages as applications send them (application.py), with a message-id of its own for each."""
     list32: bool = False
     """Lists of the sections of those are encoded as list32."""
+    ttl_ms: int = 0
+    """Of the header of those; 0: none."""
+    jms: bool = False
+    """Those have annotations as JMS clients write them."""
 
     def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
         """The sections before the body, and what is written anew in them; empty when nothing is asked."""
@@ -94,7 +98,7 @@ class Numbered:
 
     def _application(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
         found, priority_at, id_at = application.sections(
-            durable, self.priorities > 0, f"{origin:016x}-", ID_DIGITS, self.list32
+            durable, self.priorities > 0, self.ttl_ms, self.jms, f"{origin:016x}-", ID_DIGITS, self.list32
         )
         digits: list[Digits | Octet] = [Digits(id_at, ID_DIGITS, 10**ID_DIGITS)]
         if self.priorities:

@@ -60,8 +60,9 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--target is for sending; --drain-only does not send")
     if given.pre_settled and given.unsettled_max:
         parser.error("--pre-settled messages have no outcome that --unsettled could wait for")
-    if given.list32 and not given.application:
-        parser.error("--list32 is for messages of --application")
+    for name in "list32", "jms", "ttl_s":
+        if getattr(given, name) and not given.application:
+            parser.error(f"--{name.removesuffix('_s')} is for messages of --application")
     if given.application and (given.message_ids or given.groups or given.numbered_property):
         parser.error("--application messages have properties of their own, besides --priorities")
     user, password_file = given.user, given.password_file
@@ -130,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
         f"application properties, a body of {SIZES[0]} to {SIZES[1]} bytes at random")
     add("--list32", action="store_true",
         help="with --application: lists of the message encoded with four octets of size, as many clients do")
+    add("--ttl", dest="ttl_s", type=_seconds(1, DAY_MS), default=0.0, metavar="TIME",
+        help="with --application: a header that says after what time each expires, such as 1h")
+    add("--jms", action="store_true", help="with --application: annotations as JMS clients write them")
     add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
     add("--target", metavar="ADDRESS",
         help="send there, such as to a router whose queue is received from (default: the address of --url)")

@@ -37,6 +37,10 @@ class Options:
     """Messages as applications send them, with bodies of random sizes."""
     list32: bool = False
     """Their sections are encoded as list32."""
+    ttl_s: float = 0.0
+    """Their header says after how many seconds they expire; 0: never."""
+    jms: bool = False
+    """They have annotations as JMS clients write them."""
     target: str | None = None
     """Where senders send; None: to the address of the URL."""
     selector: str | None = None
@@ -78,6 +82,8 @@ class Options:
             self.numbered_property,
             self.application,
             self.list32,
+            int(self.ttl_s * 1000),
+            self.jms,
         )
 
     def count_of(self, sender: int) -> int | None:

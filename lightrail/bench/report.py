@@ -24,6 +24,8 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "size": None if options.application else options.size,
         "application": options.application,
         "list32": options.list32,
+        "ttl_s": options.ttl_s,
+        "jms": options.jms,
         "durable": options.durable,
         "pre_settled": options.pre_settled,
         "credit": options.credit,
@@ -61,8 +63,10 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
 def _kind_of_message(options: Options) -> str:
     if not options.application:
         return f"{options.size} bytes"
-    encoded = " as list32" if options.list32 else ""
-    return f"messages of applications{encoded}, {SIZES[0]} to {SIZES[1]} bytes"
+    traits = " as list32" if options.list32 else ""
+    traits += f" with a ttl of {options.ttl_s:g} s" if options.ttl_s else ""
+    traits += " and annotations of JMS" if options.jms else ""
+    return f"messages of applications{traits}, {SIZES[0]} to {SIZES[1]} bytes"
 
 
 def as_text(options: Options, outcome: Outcome) -> str:

@@ -151,6 +151,12 @@ ROWS = (
         7.5,
     ),
     cpu_row(
+        "application-header",
+        "the same with a ttl, and annotations as JMS clients write them: CPU per message",
+        f"--durable --application --priorities 10 --ttl 1h --jms {PLAIN}",
+        7.5,
+    ),
+    cpu_row(
         "credit-1",
         "10 receivers with credit 1, durable: CPU per message",
         "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000",

@@ -70,9 +70,12 @@ def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
 
 @pytest.mark.parametrize("list32", [False, True])
 @pytest.mark.parametrize("priorities", [0, 10])
-def test_what_applications_send_has_its_fields_and_an_id_of_its_own(list32: bool, priorities: int) -> None:
+@pytest.mark.parametrize(("ttl_ms", "jms"), [(0, False), (3_600_000, True)])
+def test_what_applications_send_has_its_fields_and_an_id_of_its_own(
+    list32: bool, priorities: int, ttl_ms: int, jms: bool
+) -> None:
     origin = origin_of(7, 3)
-    numbered = Numbered(priorities, application=True, list32=list32)
+    numbered = Numbered(priorities, application=True, list32=list32, ttl_ms=ttl_ms, jms=jms)
     found = []
     for sequence in (0, 13):
         template = build(300, True, numbered, origin)
@@ -85,6 +88,9 @@ def test_what_applications_send_has_its_fields_and_an_id_of_its_own(list32: bool
         message.decode(bytes(template.buffer))
         assert (message.durable, message.priority) == (True, sequence % 10 if priorities else 4)
         assert (message.subject, message.content_type) == ("order.created", "application/json")
+        assert message.ttl == ttl_ms / 1_000
+        annotations = {"x-opt-jms-msg-type": 3, "x-opt-jms-dest": 0} if jms else None
+        assert message.annotations == annotations
         assert message.creation_time > 1_700_000_000
         assert message.properties == {"tenant": "acme", "region": "eu-west-1"}
         found.append(message.id)

@@ -57,6 +57,8 @@ def test_everything_that_can_be_said() -> None:
         (["--pre-settled", "--unsettled", "5"], "no outcome"),
         (["--drain-only", "--target", "r"], "--drain-only does not send"),
         (["--list32"], "--list32 is for messages of --application"),
+        (["--ttl", "1h"], "--ttl is for messages of --application"),
+        (["--jms"], "--jms is for messages of --application"),
         (["--application", "--groups", "3"], "properties of their own"),
         (["--property", "colour"], "expected NAME=N"),
         (["--property", "=3"], "found '=3'"),

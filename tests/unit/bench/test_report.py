@@ -44,8 +44,9 @@ def test_text_says_what_was_not_accepted_and_what_is_wrong() -> None:
 
 
 def test_messages_of_applications_have_no_size_of_their_own() -> None:
-    options = parse_options(["--application", "--list32"])
-    assert "messages of applications as list32, 50 to 750 bytes, transient" in as_text(options, outcome())
+    options = parse_options(["--application", "--list32", "--ttl", "1h", "--jms"])
+    kind = "messages of applications as list32 with a ttl of 3600 s and annotations of JMS, 50 to 750 bytes"
+    assert f"{kind}, transient" in as_text(options, outcome())
     value = as_value(options, outcome())
     assert (value["size"], value["application"], value["list32"]) == (None, True, True)
 

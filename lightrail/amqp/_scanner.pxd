@@ -55,3 +55,9 @@ cpdef tuple take(
     bytes data, Py_ssize_t position, Py_ssize_t end, long long lane, long long expected, Py_ssize_t limit,
     Py_ssize_t frame_max, Py_ssize_t message_max, int settlement, list tags, bint mixes=*,
 )
+
+@cython.locals(start=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)
+cpdef bint shorten_ttl(bytearray data, object ends, long long base, long long left_ms)
+
+@cython.locals(code=cython.int, fields=Py_ssize_t, count=cython.int, index=cython.int, ttl=cython.longlong)
+cdef bint _shorten(bytearray data, Py_ssize_t at, Py_ssize_t stop, long long left_ms)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, annotation_typing=False
-"""Runs of transfer frames, read in one pass whatever encoding a client has chosen.
+"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and the ttl of messages.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
 settled, message-format, header section and expiry. Where the caller allows mixed headers, they need to agree
@@ -443,3 +443,78 @@ def take(
         return None
     due: Any = expiry if expires else None
     return position, payloads, settled, message_format, data[head_at : head_at + head_size], due, mixed
+
+
+def shorten_ttl(data: bytearray, ends: Any, base: int, left_ms: int) -> bool:
+    """Makes the ttl in each message's header `left_ms` where it is more (messaging 3.2.1); sizes stay.
+
+    Args:
+        data: the messages one after another; message i ends at ends[i] - base.
+
+    Returns:
+        False where a header is not of a common form: then some were changed, and some were not.
+    """
+    start = 0
+    size = len(data)
+    for end in ends:
+        stop = end - base
+        if stop < start or stop > size or not _shorten(data, start, stop, left_ms):
+            return False
+        start = stop
+    return True
+
+
+def _shorten(data: bytearray, at: int, stop: int, left_ms: int) -> bool:
+    if stop - at < 4 or data[at] != 0 or data[at + 1] != 0x53:
+        return at == stop
+    if data[at + 2] != 0x70:
+        # Another section comes first: there is no header.
+        return True
+    code = data[at + 3]
+    if code == 0x45:
+        return True
+    if code == 0xC0:
+        fields = at + 6
+        count = data[at + 5] if fields <= stop else 0
+    elif code == 0xD0:
+        fields = at + 12
+        count = data[at + 11] if fields <= stop else 0
+    else:
+        return False
+    if fields > stop:
+        return False
+    at = fields
+    for index in range(3 if count > 3 else count):
+        if at >= stop:
+            return False
+        code = data[at]
+        if code == 0x40:
+            at += 1
+        elif index < 2:
+            # durable, and priority.
+            if code == 0x50 or code == 0x56:
+                at += 2
+            elif code == 0x41 or code == 0x42:
+                at += 1
+            else:
+                return False
+        elif code == 0x70:
+            if at + 4 >= stop:
+                return False
+            ttl = data[at + 1]
+            ttl = (ttl << 8) | data[at + 2]
+            ttl = (ttl << 8) | data[at + 3]
+            ttl = (ttl << 8) | data[at + 4]
+            if ttl > left_ms:
+                data[at + 1] = left_ms >> 24 & 0xFF
+                data[at + 2] = left_ms >> 16 & 0xFF
+                data[at + 3] = left_ms >> 8 & 0xFF
+                data[at + 4] = left_ms & 0xFF
+        elif code == 0x52:
+            if at + 1 >= stop:
+                return False
+            if data[at + 1] > left_ms:
+                data[at + 1] = left_ms
+        elif code != 0x43:
+            return False
+    return True

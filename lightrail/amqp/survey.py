@@ -115,30 +115,6 @@ def survey(message: bytes) -> Opening:
     return Opening(head_end, 0, 0, False)
 
 
-_PLAIN_HEADER: Final = b"\x00\x53\x70"
-_TTL_INDEX: Final = 2
-
-
-def may_have_ttl(data: bytes, position: int) -> bool:
-    """Whether the message that begins at `position` may have a ttl in its header (messaging 3.2.1).
-
-    True also for what is uncommon or malformed: the complete decoder says what it is.
-    """
-    try:
-        if data[position : position + 3] != _PLAIN_HEADER:
-            # Another section comes first and there is no header, or its descriptor has an uncommon form.
-            return data[position + 1] != 0x53
-        form = data[position + 3]
-        if form != 0xC0:
-            return form != 0x45
-        if data[position + 5] <= _TTL_INDEX:
-            return False
-        position += 6
-        for _ in range(_TTL_INDEX):
-            position += 2 if data[position] in (0x50, 0x56) else 1
-        return data[position] != 0x40
-    except IndexError:
-        return True
 
 
 _WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}

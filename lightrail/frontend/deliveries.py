@@ -15,11 +15,11 @@ disk: what was confirmed is never delivered again.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from lightrail.amqp.compiled import scanner
 from lightrail.amqp.events import Credit, Outcome
 from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header, with_header
-from lightrail.amqp.survey import may_have_ttl
 from lightrail.amqp.types import encode
 from lightrail.frontend.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
@@ -283,10 +283,10 @@ class ConsumerLink(Consumer):
         )
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
-        if not message_format and (attempts or (expires and _some_have_ttl(part, blob_at, ends, base))):
-            self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
-        else:
+        if message_format or not (attempts or expires):
             self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
+        elif attempts or not self._deliver_shortened(part, blob_at, count, ends, base, expires):
+            self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
         self._sent = number + count
         # One byte more than there is: the mean of messages without any must not come near 0.
         mean = (size + 1) / count
@@ -309,6 +309,17 @@ class ConsumerLink(Consumer):
             self._large_came()
         if self._said_limit < self._limit or self._used_bytes >= self._credit_bytes >> 1:
             self._say_credit()
+
+    def _deliver_shortened(
+        self, part: bytes, blob_at: int, count: int, ends: memoryview, base: int, expires: int
+    ) -> bool:
+        """Deliveries of which at most the ttl changes, and no size; False where one is uncommon."""
+        blob = bytearray(memoryview(part)[blob_at:])
+        left_ms = max(0, expires - self.connection.frontend.now_ms())
+        if not scanner.shorten_ttl(blob, ends, base, left_ms):
+            return False
+        self._link.send(count, ends, blob, base, self._presettled)
+        return True
 
     def _deliver_rewritten(
         self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int
@@ -547,19 +558,6 @@ class ConsumerLink(Consumer):
                 number=limit,
             )
         )
-
-
-def _some_have_ttl(part: bytes, blob_at: int, ends: memoryview, base: int) -> bool:
-    """Whether the ttl of one of these messages has to be made smaller.
-
-    Not so when they expire by the policy of their queue or at a time of their own (3.2.4) alone.
-    """
-    start = blob_at
-    for end in ends:
-        if may_have_ttl(part, start):
-            return True
-        start = blob_at + end - base
-    return False
 
 
 def _is_annotation(key: object) -> bool:

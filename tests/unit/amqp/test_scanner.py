@@ -2,7 +2,9 @@
 
 import os
 import random
+from array import array
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from lightrail.amqp import compiled, events, reader
 from lightrail.amqp import scanner as interpreted
 from lightrail.amqp.sections import decode_header
+from lightrail.amqp.survey import survey
 from lightrail.model import limits
 from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
@@ -103,6 +106,7 @@ HEADERS = [
     b"\x00Sp\x45",
 ]  # fmt: skip
 """Header sections of every common form, and a few that differ in durable or ttl."""
+SHORT_LIVED = [b"\x00Sp" + lists(b"\x41", b"\x40", ttl) for lists in LISTS for ttl in (b"\x52\xfa", b"\x43")]
 
 
 def lasting(found: list[Any]) -> list[Any]:
@@ -290,3 +294,68 @@ def test_an_end_beyond_the_buffer_reads_nothing() -> None:
         assert each.lane(stream, 0, len(stream) + 1) == each.NO_LANE
         assert each.take(stream, 0, len(stream) + 1, 0, 0, 100, NO_LIMIT, NO_LIMIT, -1, None) is None
         assert each.lane(b"", 0, 0) == each.NO_LANE
+
+
+# --- the ttl of messages that are handed out ---------------------------------------------------------------
+
+
+def ends_of(messages: list[bytes], base: int) -> Any:
+    return memoryview(array("I", accumulate(map(len, messages), initial=base))[1:])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*HEADERS, *SHORT_LIVED]), max_size=8),
+    st.sampled_from([0, 3, 200, 999, 1_000, 70_000, 2**32 - 1]),
+    st.sampled_from([0, 77]),
+)
+def test_a_ttl_becomes_what_is_left_and_all_else_stays(heads: list[bytes], left_ms: int, base: int) -> None:
+    messages = [head + data(b"%d" % at) for at, head in enumerate(heads)]
+    for each in (compiled.scanner, interpreted):
+        blob = bytearray(b"".join(messages))
+        assert each.shorten_ttl(blob, ends_of(messages, base), base, left_ms)
+        start = 0
+        for before in messages:
+            after = bytes(blob[start : start + len(before)])
+            start += len(before)
+            wanted = decode_header(before)
+            if wanted.ttl is not None:
+                wanted.ttl = min(wanted.ttl, left_ms)
+            assert decode_header(after) == wanted
+            assert after[survey(before).head_end :] == before[survey(before).head_end :]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*HEADERS, *SHORT_LIVED]), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 255)), max_size=4),
+    st.integers(0, 60),
+)
+def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
+    heads: list[bytes], changes: list[tuple[int, int]], cut: int
+) -> None:
+    messages = [head + data(b"x") for head in heads]
+    start = bytearray(b"".join(messages))
+    for place, octet in changes:
+        start[place % len(start)] = octet
+    ends = [max(0, end - cut) for end in ends_of(messages, 0)]
+    found = []
+    for each in (compiled.scanner, interpreted):
+        blob = bytearray(start)
+        found.append((each.shorten_ttl(blob, ends, 0, 5), blob))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x70\xc0\x04\x03\x41\x40\x43",
+        b"\x00\xa3\x10amqp:header:list\xc0\x04\x03\x41\x40\x43",
+        b"\x00Sp\xc0\x04\x03\x41\x40\x60",
+        b"\x00Sp\xc0\x08\x03\x41\x40\x70\x00\x00\x00",
+        b"\x00Sp",
+    ],
+)
+def test_an_uncommon_or_cut_header_is_left_to_the_complete_decoder(message: bytes) -> None:
+    for each in (compiled.scanner, interpreted):
+        assert not each.shorten_ttl(bytearray(message), [len(message)], 0, 5)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import events, shapes
 from lightrail.amqp.performatives import Transfer, encode_performative
-from lightrail.amqp.sections import Header, encode_header
-from lightrail.amqp.survey import may_have_ttl, survey
+from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer
@@ -323,31 +322,6 @@ def test_the_survey_finds_head_prefix_and_properties() -> None:
     assert survey(EXPIRING).may_expire
     assert survey(b"").head_end == 0
     assert survey(HEAD).head_end == len(HEAD)
-
-
-@pytest.mark.parametrize("body", [b"", b"\x00\x53\x75\xa0\x01x", b"\x00\x53\x73\xc0\x01\x00"])
-def test_a_header_without_a_ttl_is_told_from_one_that_may_have_one(body: bytes) -> None:
-    for header in (
-        Header(),
-        Header(durable=True),
-        Header(priority=9),
-        Header(durable=True, delivery_count=3),
-    ):
-        for ttl in (None, 0, 5, 70_000):
-            header.ttl = ttl
-            message = b"before" + encode_header(header) + body
-            assert may_have_ttl(message, 6) is (ttl is not None)
-    assert not may_have_ttl(bytes.fromhex("00537045") + body, 0)
-    assert not may_have_ttl(bytes.fromhex("005370c0050341500440") + body, 0)
-
-
-def test_an_uncommon_or_cut_header_may_have_a_ttl() -> None:
-    header = encode_header(Header(durable=True, ttl=5))
-    for end in range(3, len(header)):
-        assert may_have_ttl(header[:end], 0), end
-    assert may_have_ttl(bytes.fromhex("00800000000000000070") + header[3:], 0)
-    assert may_have_ttl(bytes.fromhex("005370d0") + bytes(8), 0)
-    assert may_have_ttl(b"\x00\xa3\x10amqp:header:list" + header[3:], 0)
 
 
 def test_the_survey_reads_long_descriptors() -> None:

@@ -78,7 +78,7 @@ class Connection:
     def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
         self.settings = settings
         self.phase = HEADER
-        self.output: list[bytes] = []
+        self.output: list[bytes | memoryview] = []
         """Pieces to write, in order; the caller joins and clears it."""
         self.events: list[Event] = []
         """What the next feed gives, or the one at work will give."""

@@ -215,7 +215,7 @@ class Backlog:
         self,
         count: int,
         ends: Sequence[int],
-        blob: bytes,
+        blob: bytes | memoryview,
         base: int,
         settled: bool,
         message_format: int,

@@ -30,6 +30,11 @@ def frame(channel: int, body: bytes) -> bytes:
     return _pack_header(len(body) + 8, 2, AMQP_FRAME, channel) + body
 
 
+def head(channel: int, body: bytes, size: int) -> bytes:
+    """The same without its payload, which follows and has `size` bytes."""
+    return _pack_header(len(body) + size + 8, 2, AMQP_FRAME, channel) + body
+
+
 def sasl_frame(body: bytes) -> bytes:
     """A SASL frame around one of its five bodies; bytes 6 and 7 are zero."""
     return _pack_header(len(body) + 8, 2, SASL_FRAME, 0) + body

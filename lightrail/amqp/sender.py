@@ -136,7 +136,8 @@ class SendingLink(Link):
     ) -> None:
         """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], the first begins at 0.
 
-        The caller stays below the limit of the newest Credit event. What the peer's session window does not
+        The caller stays below the limit of the newest Credit event, and changes nothing behind a view that is
+        read-only. What the peer's session window does not
         let out yet waits inside, and goes when its flow comes.
         """
         if self.state != ATTACHED:
@@ -154,7 +155,7 @@ class SendingLink(Link):
         largest = self.peer_max_message_size
         if largest and ends[count - 1] - base > largest and self._oversized(count, ends, base, largest):
             return
-        if type(blob) is not bytes:
+        if type(blob) is not bytes and not (type(blob) is memoryview and blob.readonly):
             blob = bytes(memoryview(blob)[: ends[count - 1] - base])
         self.sent += count
         entry = Backlog(count, ends, blob, base, settled, message_format)
@@ -270,7 +271,7 @@ class SendingLink(Link):
             self._number(entry, 1)
             entry.index = index
             entry.offset = size
-            session.write(body + entry.blob[start : start + size])
+            session.write_part(body, memoryview(entry.blob)[start : start + size])
             session.sent_transfers(1)
             return True
         start = ends_start(entry, index) + entry.offset
@@ -278,7 +279,7 @@ class SendingLink(Link):
         size = session.connection.peer_max_frame_size - CONTINUATION_OVERHEAD
         more = end - start > size
         body = encode_performative(Transfer(handle=self.output_handle, more=more))
-        session.write(body + entry.blob[start : start + size if more else end])
+        session.write_part(body, memoryview(entry.blob)[start : start + size if more else end])
         session.sent_transfers(1)
         if more:
             entry.offset += size

@@ -325,7 +325,14 @@ class Template:
 
 
 def put(
-    template: Template, output: list[Any], ends: Any, blob: bytes, base: int, start: int, wire: int, most: int
+    template: Template,
+    output: list[Any],
+    ends: Any,
+    blob: bytes | memoryview,
+    base: int,
+    start: int,
+    wire: int,
+    most: int,
 ) -> int:
     """Append transfer frames for the messages that `ends` delimits until one is larger than `most` bytes.
 

@@ -118,3 +118,8 @@ class Windows:
         """One frame on this session's channel."""
         if self.state == MAPPED or self.state == BEGIN_SENT:
             self.connection.output.append(frames.frame(self.channel, body))
+
+    def write_part(self, body: bytes, payload: memoryview) -> None:
+        """One frame with a part of a large message, which is not copied here."""
+        if self.state == MAPPED or self.state == BEGIN_SENT:
+            self.connection.output += (frames.head(self.channel, body, len(payload)), payload)

@@ -284,7 +284,8 @@ class ConsumerLink(Consumer):
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
         if message_format or not (attempts or expires):
-            self._link.send(count, ends, part[blob_at:], base, self._presettled, message_format)
+            blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:]
+            self._link.send(count, ends, blob, base, self._presettled, message_format)
         elif attempts or not self._deliver_shortened(part, blob_at, count, ends, base, expires):
             self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
         self._sent = number + count

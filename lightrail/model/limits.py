@@ -56,6 +56,8 @@ CLOSING_TIME_MS: Final = 5_000
 # --- frontend ------------------------------------------------------------------------------------------
 LINK_CREDIT_MAX: Final = 4_000
 """Messages a sending link may have unanswered; 4,000 for 2,000 saves a tenth of a durable one's CPU."""
+COPIED_BYTES: Final = 64 * 1024
+"""A slice of deliveries below this is copied out of its frame: a view costs more than so many bytes."""
 PACE_SAMPLE_MS: Final = 10
 """How often a queue of some depth compares what its consumers take with what comes."""
 PACE_MEAN_MS: Final = 1_000

@@ -28,6 +28,7 @@ NOT_FROM_OUTSIDE = {
     "UNUSED_TRIES": OWN_PACE,
     "CONTROL_MS": OWN_PACE,
     "DIRECTORY_POLL_MS": OWN_PACE,
+    "COPIED_BYTES": OWN_WORK,
     "PACE_SAMPLE_MS": OWN_PACE,
     "PACE_MEAN_MS": OWN_PACE,
     "PACE_SLOWNESS": "what unit/shard/test_pacing.py has slow workers on either side of",

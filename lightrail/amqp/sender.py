@@ -137,8 +137,8 @@ class SendingLink(Link):
         """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], the first begins at 0.
 
         The caller stays below the limit of the newest Credit event, and changes nothing behind a view that is
-        read-only. What the peer's session window does not
-        let out yet waits inside, and goes when its flow comes.
+        read-only. What the peer's session window does not let out yet waits inside, and goes when its flow
+        comes.
         """
         if self.state != ATTACHED:
             if self.state < ATTACHED:

@@ -229,6 +229,24 @@ def test_a_large_message_is_cut_to_the_peers_max_frame_size() -> None:
     assert link.transmitted == 3
 
 
+def test_a_large_message_is_not_copied_before_all_output_is_joined() -> None:
+    peer = Peer()
+    peer.open(max_frame_size=512)
+    peer.begin()
+    link = peer.receiver()
+    message = data(bytes(5_000))
+    part = b"head" + message
+    link.send_one(message)
+    link.send(1, [len(message)], memoryview(part)[4:])
+    changing = bytearray(message)
+    link.send(1, [len(message)], changing)
+    changing[:] = bytes(len(changing))
+    views = [piece for piece in peer.engine.output if isinstance(piece, memoryview)]
+    assert {id(view.obj) for view in views} >= {id(message), id(part)}
+    sent = peer.hear()
+    assert b"".join(payload for _, payload in sent) == 3 * message
+
+
 @pytest.mark.parametrize("size", range(470, 520))
 def test_messages_about_the_size_of_a_frame(size: int) -> None:
     peer = Peer()

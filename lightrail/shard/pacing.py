@@ -10,6 +10,8 @@ A sender that waits for each answer has credit enough and notices nothing.
 Only where consumers take at least one in limits.PACE_SLOWNESS of what comes: a queue that fills for slow
 workers, or for none, is what queues are for, and takes in at full speed. Where consumers stop, nothing
 happens here that could be compared. So the frontend frees a little each limits.CREDIT_HELD_MS by itself.
+Where messages may be ready that nobody takes (selectors, groups, consumers that are barred) their number says
+nothing of how far consumers are behind, and nothing is held.
 """
 
 from typing import TYPE_CHECKING
@@ -30,6 +32,7 @@ class Pace:
         "_delivered",
         "_enqueued",
         "_entering",
+        "_gone",
         "_leaving",
         "_since_ms",
         "_taken_ms",
@@ -49,6 +52,8 @@ class Pace:
         """Messages for which credit was freed, and that may come."""
         self._come = 0
         """What had been enqueued when those that were awaited were counted last."""
+        self._gone = 0
+        """What had been delivered when credit was freed last."""
         self._taken_ms = 0
         """When consumers were last seen to take something."""
         self._entering = 0.0
@@ -72,18 +77,29 @@ class Pace:
         since_ms = now_ms - self._since_ms
         if since_ms >= limits.PACE_SAMPLE_MS:
             self._sample(machine, now_ms, since_ms)
+        counters = machine.counters
         if not self.held:
+            self._gone = counters.delivered
             return []
         if self.depth is None or not machine.consumers.by_id:
             freed = [(producer, 0) for producer in self.held]
             self.held.clear()
             return freed
-        enqueued = machine.counters.enqueued
-        self._awaited = max(0, self._awaited - (enqueued - self._come))
-        self._come = enqueued
-        room = self.depth - machine.ready.count - self._awaited
-        # In larger pieces: what goes through in small batches costs more.
-        return self._free(room) if room >= self.depth >> 1 else []
+        self._awaited = max(0, self._awaited - (counters.enqueued - self._come))
+        self._come = counters.enqueued
+        # In larger pieces than there is room: what goes through in small batches costs more.
+        if machine.ready.count < self.depth:
+            self._gone = counters.delivered
+            room = self.depth - machine.ready.count - self._awaited
+            return self._free(room) if room >= self.depth >> 1 else []
+        # Half of what is taken: so the queue becomes short, and its senders go on meanwhile.
+        room = (counters.delivered - self._gone) >> 1
+        if room < limits.PACE_FREED_MIN:
+            return []
+        before = self._awaited
+        freed = self._free(room)
+        self._gone += 2 * (self._awaited - before)
+        return freed
 
     def _free(self, room: int) -> list[tuple["Producer", int]]:
         """Frees credit for about so many messages, to one producer after another."""
@@ -118,7 +134,7 @@ class Pace:
             # What was taken before a queue of some depth stood here says nothing of now.
             self._taken_ms = now_ms
         stands = now_ms - self._taken_ms >= limits.PACE_MEAN_MS
-        if not stands and self._leaving * limits.PACE_SLOWNESS >= self._entering:
+        if not (stands or machine.may_keep) and self._leaving * limits.PACE_SLOWNESS >= self._entering:
             self.depth = max(limits.PACE_DEPTH_MIN, int(self._leaving * limits.PACE_AHEAD_MS))
         else:
             self.depth = None

@@ -489,6 +489,11 @@ class Machine(Outcomes):
             for consumer in self.consumers.by_id.values():
                 order.attach(consumer)
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether messages may be ready that no consumer takes, whatever credit there is."""
+        return bool(self._selecting or self.policy.groups or self.ready.barred_runs)
+
     def _attached(self, consumer: Consumer) -> None:
         """A consumer came that selects, or to a queue with an order of its own."""
         self._selecting += consumer.options.selects is not None

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.shard.declarations import EveryName
 from lightrail.wire.frames import HEADER, HELD, Kind
 from tests.support.shard_scene import Answer, Peer, Scene
 
@@ -154,3 +156,31 @@ def test_a_link_that_is_closed_gets_no_credit() -> None:
     busy.take()
     run(busy, 200, 100)
     assert not [each for each in busy.frames(Kind.FREED) if each.link == 1]
+
+
+def test_senders_to_a_long_queue_get_half_of_what_is_taken_until_it_is_short() -> None:
+    scene = Scene()
+    busy = Busy(scene, 2)
+    run(busy, 200, 0)
+    busy.consume(100, "q")
+    run(busy, 100, 400)
+    sent, ready = busy.sent, scene.queue("q")["ready"]
+    run(busy, 100, 400)
+    assert 0.4 * 100 * 400 <= busy.sent - sent <= 0.6 * 100 * 400
+    assert scene.queue("q")["ready"] < ready - 0.4 * 100 * 400
+    run(busy, 500, 400)
+    assert scene.queue("q")["ready"] <= 400 * limits.PACE_AHEAD_MS + 2 * limits.PACE_FREED_MIN
+
+
+@pytest.mark.parametrize("kept", ["selector", "groups"])
+def test_what_nobody_takes_holds_up_no_sender(kept: str) -> None:
+    names = EveryName()
+    if kept == "groups":
+        names.give("q", Policy.parse({"role": "queue", "groups": True}))
+    scene = Scene(names=names)
+    busy = Busy(scene, 1)
+    filter_ = "" if kept == "groups" else "durable = FALSE"
+    busy.consume(100, "q", filter=filter_)
+    run(busy, 50, 300)
+    assert not any(busy.kept.values())
+    assert busy.sent == 50 * 250

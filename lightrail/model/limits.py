@@ -66,7 +66,7 @@ PACE_DEPTH_MIN: Final = 512
 """Messages that are ready in a queue before anybody compares."""
 PACE_FREED_MIN: Final = 512
 """Messages for which credit is freed at a time, at the least."""
-PACE_AHEAD_MS: Final = 8
+PACE_AHEAD_MS: Final = 12
 """Credit of senders is held while more is ready than consumers take in this time."""
 PACE_SLOWNESS: Final = 8
 """Consumers that take less than one in so many messages that come don't hold up senders: a queue fills for

@@ -115,8 +115,6 @@ def survey(message: bytes) -> Opening:
     return Opening(head_end, 0, 0, False)
 
 
-
-
 _WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}
 """Octets after the constructors that message-id, user-id and the like have, besides the sized ones."""
 _EXPIRY_INDEX: Final = 8

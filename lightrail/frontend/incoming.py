@@ -59,9 +59,9 @@ class IncomingLink(Producer):
         self._unanswered_bytes = 0
         self._unanswered_batches = 0
         self._held_messages = 0
-        """Answered, and no credit is given for them yet: consumers come first (shard/pacing.py)."""
+        """Messages that were answered, and in whose place no credit was granted yet (shard/pacing.py)."""
         self._held_since_ms = 0
-        """When the shard last let some of it go."""
+        """Since when, or since credit for some of them was freed."""
         self._held_timer = False
         self._mean_size = 1024.0
         self._head: bytes | None = None
@@ -154,18 +154,18 @@ class IncomingLink(Producer):
                 self._connection.touch()
 
     def _keep_credit(self, count: int) -> None:
-        """Credit for so many messages, which are answered, has to wait until `_free_credit`."""
+        """Credit in the place of so many answered messages waits for `_free_credit`."""
         frontend = self._connection.frontend
         if not self._held_messages:
             self._held_since_ms = frontend.now_ms()
             if not self._held_timer:
                 self._held_timer = True
-                frontend.later(limits.CREDIT_HELD_MS, self._held_long)
+                frontend.later(limits.CREDIT_HELD_MS, self._check_held_credit)
         self._held_messages += count
-        frontend.counts.messages_held += count
+        frontend.counts.credit_held += count
 
-    def _held_long(self) -> None:
-        """The shard says nothing: a few more messages make it compare anew what comes and what is taken."""
+    def _check_held_credit(self) -> None:
+        """Without FREED for long, a few more messages make the shard compare the rates anew."""
         self._held_timer = False
         if self._closed:
             return
@@ -176,10 +176,10 @@ class IncomingLink(Producer):
             left_ms = limits.CREDIT_HELD_MS
         if self._held_messages:
             self._held_timer = True
-            frontend.later(left_ms, self._held_long)
+            frontend.later(left_ms, self._check_held_credit)
 
     def _free_credit(self, count: int = 0) -> None:
-        """Gives credit for so many messages for which it was held; 0: for all."""
+        """Grants credit that was held, for so many messages; 0: for all."""
         held = self._held_messages
         if not held:
             return

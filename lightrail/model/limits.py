@@ -59,7 +59,7 @@ LINK_CREDIT_MAX: Final = 4_000
 COPIED_BYTES: Final = 64 * 1024
 """A slice of deliveries below this is copied out of its frame: a view costs more than so many bytes."""
 PACE_SAMPLE_MS: Final = 10
-"""How often a queue of some depth compares what its consumers take with what comes."""
+"""How often a queue of some depth compares its deliveries with what is enqueued."""
 PACE_MEAN_MS: Final = 1_000
 """Over about how long both are averaged."""
 PACE_DEPTH_MIN: Final = 512
@@ -67,12 +67,12 @@ PACE_DEPTH_MIN: Final = 512
 PACE_FREED_MIN: Final = 512
 """Messages for which credit is freed at a time, at the least."""
 PACE_AHEAD_MS: Final = 12
-"""Credit of senders is held while more is ready than consumers take in this time."""
+"""Credit of senders is held while more messages are ready than consumers get in this time."""
 PACE_SLOWNESS: Final = 8
-"""Consumers that take less than one in so many messages that come don't hold up senders: a queue fills for
-them."""
+"""Consumers that get less than one message for so many that are enqueued hold up no sender: a queue fills
+for them."""
 CREDIT_HELD_MS: Final = 500
-"""How long credit is held at a time, at the most."""
+"""After so long without FREED a frontend frees credit for PACE_FREED_MIN messages by itself."""
 LINK_CREDIT_MIN: Final = 20
 """Credit that even a link of very large messages gets."""
 LINK_UNANSWERED_BYTES: Final = 8 * 1024 * 1024

@@ -278,7 +278,7 @@ FIELDS: Final[tuple[Field, ...]] = (
         "how long a sender waits while the queue is full; null: 0, with flow_control for ever",
     ),
     Field("dead_letter", _QUEUE, "name", None, "where dead letters go; null: NAME/$dlq"),
-    _count("priorities", _QUEUE, 1, 1, 10, "levels; what waits while a queue gets them may come first"),
+    _count("priorities", _QUEUE, 1, 1, 10, "levels of priority; messages from before may come first"),
     _choice(
         "order",
         _QUEUE,

@@ -256,7 +256,7 @@ class Engine:
                 if was_over and machine.is_unfinished:
                     self._late[queue] = None
                 pace = queue.pace
-                if pace.held or machine.ready.count > limits.PACE_DEPTH_MIN:
+                if pace.held_credit or machine.ready.count > limits.PACE_DEPTH_MIN:
                     for producer, count in pace.step(machine, now_ms):
                         if producer in queue.producers:
                             producer.free_credit(count)

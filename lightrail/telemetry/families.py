@@ -42,6 +42,7 @@ class FrontendCounts:
         "connections_failed",
         "connections_opened",
         "connections_refused",
+        "credit_held",
         "frame_bytes_received",
         "frame_bytes_sent",
         "links_closed",
@@ -51,7 +52,6 @@ class FrontendCounts:
         "message_bytes_received",
         "messages_accepted",
         "messages_delivered",
-        "messages_held",
         "messages_presettled",
         "messages_received",
         "messages_redelivered",
@@ -79,6 +79,7 @@ class FrontendCounts:
     connections_failed: int
     connections_opened: int
     connections_refused: int
+    credit_held: int
     frame_bytes_received: int
     frame_bytes_sent: int
     links_closed: int
@@ -88,7 +89,6 @@ class FrontendCounts:
     message_bytes_received: int
     messages_accepted: int
     messages_delivered: int
-    messages_held: int
     messages_presettled: int
     messages_received: int
     messages_redelivered: int
@@ -212,9 +212,9 @@ FRONTEND_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
         "batches_repeated",
     ),
     counter(
-        "lightrail_messages_held",
-        "Accepted messages for which their senders got no new credit before consumers had caught up.",
-        "messages_held",
+        "lightrail_credit_held",
+        "Accepted messages in whose place senders got credit only when consumers had caught up.",
+        "credit_held",
     ),
     gauge(
         "lightrail_unanswered_bytes",

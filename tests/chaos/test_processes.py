@@ -143,7 +143,7 @@ def test_freeze_one_frontend_of_two(tmp_path: Path) -> None:
 
 
 def test_terminate_in_traffic(tmp_path: Path) -> None:
-    """SIGTERM: clients are told amqp:connection:forced, the status is 0, and a new start finds everything.
+    """SIGTERM: connections close with amqp:connection:forced, the status is 0, a new start finds everything.
 
     Nothing counts as a failed delivery: all of it would become a dead letter and not arrive.
     """

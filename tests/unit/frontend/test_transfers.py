@@ -174,7 +174,7 @@ def test_credit_that_is_held_is_given_as_the_shard_frees_it() -> None:
     assert rig.link.credit == held
     rig.producer.credit_freed(0)
     assert rig.link.credit == held
-    assert rig.connection.frontend.counts.messages_held == held
+    assert rig.connection.frontend.counts.credit_held == held
 
 
 def test_a_sender_that_waits_for_each_answer_does_not_notice_that_credit_is_held() -> None:

@@ -21,7 +21,16 @@ from lightrail.gateway.shards import Shards
 from lightrail.model import limits
 from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy, Role
 from lightrail.namespace.records import Name
-from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.frames import (
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    DRAIN,
+    HEADER_SIZE,
+    Kind,
+    OutcomeCode,
+    delivered_at,
+    frame,
+)
 from lightrail.wire.home import Home
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import Consumer, DeliveriesMissing
@@ -323,7 +332,8 @@ class QueueConsumer(Consumer):
         )
         columns = (expires, enqueued, attempts, message_format)
         start = blob_at = DELIVER_ENDS + 4 * count
-        until_ms = self._receivers.shards.now_ms() + self._lock_ms
+        # Not from when it is read here: a gateway that is late would promise more than the shard keeps.
+        until_ms = delivered_at(part, self._receivers.shards.now_ms()) + self._lock_ms
         self._next = number + count
         for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
             waiter = self._first()

@@ -154,6 +154,7 @@ class Performer:
                 queue.epoch,
                 effect.first_number,
                 last - first,
+                now_ms,
                 run.sequence,
                 attempts,
                 batch.expires_at_ms or 0,

@@ -323,6 +323,7 @@ class Relay:
                         1,
                         listener.next,
                         last - first,
+                        now_ms,
                         next(self._sequence),
                         0,
                         sent.expires_at_ms,

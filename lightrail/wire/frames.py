@@ -93,6 +93,9 @@ ASKED: Final = 1
 # Flags of ACCEPTED.
 HELD: Final = 1
 """The sender gets no new credit for these batches until FREED."""
+# Flags of DELIVER.
+TIMED: Final = 1
+"""The reserved field has the lower 16 bits of the shard's clock, in ms, when it handed the messages out."""
 # Flags of SETTLED.
 UNCERTAIN: Final = 1
 """The store had trouble meanwhile: after a restart some of the messages may be in their queue again."""
@@ -174,6 +177,7 @@ def deliver(
     epoch: int,
     number: int,
     count: int,
+    delivered_ms: int,
     sequence: int,
     attempts: int,
     expires_at_ms: int,
@@ -185,12 +189,16 @@ def deliver(
 ) -> bytes:
     """A slice of a queue for a consumer: delivery numbers from `number`, sequences from `sequence`.
 
+    `delivered_ms` is when it was handed out, by the shard's clock: see `delivered_at`.
+
     `ends` are copied as they stand in the stored batch; `base` is the end of the message before the first,
     so message i lies at ends[i-1]-base .. ends[i]-base of the blob, with base for ends[-1].
     """
     return b"".join(
         (
-            HEADER.pack(Kind.DELIVER, 0, 0, epoch & EPOCHS, link, count, number),
+            HEADER.pack(
+                Kind.DELIVER, TIMED, delivered_ms & 0xFFFF, epoch & EPOCHS, link, count, number
+            ),
             DELIVER_COLUMNS.pack(
                 sequence, expires_at_ms, enqueued_at_ms, attempts, message_format, base, len(blob)
             ),
@@ -198,3 +206,18 @@ def deliver(
             blob,
         )
     )
+
+
+def delivered_at(part: Buffer, now_ms: int) -> int:
+    """When the shard handed out what is in a DELIVER, in ms by its clock: a lock runs from then on.
+
+    Args:
+        now_ms: by the clock of who reads it, less than half a minute from that of the shard; taken where a
+            former version did not say the time.
+    """
+    flags: int
+    low: int
+    _, flags, low, _, _, _, _ = HEADER.unpack_from(part)
+    if not flags & TIMED:
+        return now_ms
+    return now_ms + (low - now_ms + 0x8000 & 0xFFFF) - 0x8000

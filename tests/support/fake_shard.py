@@ -156,6 +156,7 @@ class FakePeer:
                     1,
                     consumer.next,
                     1,
+                    1_000,
                     sequence,
                     0,
                     0,

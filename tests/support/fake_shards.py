@@ -68,13 +68,15 @@ class FakePeer:
         (found,) = self.producers.values()
         return found
 
-    def deliver(self, number: int, *messages: bytes, sequence: int = 0, attempts: int = 0) -> None:
+    def deliver(
+        self, number: int, *messages: bytes, sequence: int = 0, attempts: int = 0, at_ms: int = 1_000_000
+    ) -> None:
         """One slice for the only consumer."""
         ends = array("I")
         for message in messages:
             ends.append(len(message) + (ends[-1] if ends else 0))
         part = frames.deliver(
-            1, 1, number, len(messages), sequence, attempts, 0, 1_000, 0, 0, ends, b"".join(messages)
+            1, 1, number, len(messages), at_ms, sequence, attempts, 0, 1_000, 0, 0, ends, b"".join(messages)
         )
         self.consumer.deliver(part, number, len(messages))
 

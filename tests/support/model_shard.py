@@ -326,7 +326,19 @@ class ModelShard:
             ends.append(len(body) + (ends[-1] if ends else 0))
         self.out.append(
             deliver(
-                link, queue.epoch, consumer.next, len(bodies), 0, 0, 0, 1_000, 0, 0, ends, b"".join(bodies)
+                link,
+                queue.epoch,
+                consumer.next,
+                len(bodies),
+                1_000,
+                0,
+                0,
+                0,
+                1_000,
+                0,
+                0,
+                ends,
+                b"".join(bodies),
             )
         )
         for body in bodies:

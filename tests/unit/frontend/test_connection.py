@@ -33,7 +33,7 @@ from tests.support.frontend_scene import Client, Scene, play
 def slice_of(number: int, count: int, size: int = 20) -> bytes:
     body = b"\x00\x53\x75\xa0" + bytes((size - 5,)) + b"x" * (size - 5)
     ends = array("I", [size * index for index in range(1, count + 1)])
-    return deliver(1, 1, number, count, number, 0, 0, 0, 0, 0, ends, body * count)
+    return deliver(1, 1, number, count, 0, number, 0, 0, 0, 0, 0, ends, body * count)
 
 
 # --- attaching -----------------------------------------------------------------------------------------

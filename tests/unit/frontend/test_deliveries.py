@@ -111,7 +111,7 @@ def slice_of(
         ends.append(end)
     blob = b"".join(messages)
     count = len(messages)
-    return deliver(6, 3, number, count, number, attempts, expires, 0, message_format, skipped, ends, blob)
+    return deliver(6, 3, number, count, 0, number, attempts, expires, 0, message_format, skipped, ends, blob)
 
 
 # --- credit --------------------------------------------------------------------------------------------

@@ -235,6 +235,16 @@ def test_the_lock_is_as_long_as_the_policy_says_and_follows_it() -> None:
     scene(check)
 
 
+def test_a_lock_ends_as_the_shard_counts_however_late_the_gateway_reads_of_it() -> None:
+    async def check(receivers: Receivers, shards: FakeShards) -> None:
+        task = waiting(receivers, record=queue(lock_duration=1.5))
+        await turn()
+        shards.peer.deliver(0, b"a", at_ms=shards.now_ms() - 700)
+        assert (await task).locked_until_ms == shards.now_ms() + 800
+
+    scene(check)
+
+
 def test_a_consumer_that_keeps_others_out_goes_with_the_last_who_waits() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         task = waiting(receivers, 10, queue(exclusive=True))

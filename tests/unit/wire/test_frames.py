@@ -21,12 +21,14 @@ from lightrail.wire.frames import (
     HEADER_SIZE,
     HELD,
     SEQUENCE,
+    TIMED,
     UNCERTAIN,
     VERSION,
     Kind,
     OutcomeCode,
     WireError,
     deliver,
+    delivered_at,
     enqueue,
     frame,
 )
@@ -112,6 +114,7 @@ def test_a_slice_of_a_batch_is_read_again(messages: list[bytes], data: st.DataOb
         2,
         3,
         last - first,
+        0x1_0009,
         4,
         5,
         6,
@@ -121,7 +124,7 @@ def test_a_slice_of_a_batch_is_read_again(messages: list[bytes], data: st.DataOb
         ends[first:last],
         memoryview(blob)[base : ends[last - 1]],
     )
-    assert HEADER.unpack_from(made) == (Kind.DELIVER, 0, 0, 2, 1, last - first, 3)
+    assert HEADER.unpack_from(made) == (Kind.DELIVER, TIMED, 9, 2, 1, last - first, 3)
     size = ends[last - 1] - base
     assert DELIVER_COLUMNS.unpack_from(made, HEADER_SIZE) == (4, 6, 7, 5, 8, base, size)
     at = DELIVER_ENDS + 4 * (last - first)
@@ -194,7 +197,7 @@ def examples() -> dict[str, bytes]:
         "ACCEPTED": frame(Kind.ACCEPTED, link=5, count=2, number=9),
         "REFUSED": frame(Kind.REFUSED, link=5, number=9, body=Refusal("amqp:internal-error", "why").encode()),
         "CONSUMER_READY": frame(Kind.CONSUMER_READY, link=6),
-        "DELIVER": deliver(6, 1, 7, 2, 0x0A0B, 1, 0x0102, 0x0304, 6, 3, array("I", [3, 5]), b"de"),
+        "DELIVER": deliver(6, 1, 7, 2, 0x1_0C0D, 0x0A0B, 1, 0x0102, 0x0304, 6, 3, array("I", [3, 5]), b"de"),
         "DRAINED": frame(Kind.DRAINED, link=6, number=9),
         "GONE": frame(Kind.GONE, link=6, body=Refusal("amqp:resource-locked").encode()),
         "PONG": frame(Kind.PONG, number=0xCAFE),
@@ -242,6 +245,18 @@ def examples() -> dict[str, bytes]:
 def golden() -> dict[str, bytes]:
     lines = [line.split("\t") for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
     return {name: bytes.fromhex(data) for name, data in lines}
+
+
+@given(at_ms=st.integers(0x1_0000, 1 << 48), late_ms=st.integers(-0x8000, 0x7FFF))
+def test_when_messages_were_handed_out_is_read_by_a_clock_that_is_half_a_minute_off(
+    at_ms: int, late_ms: int
+) -> None:
+    part = deliver(1, 2, 3, 1, at_ms, 4, 5, 6, 7, 8, 0, array("I", [1]), b"a")
+    assert delivered_at(part, at_ms + late_ms) == at_ms
+
+
+def test_a_delivery_of_a_former_version_counts_from_when_it_is_read() -> None:
+    assert delivered_at(frame(Kind.DELIVER, link=1, count=1), 1_234_567) == 1_234_567
 
 
 def test_the_bytes_of_every_kind_are_what_they_were() -> None:

@@ -66,6 +66,8 @@ def parse_options(argv: Sequence[str]) -> Options:
     if given.application and (given.message_ids or given.groups or given.numbered_property):
         parser.error("--application messages have properties of their own, besides --priorities")
     user, password_file = given.user, given.password_file
+    if given.system_calls and not given.pids:
+        parser.error("--system-calls counts those of the processes of --pids, found none")
     if (user is None) != (password_file is None):
         parser.error("--user and --password-file go together")
     if user is not None:
@@ -145,7 +147,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--drain-time", dest="drain_time_s", type=_seconds(1, DAY_MS), default=10.0, metavar="TIME",
         help="how long nothing may arrive before what is missing counts as lost (default 10s)")
     add("--pids", type=_read(_pids), default=(), metavar="PID,...",
-        help="report the CPU time of these processes and all their descendants per message")
+        help="report CPU time and context switches of these processes and all their descendants per message")
+    add("--system-calls", action="store_true",
+        help="with --pids: report their system calls, too; needs root, and costs CPU time in the kernel")
     add("--json", action="store_true", help="the results as one line of JSON")
     add("--quiet", action="store_true", help="no progress")
     return parser

@@ -59,6 +59,7 @@ class Options:
     drain_only: bool = False
     send_only: bool = False
     pids: tuple[int, ...] = ()
+    system_calls: bool = False
     json: bool = False
     quiet: bool = False
 

@@ -53,6 +53,9 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
     }
     if window.server is not None:
         value["server_cpu_us"] = _each(window.server.total_s, counted)
+        value["server_switches"] = _per(window.switches, counted)
+        if window.system_calls is not None:
+            value["server_system_calls"] = _per(window.system_calls, counted)
         value["server_processes"] = [
             {"pid": pid, "name": name, "cpu_us": _each(spent, counted)}
             for pid, name, spent in window.server.processes
@@ -97,6 +100,10 @@ def as_text(options: Options, outcome: Outcome) -> str:
             if process["cpu_us"] >= 0.005
         )
         lines.append(f"CPU server   {value['server_cpu_us']:.2f} µs per message: {each}")
+        calls = value.get("server_system_calls")
+        called = "" if calls is None else f", {calls:.2f} system calls"
+        switched = f"{value['server_switches']:.2f} voluntary context switches"
+        lines.append(f"kernel       {switched}{called} per message")
     lines.append(
         f"CPU bench    sending {value['sender_cpu_us']:.2f}, receiving {value['receiver_cpu_us']:.2f} "
         "µs per message"
@@ -135,6 +142,10 @@ def _spell(times: dict[str, float]) -> str:
 
 def _per_s(messages: int, elapsed_s: float) -> float:
     return round(messages / elapsed_s, 1) if elapsed_s else 0.0
+
+
+def _per(events: int, messages: int) -> float:
+    return round(events / messages, 4) if messages else 0.0
 
 
 def _each(seconds: float, messages: int) -> float:

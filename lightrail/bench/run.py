@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
 from typing import Any, Final, Protocol
 
-from lightrail.bench import arrivals, usage
+from lightrail.bench import arrivals, kernel, usage
 from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
@@ -49,6 +49,9 @@ class Window:
     server: usage.Spent | None = None
     senders_cpu_s: float = 0.0
     receivers_cpu_s: float = 0.0
+    switches: int = 0
+    """Voluntary context switches of the server's threads."""
+    system_calls: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +97,10 @@ class Run:
             shares += [("receiver", part) for part in self._parts(options.receivers)]
         if not options.drain_only:
             shares += [("sender", part) for part in self._parts(options.senders)]
+        try:
+            self._calls = kernel.SystemCalls(options.pids) if options.system_calls else None
+        except kernel.NotCounted as error:
+            raise RunFailed(f"--system-calls: {error}") from None
         self.board = Board(len(shares))
         self.workers: list[_Worker] = []
         self._ready = 0
@@ -125,6 +132,8 @@ class Run:
             return self._execute()
         finally:
             self.watcher.finish()
+            if self._calls is not None:
+                self._calls.close()
             for worker in self.workers:
                 if worker.process.is_alive():
                     worker.process.terminate()
@@ -162,6 +171,8 @@ class Run:
         board.words[words.MEASURE_FROM] = now
         sent, counted = board.sum(words.SENT), board.sum(field_counted)
         before, server_before = self._cpu(), usage.tree(options.pids)
+        switches = kernel.switches(server_before)
+        calls = self._calls.count() if self._calls is not None else 0
         began = time.monotonic_ns()
         deadline = began + int(options.duration_s * 1e9)
         quiet_since, last_counted = began, counted
@@ -180,6 +191,9 @@ class Run:
         if self.options.drain_only or count is not None:
             now = max(board.latest(words.LAST_NS), began + 1)
         after, server_after = self._cpu(), usage.tree(options.pids)
+        window.switches = kernel.more(switches, kernel.switches(server_after))
+        if self._calls is not None:
+            window.system_calls = self._calls.count() - calls
         window.elapsed_s = (now - began) / 1e9
         window.sent = board.sum(words.SENT) - sent
         window.received = board.sum(field_counted) - counted

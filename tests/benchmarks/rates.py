@@ -11,6 +11,7 @@ KEPT = (
     "receiver_cpu_us",
     "latency_us",
     "server_processes",
+    "server_switches",
 )
 PLAIN = "--duration 5s --backlog 20000"
 """The senders wait while so many messages are under way: what is measured goes in and out alike."""

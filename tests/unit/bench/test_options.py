@@ -67,6 +67,7 @@ def test_everything_that_can_be_said() -> None:
         (["--priorities", "11"], "expected a whole number from 0 to 10"),
         (["--groups", "few"], "expected a whole number from 0"),
         (["--pids", "999999999"], "expected ids of running processes"),
+        (["--system-calls"], "counts those of the processes of --pids, found none"),
         (["--url", "http://x/y"], "expected amqp://"),
         (["--user", "alice"], "--user and --password-file go together"),
         (["--user", "alice", "--password-file", "/nowhere"], "expected a file that can be read"),

@@ -12,7 +12,7 @@ from lightrail.bench.usage import Spent
 
 def outcome() -> Outcome:
     spent = Spent(3.0, [(7, "lightrail.frontend.main", 2.0), (8, "lightrail.shard.main", 1.0)])
-    window = Window(2.0, 1_000_000, 1_000_000, spent, 1.5, 1.2)
+    window = Window(2.0, 1_000_000, 1_000_000, spent, 1.5, 1.2, switches=250_000)
     result = Outcome(
         window, sent=1_100_000, accepted=1_099_999, not_accepted={"rejected": 1}, received=1_099_999
     )
@@ -26,6 +26,7 @@ def test_values() -> None:
     assert value["received_per_s"] == 500_000
     assert value["server_cpu_us"] == 3.0
     assert [process["cpu_us"] for process in value["server_processes"]] == [2.0, 1.0]
+    assert (value["server_switches"], "server_system_calls" in value) == (0.25, False)
     assert (value["sender_cpu_us"], value["receiver_cpu_us"]) == (1.5, 1.2)
     assert value["latency_us"]["max"] == 100_000
     assert abs(value["latency_us"]["p50"] - 50_000) < 500
@@ -41,6 +42,14 @@ def test_text_says_what_was_not_accepted_and_what_is_wrong() -> None:
     assert "lost: 5 to 6" in text
     assert "3.00 µs per message: lightrail.frontend.main (7) 2.00" in text
     assert result.faults == 2
+
+
+def test_system_calls_are_shown_where_they_were_counted() -> None:
+    result = outcome()
+    result.window.system_calls = 9_500_000
+    assert as_value(parse_options([]), result)["server_system_calls"] == 9.5
+    shown = "0.25 voluntary context switches, 9.50 system calls per message"
+    assert shown in as_text(parse_options([]), result)
 
 
 def test_messages_of_applications_have_no_size_of_their_own() -> None:

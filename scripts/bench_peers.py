@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the same load against another broker and LightRail in turns and adds the ratios to docs/benchmarks.md.
 
-RabbitMQ is installed from Debian when it is missing and this runs as root; ActiveMQ Artemis is where
-scripts/setup.sh puts what the tests need. `make bench-peers` calls it.
+RabbitMQ is installed from Debian when it is missing and this runs as root; ActiveMQ Artemis and Apache
+Qpid Broker-J are where scripts/setup.sh puts what the tests need. `make bench-peers` calls it.
 """
 
 import argparse
@@ -31,14 +31,17 @@ def main() -> int:
     directory = tempfile.mkdtemp(prefix="lightrail-peer-", dir=given.scratch)
     try:
         peers.install()
-        places = [Path(directory, name) for name in ("rabbitmq", "artemis")]
+        places = [Path(directory, name) for name in ("rabbitmq", "artemis", "broker-j")]
         for place in places:
             place.mkdir()
         rabbit = peers.RabbitMQ(places[0])
-        artemis = peers.Artemis(
-            places[1], options=peers.ARTEMIS_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES
+        artemis = peers.Artemis(places[1], options=peers.JVM_OPTIONS, file_bytes=peers.ARTEMIS_FILE_BYTES)
+        broker_j = peers.BrokerJ(places[2], options=peers.JVM_OPTIONS)
+        found = (
+            (rabbit, peers.rows_of_rabbitmq(rabbit)),
+            (artemis, peers.rows_of_artemis(artemis)),
+            (broker_j, peers.rows_of_broker_j(broker_j)),
         )
-        found = ((rabbit, peers.rows_of_rabbitmq(rabbit)), (artemis, peers.rows_of_artemis(artemis)))
         names = [row.name for _, rows in found for row in rows]
         if unknown := set(given.only or ()) - set(names):
             parser.error(f"--only: expected {', '.join(names)}, found {', '.join(sorted(unknown))}")
@@ -48,6 +51,9 @@ def main() -> int:
             if chosen:
                 # One at a time: also a broker that does nothing takes its share of two cores.
                 with peer:
+                    if peer is broker_j:
+                        suite.say("brokerj", "warming up")
+                        peers.warm_up_broker_j(broker_j)
                     met &= suite.run(chosen, given.runs, given.scratch, names, "peers")
         return 0 if met else 1
     except (peers.PeerMissing, LoadFailed, TimeoutError) as error:

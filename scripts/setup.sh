@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh run     a virtual environment in .venv with the broker and its dependencies
 #   scripts/setup.sh test    the same with the tools of the tests: node and Java with a client each, a browser, etcd, Prometheus,
-#                            RabbitMQ and ActiveMQ Artemis
+#                            RabbitMQ, ActiveMQ Artemis and Apache Qpid Broker-J
 #   scripts/setup.sh compose the same, and for others than root, too, a Docker engine and what makes images
 #
 # System packages that are missing are installed with apt-get when this runs as root; otherwise they are named,
@@ -23,6 +23,7 @@ venv=${VENV:-.venv}
 interop=tests/interop
 jms=$interop/jms
 artemis=tests/brokers/artemis
+broker_j=tests/brokers/broker-j
 rabbitmq=/usr/lib/rabbitmq/bin/rabbitmq-server
 
 fresh() { # the stamp of a goal is newer than everything it was made from
@@ -39,13 +40,13 @@ fresh() { # the stamp of a goal is newer than everything it was made from
 lockfile() { [ ! -f $interop/package-lock.json ] || echo $interop/package-lock.json; }
 locks() { # what says which clients and brokers of other languages the tests use
     lockfile
-    for project in $jms $artemis; do
+    for project in $jms $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || echo $project/pom.xml
     done
 }
 clients_there() {
     [ -z "$(lockfile)" ] || [ -d $interop/node_modules ] || return 1
-    for project in $jms $artemis; do
+    for project in $jms $artemis $broker_j; do
         [ ! -f $project/pom.xml ] || [ -d $project/target/lib ] || return 1
     done
 }
@@ -188,11 +189,13 @@ if [ "$goal" = test ] && [ -n "$(lockfile)" ]; then
     echo "setup: installing the JavaScript client"
     npm ci --prefix $interop --no-audit --no-fund --loglevel=error
 fi
-for project in $jms $artemis; do
+for project in $jms $artemis $broker_j; do
     if [ "$goal" = test ] && [ -f $project/pom.xml ]; then
         echo "setup: installing what $project needs"
         rm -rf $project/target/lib # an earlier version of it would stay beside the new one
-        mvn --batch-mode --quiet --file $project/pom.xml dependency:copy-dependencies -DoutputDirectory=target/lib
+        copying=copy-dependencies
+        [ $project != $broker_j ] || copying=unpack-dependencies # it comes as one archive
+        mvn --batch-mode --quiet --file $project/pom.xml dependency:$copying -DoutputDirectory=target/lib
     fi
 done
 printf '%s\n' "$PWD" >"$venv/.lightrail-$goal"

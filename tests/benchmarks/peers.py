@@ -1,14 +1,17 @@
-"""RabbitMQ and ActiveMQ Artemis beside our broker, under the same load in turns."""
+"""RabbitMQ, ActiveMQ Artemis and Apache Qpid Broker-J beside our broker, under the same load in turns."""
 
 import os
 import shutil
 import subprocess
 from typing import Final, Protocol
 
-from tests.benchmarks.load import bench
+from tests.benchmarks.load import LoadFailed, bench
 from tests.benchmarks.rates import MANY, PLAIN, SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
-from tests.support.artemis import LIBRARIES, Artemis
+from tests.support.artemis import LIBRARIES as ARTEMIS_LIBRARIES
+from tests.support.artemis import Artemis
+from tests.support.broker_j import LIBRARIES as BROKER_J_LIBRARIES
+from tests.support.broker_j import BrokerJ
 from tests.support.rabbitmq import PACKAGE, SERVER, RabbitMQ
 
 OPEN: Final = "--duration 5s"
@@ -16,8 +19,14 @@ OPEN: Final = "--duration 5s"
 SHORT: Final = "--duration 5s --backlog 2000"
 """What suits RabbitMQ best: it is at its fastest with so many messages under way."""
 APPLICATION: Final = f"--durable --application {PLAIN}"
-ARTEMIS_OPTIONS: Final = ("-Xms1g", "-Xmx4g")
-"""All else is as a JVM has it by itself."""
+FIFTY: Final = "50 senders and 50 receivers on 50 queues"
+APPLICATION_50: Final = f"{APPLICATION} {MANY} --queues 50"
+WAITING: Final = "--senders 40 --unsettled 1 --durable --duration 5s"
+CREDIT_1: Final = "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000"
+JVM_OPTIONS: Final = ("-Xms1g", "-Xmx4g")
+"""Of both brokers in Java. All else is as a JVM has it by itself."""
+BROKER_J_WARM_UP: Final = ("--duration 20s --backlog 2000", "--durable --duration 30s --backlog 2000")
+"""Before Broker-J is measured: it is at a tenth of its rate until the JVM has compiled what it runs often."""
 ARTEMIS_FILE_BYTES: Final = 10 << 20
 """Of the journal, as Artemis has it by itself."""
 
@@ -37,8 +46,12 @@ class PeerMissing(Exception):
 
 def install() -> None:
     """Install RabbitMQ when it is missing and we may; raises PeerMissing."""
-    if not (LIBRARIES.is_dir() and shutil.which("java")):
-        raise PeerMissing("expected ActiveMQ Artemis and Java, found none: run scripts/setup.sh test")
+    if shutil.which("java") is None:
+        raise PeerMissing("expected Java, found none: run scripts/setup.sh test")
+    jars = {"ActiveMQ Artemis": ARTEMIS_LIBRARIES, "Apache Qpid Broker-J": BROKER_J_LIBRARIES}
+    for broker, libraries in jars.items():
+        if not libraries.is_dir():
+            raise PeerMissing(f"expected {broker} in {libraries}, found none: run scripts/setup.sh test")
     if os.access(SERVER, os.X_OK):
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", PACKAGE]
@@ -75,36 +88,58 @@ def rows_of_artemis(artemis: Artemis) -> tuple[Row, ...]:
         ("artemis", "100 bytes, transient", PLAIN, 1.0),
         ("artemis-durable", "100 bytes, durable", f"--durable {PLAIN}", 1.0),
         ("artemis-application", "messages of applications, durable", APPLICATION, 1.7),
-        (
-            "artemis-application-50",
-            "messages of applications, durable, 50 senders and 50 receivers on 50 queues",
-            f"{APPLICATION} {MANY} --queues 50",
-            2.5,
-        ),
-        (
-            "artemis-waiting",
-            "40 senders that wait for each acceptance, durable",
-            "--senders 40 --unsettled 1 --durable --duration 5s",
-            2.0,
-        ),
-        (
-            "artemis-credit-1",
-            "10 receivers with credit 1, durable",
-            "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000",
-            1.0,
-        ),
+        ("artemis-application-50", f"messages of applications, durable, {FIFTY}", APPLICATION_50, 2.5),
+        ("artemis-waiting", "40 senders that wait for each acceptance, durable", WAITING, 2.0),
+        ("artemis-credit-1", "10 receivers with credit 1, durable", CREDIT_1, 1.0),
     )
     return tuple(_row(artemis, "Artemis", f"{artemis.url}/bench", *load) for load in loads)
 
 
-def _row(peer: Peer, broker: str, url: str, name: str, kind: str, flags: str, ratio: float) -> Row:
-    key = broker.lower()
+def rows_of_broker_j(broker_j: BrokerJ) -> tuple[Row, ...]:
+    """Comparisons with a running Broker-J."""
+    loads = (
+        ("brokerj", "100 bytes, transient", PLAIN, 1.0),
+        ("brokerj-durable", "100 bytes, durable (BDB store)", f"--durable {PLAIN}", 1.0),
+        ("brokerj-application", "messages of applications, durable (BDB store)", APPLICATION, 1.0),
+        (
+            "brokerj-application-50",
+            f"messages of applications, durable (BDB store), {FIFTY}",
+            APPLICATION_50,
+            1.0,
+        ),
+        ("brokerj-waiting", "40 senders that wait for each acceptance, durable (BDB store)", WAITING, 1.0),
+        ("brokerj-credit-1", "10 receivers with credit 1, durable (BDB store)", CREDIT_1, 1.0),
+    )
+    url = f"{broker_j.url}/bench"
+    return tuple(_row(broker_j, "Broker-J", url, *load, warm_up=BROKER_J_WARM_UP) for load in loads)
+
+
+def warm_up_broker_j(broker_j: BrokerJ) -> None:
+    """Run the loads of BROKER_J_WARM_UP on a running Broker-J; raises LoadFailed."""
+    for flags in BROKER_J_WARM_UP:
+        bench(f"{broker_j.url}/bench", flags)
+
+
+def _row(
+    peer: Peer,
+    broker: str,
+    url: str,
+    name: str,
+    kind: str,
+    flags: str,
+    ratio: float,
+    *,
+    warm_up: tuple[str, ...] = (),
+) -> Row:
+    key = broker.lower().replace("-", "")
 
     def measure(place: Workplace) -> Figures:
         theirs = bench(url, flags, (peer.pid,))
         place.say(f"{broker} {theirs['received_per_s']:,.0f} messages/s")
         with place.broker() as own:
             ours = bench(f"amqp://{own.amqp}/bench", flags, (own.process.pid,))
+        if not (theirs["latency_us"] and ours["latency_us"]):
+            raise LoadFailed("expected messages both sent and received while it was measured, found none")
         return {
             "ratio": ours["received_per_s"] / theirs["received_per_s"],
             "lightrail_per_s": ours["received_per_s"],
@@ -117,9 +152,10 @@ def _row(peer: Peer, broker: str, url: str, name: str, kind: str, flags: str, ra
 
     limit = Limit("ratio", ratio, "times", at_least=True)
     title = f"rate to that of {broker} {peer.version()}, {kind}"
-    address = url.rpartition("@")[2].partition("/")[2]
+    address = url.partition("://")[2].partition("/")[2]
     commands = (
         key,
+        *(f"lightrail bench --url amqp://…/{address} {load}" for load in warm_up),
         f"lightrail bench --url amqp://…/{address} {flags} --pids …",
         SERVE,
         f"lightrail bench {flags} --pids …",

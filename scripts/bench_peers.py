@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.benchmarks import machine, peers, suite
 from tests.benchmarks.load import LoadFailed
+from tests.support.java_broker import JavaBroker
 
 
 def main() -> int:
@@ -51,9 +52,9 @@ def main() -> int:
             if chosen:
                 # One at a time: also a broker that does nothing takes its share of two cores.
                 with peer:
-                    if peer is broker_j:
-                        suite.say("brokerj", "warming up")
-                        peers.warm_up_broker_j(broker_j)
+                    if isinstance(peer, JavaBroker):
+                        suite.say(peer.name, "warming up")
+                        peers.warm_up(peer)
                     met &= suite.run(chosen, given.runs, given.scratch, names, "peers")
         return 0 if met else 1
     except (peers.PeerMissing, LoadFailed, TimeoutError) as error:

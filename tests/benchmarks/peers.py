@@ -12,6 +12,7 @@ from tests.support.artemis import LIBRARIES as ARTEMIS_LIBRARIES
 from tests.support.artemis import Artemis
 from tests.support.broker_j import LIBRARIES as BROKER_J_LIBRARIES
 from tests.support.broker_j import BrokerJ
+from tests.support.java_broker import JavaBroker
 from tests.support.rabbitmq import PACKAGE, SERVER, RabbitMQ
 
 OPEN: Final = "--duration 5s"
@@ -25,8 +26,8 @@ WAITING: Final = "--senders 40 --unsettled 1 --durable --duration 5s"
 CREDIT_1: Final = "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000"
 JVM_OPTIONS: Final = ("-Xms1g", "-Xmx4g")
 """Of both brokers in Java. All else is as a JVM has it by itself."""
-BROKER_J_WARM_UP: Final = ("--duration 20s --backlog 2000", "--durable --duration 30s --backlog 2000")
-"""Before Broker-J is measured: it is at a tenth of its rate until the JVM has compiled what it runs often."""
+JVM_WARM_UP: Final = ("--duration 20s --backlog 2000", "--durable --duration 30s --backlog 2000")
+"""Before a broker in Java is measured: it is slow until the JVM has compiled what it runs often."""
 ARTEMIS_FILE_BYTES: Final = 10 << 20
 """Of the journal, as Artemis has it by itself."""
 
@@ -92,7 +93,8 @@ def rows_of_artemis(artemis: Artemis) -> tuple[Row, ...]:
         ("artemis-waiting", "40 senders that wait for each acceptance, durable", WAITING, 2.0),
         ("artemis-credit-1", "10 receivers with credit 1, durable", CREDIT_1, 1.0),
     )
-    return tuple(_row(artemis, "Artemis", f"{artemis.url}/bench", *load) for load in loads)
+    url = f"{artemis.url}/bench"
+    return tuple(_row(artemis, "Artemis", url, *load, warm_up=JVM_WARM_UP) for load in loads)
 
 
 def rows_of_broker_j(broker_j: BrokerJ) -> tuple[Row, ...]:
@@ -111,13 +113,13 @@ def rows_of_broker_j(broker_j: BrokerJ) -> tuple[Row, ...]:
         ("brokerj-credit-1", "10 receivers with credit 1, durable (BDB store)", CREDIT_1, 1.0),
     )
     url = f"{broker_j.url}/bench"
-    return tuple(_row(broker_j, "Broker-J", url, *load, warm_up=BROKER_J_WARM_UP) for load in loads)
+    return tuple(_row(broker_j, "Broker-J", url, *load, warm_up=JVM_WARM_UP) for load in loads)
 
 
-def warm_up_broker_j(broker_j: BrokerJ) -> None:
-    """Run the loads of BROKER_J_WARM_UP on a running Broker-J; raises LoadFailed."""
-    for flags in BROKER_J_WARM_UP:
-        bench(f"{broker_j.url}/bench", flags)
+def warm_up(broker: JavaBroker) -> None:
+    """Run the loads of JVM_WARM_UP on a running broker; raises LoadFailed."""
+    for flags in JVM_WARM_UP:
+        bench(f"{broker.url}/bench", flags)
 
 
 def _row(

@@ -30,6 +30,9 @@ class JavaBroker:
         options: of the JVM.
     """
 
+    url: str
+    """Where clients connect, without an address."""
+
     def __init__(self, name: str, home: Path, directory: Path, options: Sequence[str]) -> None:
         self.name = name
         self.directory = directory

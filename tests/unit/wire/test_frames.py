@@ -247,7 +247,7 @@ def golden() -> dict[str, bytes]:
     return {name: bytes.fromhex(data) for name, data in lines}
 
 
-@given(at_ms=st.integers(0x1_0000, 1 << 48), late_ms=st.integers(-0x8000, 0x7FFF))
+@given(at_ms=st.integers(0x1_0000, 1 << 48), late_ms=st.integers(-0x7FFF, 0x8000))
 def test_when_messages_were_handed_out_is_read_by_a_clock_that_is_half_a_minute_off(
     at_ms: int, late_ms: int
 ) -> None:

@@ -330,7 +330,7 @@ def test_frames_reach_their_links(rig: Rig) -> None:
         frame(Kind.CONSUMER_READY, link=2),
         frame(Kind.ACCEPTED, link=1, number=3, count=4),
         frame(Kind.REFUSED, link=1, number=7, body=refusal),
-        deliver(2, 1, 5, 1, 0, 0, 0, 0, 0, 0, b"\x01\x00\x00\x00", b"x"),
+        deliver(2, 1, 5, 1, 0, 0, 0, 0, 0, 0, 0, b"\x01\x00\x00\x00", b"x"),
         frame(Kind.DRAINED, link=2, number=6),
         frame(Kind.ACCEPTED, link=99, number=3, count=4),
         frame(Kind.DELIVER, link=99),

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test test-slow check setup lint types imports unit bench bench-peers soak compose-test constraints clean
+.PHONY: help run test test-slow check setup lint types imports unit bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ bench-peers: setup ## the same load against other brokers, and the ratios
 
 soak: setup ## the long tests
 	$(BIN)/pytest -m soak --timeout=0 $(ARGS)
+
+fuzz: setup ## mutated AMQP for the scanner: compiled, interpreted, under AddressSanitizer; 10 minutes, LIGHTRAIL_SOAK_SECONDS chooses
+	$(BIN)/python scripts/fuzz.py $(ARGS)
 
 compose-test: ## docker-compose.yml on a Docker engine of the test's own, as root
 	@scripts/setup.sh compose

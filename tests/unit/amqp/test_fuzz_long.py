@@ -1,24 +1,22 @@
 """The fuzz target that runs for a while: lawful conversations, mutated by a seed, through `feed`.
 
-CI goes through sixty thousand seeds, the same in every run; `make soak` goes on from a fresh one for
-LIGHTRAIL_SOAK_SECONDS. The failing seed is in the assertion, and `conversation(seed)` repeats it.
+CI goes through sixty thousand seeds, the same in every run; `make soak` and `make fuzz` go on from a fresh
+one for LIGHTRAIL_SOAK_SECONDS. The failing seed is in the assertion, and `conversation(seed)` repeats it.
 """
 
-import os
 import random
-import secrets
-import time
+from pathlib import Path
 
 import pytest
 
 from lightrail.amqp import frames
 from lightrail.amqp.performatives import SaslInit
 from lightrail.amqp.values import Symbol
+from tests.support.seeds import soak_seeds
 from tests.unit.amqp.peer import Peer, sasl
 from tests.unit.amqp.test_fuzz_feed import LAWFUL, drive, mutate
 
 CONVERSATIONS = 15_000
-SOAK_S = float(os.environ.get("LIGHTRAIL_SOAK_SECONDS", "600"))
 KINDS = ("octet", "octet", "octet", "cut", "repeat", "insert", "swap", "drop")
 SASL = [frames.SASL_HEADER, sasl(SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0a\0b"))]
 
@@ -55,9 +53,5 @@ def test_no_mutated_conversation_breaks_the_engine(part: int) -> None:
 
 
 @pytest.mark.soak
-def test_no_mutated_conversation_breaks_the_engine_for_long() -> None:
-    seed = secrets.randbits(48)
-    end = time.monotonic() + SOAK_S
-    while time.monotonic() < end:
-        conversation(seed)
-        seed += 1
+def test_no_mutated_conversation_breaks_the_engine_for_long(tmp_path: Path) -> None:
+    soak_seeds(conversation, tmp_path)

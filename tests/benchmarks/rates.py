@@ -68,6 +68,25 @@ def waiting_row() -> Row:
     )
 
 
+def large_row() -> Row:
+    """Messages of 1 MiB, which come and leave in many frames each."""
+    flags = "--size 1048576 --durable --duration 5s --backlog 32"
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        kept: Figures = {key: value[key] for key in KEPT}
+        return kept | {"server_cpu_ms": value["server_cpu_us"] / 1e3}
+
+    return Row(
+        "mib",
+        "durable, 1 MiB: messages per second, CPU per message",
+        (SERVE, f"lightrail bench {flags} --pids …"),
+        (Limit("received_per_s", 300.0, "/s", at_least=True), Limit("server_cpu_ms", 2.5, "ms")),
+        measure,
+    )
+
+
 def paced_row(name: str, title: str, flags: str, cpu_us: float, p50_ms: float, p99_ms: float) -> Row:
     """Latency and CPU at a rate that does not strain the broker."""
 
@@ -127,6 +146,13 @@ ROWS = (
         "durable", "durable, 100 bytes, synced before accepted: CPU per message", f"--durable {PLAIN}", 3.5
     ),
     cpu_row("kib", "transient, 1 KiB: CPU per message", "--size 1024 --duration 5s --backlog 5000", 6.0),
+    cpu_row(
+        "kib-durable",
+        "durable, 1 KiB: CPU per message",
+        "--size 1024 --durable --duration 5s --backlog 5000",
+        5.5,
+    ),
+    large_row(),
     cpu_row(
         "application",
         "messages of applications, durable: CPU per message",

@@ -96,6 +96,8 @@ HELD: Final = 1
 # Flags of DELIVER.
 TIMED: Final = 1
 """The reserved field has the lower 16 bits of the shard's clock, in ms, when it handed the messages out."""
+CLOCK_BEHIND_MS: Final = 5_000
+"""A shard's clock may be so far before that of who reads the time in a DELIVER."""
 # Flags of SETTLED.
 UNCERTAIN: Final = 1
 """The store had trouble meanwhile: after a restart some of the messages may be in their queue again."""
@@ -196,9 +198,7 @@ def deliver(
     """
     return b"".join(
         (
-            HEADER.pack(
-                Kind.DELIVER, TIMED, delivered_ms & 0xFFFF, epoch & EPOCHS, link, count, number
-            ),
+            HEADER.pack(Kind.DELIVER, TIMED, delivered_ms & 0xFFFF, epoch & EPOCHS, link, count, number),
             DELIVER_COLUMNS.pack(
                 sequence, expires_at_ms, enqueued_at_ms, attempts, message_format, base, len(blob)
             ),
@@ -211,13 +211,16 @@ def deliver(
 def delivered_at(part: Buffer, now_ms: int) -> int:
     """When the shard handed out what is in a DELIVER, in ms by its clock: a lock runs from then on.
 
+    Right where it is read up to a minute later, by a clock that is at most CLOCK_BEHIND_MS behind that of the
+    shard. One that is further behind makes it too early: a lock seems to end too soon, and never too late.
+
     Args:
-        now_ms: by the clock of who reads it, less than half a minute from that of the shard; taken where a
-            former version did not say the time.
+        now_ms: by the clock of who reads it; taken where a former version did not say the time.
     """
     flags: int
     low: int
     _, flags, low, _, _, _, _ = HEADER.unpack_from(part)
     if not flags & TIMED:
         return now_ms
-    return now_ms + (low - now_ms + 0x8000 & 0xFFFF) - 0x8000
+    latest_ms = now_ms + CLOCK_BEHIND_MS
+    return latest_ms - (latest_ms - low & 0xFFFF)

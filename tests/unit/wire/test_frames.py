@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lightrail.wire.frames import (
     AFRESH,
     ASKED,
+    CLOCK_BEHIND_MS,
     DELIVER_COLUMNS,
     DELIVER_ENDS,
     DRAIN,
@@ -247,12 +248,20 @@ def golden() -> dict[str, bytes]:
     return {name: bytes.fromhex(data) for name, data in lines}
 
 
-@given(at_ms=st.integers(0x1_0000, 1 << 48), late_ms=st.integers(-0x7FFF, 0x8000))
-def test_when_messages_were_handed_out_is_read_by_a_clock_that_is_half_a_minute_off(
+@given(at_ms=st.integers(0x1_0000, 1 << 48), late_ms=st.integers(-CLOCK_BEHIND_MS, 60_000))
+def test_when_messages_were_handed_out_is_known_a_minute_later_and_by_a_clock_that_is_behind(
     at_ms: int, late_ms: int
 ) -> None:
     part = deliver(1, 2, 3, 1, at_ms, 4, 5, 6, 7, 8, 0, array("I", [1]), b"a")
     assert delivered_at(part, at_ms + late_ms) == at_ms
+
+
+@given(at_ms=st.integers(1 << 24, 1 << 48), behind_ms=st.integers(CLOCK_BEHIND_MS, 1 << 20))
+def test_by_a_clock_that_is_far_behind_a_lock_ends_too_soon_and_never_too_late(
+    at_ms: int, behind_ms: int
+) -> None:
+    part = deliver(1, 2, 3, 1, at_ms, 4, 5, 6, 7, 8, 0, array("I", [1]), b"a")
+    assert delivered_at(part, at_ms - behind_ms) <= at_ms
 
 
 def test_a_delivery_of_a_former_version_counts_from_when_it_is_read() -> None:

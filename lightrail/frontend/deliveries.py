@@ -30,6 +30,7 @@ from lightrail.wire.frames import (
     DRAIN,
     EXACT,
     HEADER_SIZE,
+    MORE,
     Kind,
     OutcomeCode,
     frame,
@@ -552,7 +553,7 @@ class ConsumerLink(Consumer):
         self._home.post(
             frame(
                 Kind.CREDIT,
-                flags=EXACT | DRAIN if self._drain else EXACT,
+                flags=EXACT | (DRAIN if self._drain else 0) | (MORE if limit < self._limit else 0),
                 link=self.number,
                 epoch=self._home.epoch,
                 count=kib,

@@ -5,8 +5,9 @@ of a sender's grant and some of a listener's credit, and the listener's outcome 
 grant that is not used goes to those who wait for one. What comes without credit, because a listener went or
 took its credit back while the message was on its way, is given back as released.
 
-A listener's credit ends with so many bytes as well, so that one that does not read fills nobody's memory.
-What comes for it meanwhile, for which it had given credit, waits here in its order; a message that is larger
+A listener's credit ends with so many bytes as well, so that one that does not read fills nobody's memory, and
+its frontend passes the credit of its client on a window at a time. What comes for it meanwhile, for which its
+client had given credit, waits here in its order; a message that is larger
 than those bytes is reported, and comes when its frontend has made room. All that waits counts as parked in
 this shard, as what waits for room in queues does; beyond that it is released, too.
 """
@@ -163,6 +164,7 @@ class Listener:
         "_room",
         "default",
         "draining",
+        "expects_window",
         "is_full",
         "limit",
         "link",
@@ -193,6 +195,8 @@ class Listener:
         self.is_full = False
         """Whether what it would get next goes beyond them."""
         self.draining = False
+        self.expects_window = False
+        """Whether its client has given credit beyond `limit`, for which another CREDIT comes."""
 
     @property
     def credit(self) -> int:
@@ -203,9 +207,15 @@ class Listener:
     def is_ready(self) -> bool:
         return self.limit > self.next and not self.is_full
 
-    def allow(self, limit: int, size: int, *, exact: bool) -> None:
-        """Credit: up to a delivery number, and so many bytes."""
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is left of the messages or the bytes of its CREDIT."""
+        return self.next >= self.limit or self.is_full
+
+    def allow(self, limit: int, size: int, *, exact: bool, more: bool) -> None:
+        """Credit: up to a delivery number, and so many bytes; `more` credit of the client follows later."""
         self.limit = max(limit, self.next)
+        self.expects_window = more
         self._room = size
         self._exact = size >> 1 if exact else 0
         self.is_full = False
@@ -286,7 +296,9 @@ class Relay:
         if not self._waiting and self._pass_on(sent, now_ms):
             return
         memory = self._memory
-        would = self._waiting or any(listener.credit for listener in self.listeners)
+        would = self._waiting or any(
+            listener.credit or listener.expects_window for listener in self.listeners
+        )
         # One message waits however large it is.
         if would and (not memory.parked or memory.parked + sent.size <= memory.parked_max):
             memory.park(sent.size)

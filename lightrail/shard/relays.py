@@ -9,7 +9,7 @@ from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
 from lightrail.shard.relay import Listener, Relay, Sender
-from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind, OutcomeCode, frame
+from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
 
 
@@ -129,11 +129,15 @@ class Relays:
         listener = peer.listeners.get(link)
         if listener is None:
             return
-        listener.allow(limit, kib << 10 if kib else UNBOUNDED, exact=bool(flags & EXACT))
+        listener.allow(
+            limit, kib << 10 if kib else UNBOUNDED, exact=bool(flags & EXACT), more=bool(flags & MORE)
+        )
         if flags & DRAIN:
             listener.draining = True
             listener.relay.go_on(now_ms)
             listener.draining = False
+            # The frontend opens its next window only where this one was used up.
+            listener.expects_window &= listener.is_used_up
             listener.limit = listener.next
             peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
         self.touched[listener.relay] = None

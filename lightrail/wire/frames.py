@@ -87,6 +87,8 @@ AFRESH: Final = 2
 DRAIN: Final = 1
 EXACT: Final = 2
 """Nothing goes beyond the bytes of the credit: a next message that is larger is answered with LARGER."""
+MORE: Final = 4
+"""The client has given credit beyond `number`; the frontend's window ends there and moves on by itself."""
 # The reserved field of SETTLE.
 ASKED: Final = 1
 """The frame is answered with SETTLED when what it says is on disk."""

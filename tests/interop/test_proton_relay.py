@@ -120,6 +120,24 @@ def test_messages_of_more_bytes_than_a_listener_may_be_sent_ahead_come_in_their_
     assert {delivery.remote_state for delivery in sent} == {Delivery.ACCEPTED}
 
 
+def test_messages_that_come_while_a_listeners_window_shrinks_are_not_released(
+    here: BlockingConnection, there: BlockingConnection
+) -> None:
+    sender = here.create_sender("point")
+    receiver = listen(there, 12)
+    credit(here, sender, 12)
+    bodies = [bytes([number]) * size for number, size in enumerate([3_000_000, 10, 900_000, 3_000_000])]
+    # Of messages like the first one a listener is sent one ahead, so the shard has credit for one of the next three.
+    sent = send(here, sender, bodies[0])
+    messages = received(receiver, 1)
+    sent += send(here, sender, *bodies[1:])
+    messages += received(receiver, 3)
+    assert [bytes(message.body) for message in messages] == bodies
+    push(there)
+    here.wait(lambda: all(delivery.settled for delivery in sent))
+    assert {delivery.remote_state for delivery in sent} == {Delivery.ACCEPTED}
+
+
 def test_nothing_is_kept_for_later(here: BlockingConnection, there: BlockingConnection) -> None:
     sender = here.create_sender("point")
     receiver = listen(there, 2)

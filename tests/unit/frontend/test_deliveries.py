@@ -14,7 +14,7 @@ from lightrail.amqp.sections import Header, decode_header, encode_header
 from lightrail.amqp.types import Symbol, decode
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.model import conditions, limits
-from lightrail.wire.frames import ASKED, DRAIN, Kind, OutcomeCode, deliver
+from lightrail.wire.frames import ASKED, DRAIN, MORE, Kind, OutcomeCode, deliver
 from lightrail.wire.messages import ConsumerOpen, Refusal, SettleDetail
 from tests.support.frontend_fakes import FakeConnection, FakeLink, FakeShard, Said
 
@@ -136,6 +136,7 @@ def test_credit_reaches_the_shard_a_window_at_a_time() -> None:
     rig.credit(10 * WINDOW)
     rig.hear()
     assert rig.limit == WINDOW
+    assert rig.credits[-1][1] & MORE
     rig.deliver(WINDOW // 2 - 1, size=100)
     rig.hear()
     assert rig.limit == WINDOW

@@ -5,7 +5,7 @@ import pytest
 from lightrail.amqp.events import ACCEPTED
 from lightrail.frontend.outflow import ROOMS
 from lightrail.model import limits
-from lightrail.wire.frames import DRAIN, EXACT
+from lightrail.wire.frames import DRAIN, EXACT, MORE
 from tests.support.frontend_fakes import FakeFrontend
 from tests.unit.frontend.test_deliveries import Rig
 
@@ -95,7 +95,7 @@ def test_a_message_that_is_reported_gets_credit_of_its_size_and_the_next_one_tha
     receivers = Receivers(1)
     (rig,) = receivers.rigs
     assert rig.room == share(rig)
-    assert {flags for _, flags in rig.credits} == {EXACT}
+    assert [flags for _, flags in rig.credits] == [EXACT, EXACT | MORE]
     report(rig)
     assert rig.room == LARGE
     assert receivers.free == limits.FRONTEND_UNREAD_BYTES - LARGE
@@ -282,7 +282,7 @@ def test_a_drain_waits_for_the_message_that_was_reported() -> None:
     rig.drain()
     rig.hear()
     assert rig.link.drains == 0
-    assert rig.credits[-1][1] == EXACT | DRAIN
+    assert rig.credits[-1][1] == EXACT | DRAIN | MORE
     come(rig)
     receivers.turn()
     rig.hear()

@@ -5,7 +5,7 @@ import pytest
 from lightrail.model import conditions
 from lightrail.model.policy import Policy
 from lightrail.shard.declarations import EveryName
-from lightrail.wire.frames import DRAIN, EXACT, Kind, OutcomeCode, frame
+from lightrail.wire.frames import DRAIN, EXACT, MORE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import SettleDetail
 from tests.support.shard_scene import Outcome, Peer, Scene, SmallStore
 
@@ -336,6 +336,36 @@ def test_what_waits_goes_on_waiting_while_a_frontend_takes_credit_back_for_its_c
     assert peer.outcomes == []
     allow(peer, 2, 10)
     assert peer.messages(LISTENER) == [message(1), message(2), message(3)]
+
+
+def test_what_comes_between_two_windows_of_a_listener_waits() -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 64, 4, flags=MORE)
+    peer.send(SENDER, 1, [message(1)])
+    # Messages of this size make the frontend's window smaller, while three more are on their way.
+    allow(peer, 64, 2, flags=MORE)
+    peer.send(SENDER, 2, [message(2), message(3)])
+    peer.send(SENDER, 3, [message(4)])
+    assert (peer.messages(LISTENER), peer.outcomes) == ([message(1), message(2)], [])
+    allow(peer, 64, 4)
+    assert peer.messages(LISTENER) == [message(number) for number in (1, 2, 3, 4)]
+    peer.send(SENDER, 4, [message(5)])
+    assert peer.outcomes == [Outcome(SENDER, 4, 0, 1, OutcomeCode.RELEASED)]
+
+
+@pytest.mark.parametrize("is_used_up", [False, True])
+def test_what_comes_after_a_drain_waits_only_where_the_next_window_follows(is_used_up: bool) -> None:
+    _, peer = opened()
+    listen(peer)
+    attach(peer)
+    allow(peer, 64, 3, flags=MORE)
+    peer.send(SENDER, 1, [message(1)])
+    allow(peer, 64, 1 if is_used_up else 2, flags=DRAIN | MORE)
+    peer.send(SENDER, 2, [message(2)])
+    released = [Outcome(SENDER, 2, 0, 1, OutcomeCode.RELEASED)]
+    assert peer.outcomes == ([] if is_used_up else released)
 
 
 def test_what_waits_of_a_sender_that_goes_is_forgotten() -> None:

@@ -127,7 +127,7 @@ def test_messages_that_come_while_a_listeners_window_shrinks_are_not_released(
     receiver = listen(there, 12)
     credit(here, sender, 12)
     bodies = [bytes([number]) * size for number, size in enumerate([3_000_000, 10, 900_000, 3_000_000])]
-    # Of messages like the first one a listener is sent one ahead, so the shard has credit for one of the next three.
+    # Of messages like the first one a listener is sent one ahead: there is credit for one of the next three.
     sent = send(here, sender, bodies[0])
     messages = received(receiver, 1)
     sent += send(here, sender, *bodies[1:])

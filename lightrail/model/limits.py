@@ -534,6 +534,11 @@ between two looks at the time, at 12 microseconds each. A larger batch comes in 
 ROUTED_LOOKS_AT_ONCE: Final = 2_000
 """Looks that queues of one shard take into one routed batch, its messages times those queues of its set that
 look into them. Frontends cut a larger batch; one message for more such queues is the least."""
+JOINED_SLICE_MESSAGES: Final = 8
+"""Slices of so few messages, of batches up to JOINED_SLICE_BYTES, are joined with those that follow."""
+JOINED_SLICE_BYTES: Final = 8 * 1024
+JOINED_SLICES: Final = 64
+"""Slices that become one at most."""
 SHARD_PARTS: Final = 256
 """Frames that a shard receives between two looks at the time."""
 SHARD_MESSAGES: Final = 4_000

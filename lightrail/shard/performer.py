@@ -1,6 +1,7 @@
 """What queue machines want done, done: effects become frames for frontends and records for the store."""
 
 import logging
+from array import array
 from collections.abc import Callable
 from typing import Final
 
@@ -88,12 +89,29 @@ class Performer:
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
         """Turns what a machine wants done into frames and records, in its order."""
+        row: list[effects.Deliver] = []
         for effect in found:
             if isinstance(effect, effects.Deliver):
-                self._deliver(queue, effect, now_ms)
-            elif isinstance(effect, effects.Removed):
+                run = effect.run
+                is_small = (
+                    run.last - run.first <= limits.JOINED_SLICE_MESSAGES
+                    and run.batch.size <= limits.JOINED_SLICE_BYTES
+                )
+                if row and not (is_small and follows(row, effect)):
+                    self._deliver_row(queue, row, now_ms)
+                    row = []
+                if is_small and run.sequence >= queue.redelivered_before:
+                    row.append(effect)
+                else:
+                    self._deliver(queue, effect, now_ms)
+                continue
+            if isinstance(effect, effects.Removed):
                 self.removed(queue, effect)
-            elif isinstance(effect, effects.Stored):
+                continue
+            if row:
+                self._deliver_row(queue, row, now_ms)
+                row = []
+            if isinstance(effect, effects.Stored):
                 # Of each batch that came: its record is written already.
                 continue
             elif isinstance(effect, effects.Purged):
@@ -122,6 +140,58 @@ class Performer:
                 self._fetch(queue, effect.run)
             elif isinstance(effect, effects.Refused):
                 self._refused(effect)
+        if row:
+            self._deliver_row(queue, row, now_ms)
+
+    def _deliver_row(self, queue: Queue, row: list[effects.Deliver], now_ms: int) -> None:
+        """Slices of small batches that follow each other are one slice to their consumer.
+
+        Senders that wait for each answer make batches of one message each, and a frame for each of them would
+        cost the shard and the frontend more than the messages do.
+        """
+        first = row[0]
+        if len(row) == 1:
+            self._deliver(queue, first, now_ms)
+            return
+        consumer = self.consumers.get(first.consumer)
+        if consumer is None:
+            return
+        ends = array("I")
+        pieces: list[memoryview] = []
+        size = 0
+        for effect in row:
+            run = effect.run
+            if queue.captured:
+                _note_delivered(queue, consumer, run)
+            for index in range(run.first, run.last):
+                piece = run.batch.blob(index, index + 1)
+                size += len(piece)
+                ends.append(size)
+                pieces.append(piece)
+        oldest = first.run.batch
+        self._sample_wait(first.run, now_ms)
+        consumer.peer.out.append(
+            deliver(
+                consumer.link,
+                queue.epoch,
+                first.first_number,
+                len(ends),
+                now_ms,
+                first.run.sequence,
+                first.run.attempts,
+                oldest.expires_at_ms or 0,
+                oldest.enqueued_at_ms,
+                oldest.message_format,
+                0,
+                ends,
+                b"".join(pieces),
+            )
+        )
+
+    def _sample_wait(self, run: Run, now_ms: int) -> None:
+        self._deliveries += 1
+        if not self._deliveries % WAITS_SAMPLED_EVERY and not run.attempts:
+            self._counts.wait_seconds.observe(max(0, now_ms - run.batch.enqueued_at_ms) / 1000)
 
     def _deliver(self, queue: Queue, effect: effects.Deliver, now_ms: int) -> None:
         consumer = self.consumers.get(effect.consumer)
@@ -145,9 +215,7 @@ class Performer:
         assert data is not None
         base = ends[first - 1] if first else 0
         start = batch.base + base
-        self._deliveries += 1
-        if not self._deliveries % WAITS_SAMPLED_EVERY and not attempts:
-            self._counts.wait_seconds.observe(max(0, now_ms - batch.enqueued_at_ms) / 1000)
+        self._sample_wait(run, now_ms)
         consumer.peer.out.append(
             deliver(
                 consumer.link,
@@ -364,6 +432,23 @@ class Performer:
         consumer.peer.consumers.pop(consumer.link, None)
         refusal = Refusal(effect.condition, effect.description)
         consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
+
+
+def follows(row: list[effects.Deliver], effect: effects.Deliver) -> bool:
+    """Whether a slice continues a row: numbers, sequences, and what one frame says of all its messages."""
+    last = row[-1]
+    before, run = last.run, effect.run
+    old, new = before.batch, run.batch
+    return (
+        effect.consumer == last.consumer
+        and run.sequence == before.sequence + before.last - before.first
+        and effect.first_number == last.first_number + before.last - before.first
+        and run.attempts == before.attempts
+        and new.enqueued_at_ms == old.enqueued_at_ms
+        and new.expires_at_ms == old.expires_at_ms
+        and new.message_format == old.message_format
+        and len(row) < limits.JOINED_SLICES
+    )
 
 
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:

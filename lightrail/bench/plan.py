@@ -1,11 +1,15 @@
 """What a run is to do, and what each of its processes gets of it and gives back."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.numbered import Numbered
 from lightrail.bench.url import Url
+
+SLOW_CREDIT: Final = 10
+"""Of a slow receiver, at most: what it lets the broker send ahead waits in it, unsettled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,13 @@ class Options:
     duration_s: float = 10.0
     """Measured time when no count is given."""
     rate: float | None = None
-    """Messages per second in all; None: as fast as possible."""
+    """Messages per second in all, without those of slow senders; None: as fast as possible."""
+    slow: int = 0
+    """Of the senders and of the receivers: pairs on queues of their own that are slow."""
+    slow_rate: float = 5.0
+    """Messages per second of each slow sender."""
+    slow_time_s: float = 0.1
+    """What a slow receiver needs for each message."""
     size: int = 100
     durable: bool = False
     priorities: int = 0
@@ -64,10 +74,12 @@ class Options:
     quiet: bool = False
 
     def address_of(self, link: int) -> str:
-        """The queue of a sender or receiver: they take turns."""
+        """The queue of a sender or receiver: each slow pair has its own, the others take turns."""
+        if link < self.slow:
+            return f"{self.url.address}-slow-{link + 1}"
         if self.queues == 1:
             return self.url.address
-        return f"{self.url.address}-{link % self.queues + 1}"
+        return f"{self.url.address}-{(link - self.slow) % self.queues + 1}"
 
     def target_of(self, sender: int) -> str:
         """Where a sender sends."""
@@ -106,6 +118,8 @@ class Share:
     links: tuple[int, ...]
     """Numbers of its senders or receivers."""
     connections: int
+    slow: bool = False
+    """Whether these are the slow ones: they have a process of each side, and delay no others."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,8 @@ UNEVEN: Final = 0.1
 def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
     """For --json: rates in messages per second, times in µs, CPU in µs per message."""
     window = outcome.window
-    counted = window.received or window.sent
+    sent, received = window.sent + window.slow_sent, window.received + window.slow_received
+    counted = received or sent
     value: dict[str, Any] = {
         "url": options.url.shown,
         "senders": 0 if options.drain_only else options.senders,
@@ -30,6 +31,7 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "pre_settled": options.pre_settled,
         "credit": options.credit,
         "rate": options.rate,
+        "slow": options.slow,
         "measured_s": round(window.elapsed_s, 4),
         "measured_messages": counted,
         "sent_per_s": _per_s(window.sent, window.elapsed_s),
@@ -47,10 +49,13 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "faults": outcome.lost_examples + outcome.arrivals.examples,
         "latency_us": _times(outcome.latency),
         "accepted_after_us": _times(outcome.accepted_after),
-        "sender_cpu_us": _each(window.senders_cpu_s, window.sent),
-        "receiver_cpu_us": _each(window.receivers_cpu_s, 0 if options.send_only else window.received),
+        "sender_cpu_us": _each(window.senders_cpu_s, sent),
+        "receiver_cpu_us": _each(window.receivers_cpu_s, 0 if options.send_only else received),
         "interrupted": outcome.interrupted,
     }
+    if options.slow:
+        value["slow_received_per_s"] = _per_s(window.slow_received, window.elapsed_s)
+        value["slow_latency_us"] = _times(outcome.slow_latency)
     if window.server is not None:
         value["server_cpu_us"] = _each(window.server.total_s, counted)
         value["server_switches"] = _per(window.switches, counted)
@@ -93,6 +98,12 @@ def as_text(options: Options, outcome: Outcome) -> str:
         lines.append(f"latency      {_spell(value['latency_us'])}")
     if outcome.accepted_after.count:
         lines.append(f"accepted in  {_spell(value['accepted_after_us'])}")
+    if options.slow:
+        waits = f", latency {_spell(value['slow_latency_us'])}" if outcome.slow_latency.count else ""
+        lines.append(
+            f"slow         {options.slow} of the senders and of the receivers, left out of the lines above: "
+            f"received {value['slow_received_per_s']:,.0f}/s{waits}"
+        )
     if "server_cpu_us" in value:
         each = ", ".join(
             f"{process['name']} ({process['pid']}) {process['cpu_us']:.2f}"

@@ -14,8 +14,8 @@ from lightrail.bench.board import Board
 from lightrail.bench.engine import ACCEPTED, OUTCOMES, Connection, ffi, lib
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, Template, build, origin_of
-from lightrail.bench.pacing import Pace, Waiter
-from lightrail.bench.plan import SenderResult, Sent, Share
+from lightrail.bench.pacing import SPIN_NS, Pace, Waiter
+from lightrail.bench.plan import Options, SenderResult, Sent, Share
 
 BATCH_MESSAGES: Final = 128
 """Sent by one sender in one turn."""
@@ -39,6 +39,14 @@ class Form:
         tag.start = self.start + self.stamp_at + 12  # the lower half of the sequence number
         tag.size = 4
         self.tag: Any = tag[0]
+
+
+def pace_of(options: Options, number: int) -> Pace | None:
+    """When a sender sends; None: as soon as it may."""
+    slow = options.slow
+    if number < slow:
+        return Pace(options.slow_rate * slow, slow, number)
+    return None if options.rate is None else Pace(options.rate, options.senders - slow, number - slow)
 
 
 class Sender:
@@ -66,7 +74,7 @@ class Sender:
         self.is_numbered = bool(self.forms[0].digits)
         self.length = max(form.length for form in self.forms)
         self.batch_max = max(1, min(BATCH_MESSAGES, BATCH_BYTES // self.length))
-        self.pace = None if options.rate is None else Pace(options.rate, options.senders, number)
+        self.pace = pace_of(options, number)
         self.sequence = 0
         self.unsettled: list[Any] = []
         """Deliveries in the order of sending; the first one's number is sequence - len."""
@@ -232,7 +240,9 @@ class Sending:
         settled_at = self.board.place(self.share.worker, words.SETTLED)
         last_at = self.board.place(self.share.worker, words.LAST_NS)
         options = self.share.options
-        backlog_max = options.backlog_max
+        slow = self.share.slow
+        backlog_max = 0 if slow else options.backlog_max
+        spin_ns = 0 if slow else SPIN_NS
         clock = time.monotonic_ns
         for sender in self.senders:
             if sender.pace is not None:
@@ -248,7 +258,7 @@ class Sending:
             stop = shared[words.SENDERS_STOP]
             most = 1 << 62
             if backlog_max:
-                most = backlog_max - (self.board.sum(words.SENT) - self.board.sum(words.RECEIVED))
+                most = backlog_max - (self.board.fast(words.SENT) - self.board.fast(words.RECEIVED))
             progress = False
             if stop:
                 active = []
@@ -275,7 +285,7 @@ class Sending:
             elif most <= 0:
                 events = self.waiter.wait(now + BACKLOG_POLL_NS, spin_ns=0)
             else:
-                events = self.waiter.wait(self._wake_ns(active, now))
+                events = self.waiter.wait(self._wake_ns(active, now), spin_ns)
             for fileno, event in events:
                 connection = self.connection_of[fileno]
                 if event & ~select.EPOLLOUT:

@@ -25,10 +25,15 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
     from lightrail.bench.engine import PeerError
     from lightrail.bench.receiving import Receiving
     from lightrail.bench.sending import Sending
+    from lightrail.bench.slow import SlowReceiving
 
     gc.disable()  # nothing here is cyclic, and lists of deliveries would be walked again and again
     try:
-        side = Sending(share, board) if kind == "sender" else Receiving(share, board)
+        side: Sending | Receiving
+        if kind == "sender":
+            side = Sending(share, board)
+        else:
+            side = SlowReceiving(share, board) if share.slow else Receiving(share, board)
         pipe.send(("ready", None))
         if pipe.recv():
             pipe.send(("done", side.run()))

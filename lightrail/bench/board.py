@@ -21,6 +21,8 @@ SETTLED: Final = 1
 RECEIVED: Final = 2
 LAST_NS: Final = 3
 """Monotonic ns of the worker's last message."""
+ANSWERED: Final = 4
+"""Requests that a responder took."""
 
 
 class Board:

@@ -28,6 +28,8 @@ examples:
       the latency of durable messages at a rate that does not strain the broker
   lightrail bench --senders 50 --receivers 50 --queues 50 --pids 4711
       50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
+  lightrail bench --requests --senders 20 --receivers 4 --durable --pids 4711
+      20 requesters and 4 responders: round trips per second, their latency, CPU time per round trip
   lightrail bench --senders 100 --receivers 100 --slow 98 --queues 2 --backlog 20000 --pids 4711
       two pairs at full speed beside 98 slow ones: 200 connections, most of which have little to do
   lightrail bench --durable --application --list32
@@ -39,7 +41,8 @@ examples:
   lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
       RabbitMQ, whose addresses begin with a slash: hence two of them
 
-exit status: 0; 1 when messages were lost, duplicated or out of order; 2 when the run could not be made
+exit status: 0; 1 when messages were lost, duplicated or out of order, or replies went to the wrong requester;
+2 when the run could not be made
 """
 
 
@@ -53,6 +56,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--send-only and --drain-only exclude each other")
     if given.drain_only and given.rate is not None:
         parser.error("--rate is for sending; --drain-only does not send")
+    _check_requests(parser, given)
     _check_slow(parser, given)
     receivers = given.receivers - given.slow
     if given.queues > receivers and not given.send_only:
@@ -81,6 +85,18 @@ def parse_options(argv: Sequence[str]) -> Options:
             parser.error(f"--password-file {password_file}: expected a file that can be read, found: {error}")
     del given.user, given.password_file
     return Options(**vars(given))
+
+
+def _check_requests(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What does not go with requests."""
+    if not given.requests:
+        return
+    if given.application:
+        parser.error("--requests have properties of their own, as --application messages do: choose one")
+    for name in "send_only", "drain_only", "slow", "backlog_max", "unsettled_max":
+        if getattr(given, name):
+            option = name.removesuffix("_max").replace("_", "-")
+            parser.error(f"--requests are answered one by one for each requester: not with --{option}")
 
 
 def _check_slow(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
@@ -135,6 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         help="time before that does not count; with --count a tenth of the messages at most (default 1s)")
     add("--rate", type=_rate, metavar="N",
         help="messages per second in all, slow senders left out (default: as fast as possible)")
+    add("--requests", action="store_true",
+        help="the senders are requesters, each of which waits for the reply to a message before it sends the "
+        "next one; the receivers reply, to the queues ADDRESS-reply-1 to ADDRESS-reply-N of N requesters")
     add("--slow", type=_whole(0, LINKS_MAX), default=0, metavar="N",
         help="N of the senders and N of the receivers are slow, in pairs on queues ADDRESS-slow-1 to "
         f"ADDRESS-slow-N, with a credit of {SLOW_CREDIT} at most; shown are the others (default 0)")

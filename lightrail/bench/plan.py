@@ -55,6 +55,8 @@ class Options:
     """Where senders send; None: to the address of the URL."""
     selector: str | None = None
     """Of every receiver."""
+    requests: bool = False
+    """Senders are requesters: each waits for the reply to a message before it sends the next one."""
     pre_settled: bool = False
     credit: int = 1_000
     unsettled_max: int = 0
@@ -81,6 +83,10 @@ class Options:
             return self.url.address
         return f"{self.url.address}-{(link - self.slow) % self.queues + 1}"
 
+    def reply_address_of(self, requester: int) -> str:
+        """The queue on which a requester waits for replies."""
+        return f"{self.url.address}-reply-{requester + 1}"
+
     def target_of(self, sender: int) -> str:
         """Where a sender sends."""
         return self.address_of(sender) if self.target is None else self.target
@@ -90,7 +96,7 @@ class Options:
         """What of each message is numbered."""
         return Numbered(
             self.priorities,
-            self.message_ids,
+            self.message_ids or self.requests,
             self.groups,
             self.numbered_property,
             self.application,
@@ -151,3 +157,18 @@ class ReceiverResult:
     foreign: int
     """Messages of others that were in the queue; accepted and left out."""
     latency: Histogram
+
+
+@dataclass(slots=True)
+class RequesterResult(SenderResult):
+    """Of one process: requests, and the replies with the times of round trips."""
+
+    replies: ReceiverResult
+
+
+@dataclass(slots=True)
+class ResponderResult(ReceiverResult):
+    """Of one process: requests."""
+
+    not_accepted: dict[str, int]
+    """Replies by outcome."""

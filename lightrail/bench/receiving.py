@@ -7,7 +7,7 @@ Together with decoding, dispositions and the socket about 1.1 µs per message.
 import select
 import struct
 import time
-from typing import Final
+from typing import Any, Final
 
 from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
@@ -41,20 +41,14 @@ class Receiver(Incoming):
     def __init__(
         self,
         connection: Connection,
-        number: int,
+        link: Any,
         share: Share,
         arrivals: Arrivals,
         histogram: Histogram,
         credit: int | None = None,
     ) -> None:
-        """A link of its own; ``credit`` is that of the options unless it is given."""
+        """``credit`` is that of the options unless it is given."""
         options = share.options
-        link = connection.attach_receiver(
-            f"bench-{share.run:x}-receiver-{number}",
-            options.address_of(number),
-            options.pre_settled,
-            options.selector,
-        )
         super().__init__(connection, link, options, credit or options.credit)
         self.run = None if options.drain_only else share.run
         self.prefix = b""
@@ -171,7 +165,13 @@ class Receiving:
         self.receivers: list[Receiver] = []
         for i, number in enumerate(share.links):
             connection = self.connections[i % share.connections]
-            receiver = self.attach(connection, number)
+            link = connection.attach_receiver(
+                f"bench-{share.run:x}-receiver-{number}",
+                options.address_of(number),
+                options.pre_settled,
+                options.selector,
+            )
+            receiver = self.receiver(connection, link, number)
             connection.links.append(receiver)
             self.receivers.append(receiver)
         self.waiter = Waiter()
@@ -179,9 +179,9 @@ class Receiving:
         for connection in self.connections:
             self.waiter.register(connection.fileno)
 
-    def attach(self, connection: Connection, number: int) -> Receiver:
-        """One of the receivers."""
-        return Receiver(connection, number, self.share, self.arrivals, self.histogram)
+    def receiver(self, connection: Connection, link: Any, number: int) -> Receiver:
+        """The receiver at a link."""
+        return Receiver(connection, link, self.share, self.arrivals, self.histogram)
 
     def wake_ns(self, now_ns: int) -> int:
         """When to look again if no socket has news."""

@@ -14,7 +14,14 @@ from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import RUN_BITS
-from lightrail.bench.plan import Options, ReceiverResult, SenderResult, Share
+from lightrail.bench.plan import (
+    Options,
+    ReceiverResult,
+    RequesterResult,
+    ResponderResult,
+    SenderResult,
+    Share,
+)
 from lightrail.bench.worker import work
 
 POLL_S: Final = 0.01
@@ -66,6 +73,7 @@ class Outcome:
     accepted: int = 0
     not_accepted: dict[str, int] = field(default_factory=dict)
     received: int = 0
+    replies_not_accepted: dict[str, int] = field(default_factory=dict)
     foreign: int = 0
     lost: int = 0
     lost_examples: list[str] = field(default_factory=list)
@@ -78,8 +86,9 @@ class Outcome:
 
     @property
     def faults(self) -> int:
-        """Messages lost, duplicated or out of order."""
-        return self.lost + self.arrivals.duplicates + self.arrivals.disordered
+        """Messages lost, duplicated, out of order or misdirected."""
+        found = self.arrivals
+        return self.lost + found.duplicates + found.disordered + found.misdirected
 
 
 @dataclass(slots=True)
@@ -282,7 +291,7 @@ class Run:
         shared[words.SENDERS_STOP] = 2
         self._until_done(senders)
         accepted = board.sum(words.SETTLED)
-        if not options.send_only and not options.drain_only:
+        if not options.send_only and not options.drain_only and not options.requests:
             self._quiet_until(lambda: board.sum(words.RECEIVED) >= accepted, words.RECEIVED)
         deadline = time.monotonic() + LATE_DUPLICATES_S
         while time.monotonic() < deadline and not options.send_only:
@@ -314,11 +323,15 @@ class Run:
     def _outcome(self, window: Window) -> Outcome:
         outcome = Outcome(window)
         for worker in self.workers:
-            if isinstance(worker.result, ReceiverResult):
-                outcome.arrivals.merge(worker.result.arrivals)
-                (outcome.slow_latency if worker.slow else outcome.latency).merge(worker.result.latency)
-                outcome.received += worker.result.received
+            if isinstance(worker.result, ResponderResult):
                 outcome.foreign += worker.result.foreign
+                for name, count in worker.result.not_accepted.items():
+                    before = outcome.replies_not_accepted.get(name, 0)
+                    outcome.replies_not_accepted[name] = before + count
+            elif isinstance(worker.result, ReceiverResult):
+                self._add_received(outcome, worker.result, worker.slow)
+            elif isinstance(worker.result, RequesterResult):
+                self._add_received(outcome, worker.result.replies, worker.slow)
         for worker in self.workers:
             if isinstance(worker.result, SenderResult):
                 if not worker.slow:
@@ -327,6 +340,13 @@ class Run:
         if self.options.drain_only:
             self._judge_drained(outcome)
         return outcome
+
+    @staticmethod
+    def _add_received(outcome: Outcome, result: ReceiverResult, slow: bool) -> None:
+        outcome.arrivals.merge(result.arrivals)
+        (outcome.slow_latency if slow else outcome.latency).merge(result.latency)
+        outcome.received += result.received
+        outcome.foreign += result.foreign
 
     def _judge(self, outcome: Outcome, result: SenderResult) -> None:
         for origin, sender in result.senders.items():

@@ -6,6 +6,7 @@ The hot path is ``Sender.send``: pack the stamp in place, then three calls of th
 
 import select
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from lightrail.bench import board as words
@@ -57,7 +58,15 @@ class Sender:
         "link", "origin", "outcomes", "pace", "sequence", "settled", "unsettled", "unsettled_max",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, number: int, share: Share, histogram: Histogram) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        share: Share,
+        histogram: Histogram,
+        reply_to: str | None = None,
+    ) -> None:
+        """``reply_to`` is written into each message."""
         options = share.options
         self.connection = connection
         self.origin = origin_of(share.run, number)
@@ -68,9 +77,8 @@ class Sender:
         self.settled = options.pre_settled
         self.unsettled_max = options.unsettled_max
         body_sizes = sizes(self.origin) if options.application else [options.size]
-        self.forms = [
-            Form(build(size, options.durable, options.numbered, self.origin)) for size in body_sizes
-        ]
+        numbered = replace(options.numbered, reply_to=reply_to)
+        self.forms = [Form(build(size, options.durable, numbered, self.origin)) for size in body_sizes]
         self.is_numbered = bool(self.forms[0].digits)
         self.length = max(form.length for form in self.forms)
         self.batch_max = max(1, min(BATCH_MESSAGES, BATCH_BYTES // self.length))
@@ -224,7 +232,7 @@ class Sending:
         self.senders: list[Sender] = []
         for i, number in enumerate(share.links):
             connection = self.connections[i % share.connections]
-            sender = Sender(connection, number, share, self.accepted_after)
+            sender = self.sender(connection, number)
             connection.links.append(sender)
             self.senders.append(sender)
         self.waiter = Waiter()
@@ -232,6 +240,17 @@ class Sending:
         for connection in self.connections:
             connection.socket.setblocking(False)
             self.waiter.register(connection.fileno)
+
+    def sender(self, connection: Connection, number: int) -> Sender:
+        """One of the senders."""
+        return Sender(connection, number, self.share, self.accepted_after)
+
+    def take_replies(self, connection: Connection, now_ns: int) -> None:
+        """Take what came by other links of the connection; senders have none."""
+
+    def is_answered(self) -> bool:
+        """Whether no reply is waited for."""
+        return True
 
     def run(self) -> SenderResult:
         """Send until the count is reached or the board says stop, then wait for the outcomes."""
@@ -278,7 +297,7 @@ class Sending:
                 shared[last_at] = now
             elif active and active[-1].finished:
                 active = [sender for sender in active if not sender.finished]
-            if (not active and settled >= sent) or stop == 2:
+            if (not active and settled >= sent and self.is_answered()) or stop == 2:
                 break
             if progress:
                 events = self.waiter.wait(0)
@@ -296,6 +315,7 @@ class Sending:
                     settled += done
                     if not done:
                         connection.check_link(sender.link)
+                self.take_replies(connection, now)
                 if connection.flush() and fileno in blocked:
                     blocked.discard(fileno)
                     self.waiter.register(fileno)

@@ -15,10 +15,10 @@ class SlowReceiver(Receiver):
     __slots__ = ("done_ns", "time_ns")
 
     def __init__(
-        self, connection: Connection, number: int, share: Share, arrivals: Arrivals, histogram: Histogram
+        self, connection: Connection, link: Any, share: Share, arrivals: Arrivals, histogram: Histogram
     ) -> None:
         credit = min(SLOW_CREDIT, share.options.credit)
-        super().__init__(connection, number, share, arrivals, histogram, credit)
+        super().__init__(connection, link, share, arrivals, histogram, credit)
         self.time_ns = int(share.options.slow_time_s * 1e9)
         self.done_ns = 0
         """When the message at hand is done; 0: none is here."""
@@ -48,9 +48,9 @@ class SlowReceiving(Receiving):
 
     spin_ns = 0
 
-    def attach(self, connection: Connection, number: int) -> Receiver:
-        """One of the receivers."""
-        return SlowReceiver(connection, number, self.share, self.arrivals, self.histogram)
+    def receiver(self, connection: Connection, link: Any, number: int) -> Receiver:
+        """The receiver at a link."""
+        return SlowReceiver(connection, link, self.share, self.arrivals, self.histogram)
 
     def wake_ns(self, now_ns: int) -> int:
         """When the next receiver is done."""

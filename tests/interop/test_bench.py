@@ -44,3 +44,17 @@ def test_slow_links_take_their_time_and_lose_nothing(broker: Broker) -> None:
     assert 4 <= value["slow_received_per_s"] <= 44
     assert value["received_per_s"] > 1_000
     assert value["received"] == value["sent"]
+
+
+def test_every_request_gets_its_reply(broker: Broker) -> None:
+    flags = f"--requests --senders 7 --receivers 2 --durable --count {COUNT} --warm-up 0s"
+    value = bench(f"amqp://{broker.amqp}/questions", flags)
+    assert (value["sent"], value["received"], value["misdirected"]) == (COUNT, COUNT, 0)
+    settled = bench(f"amqp://{broker.amqp}/questions", f"{flags} --pre-settled --connections 1")
+    assert settled["received"] == COUNT
+
+
+def test_a_request_without_a_reply_counts_as_lost(broker: Broker) -> None:
+    flags = f"--requests --count {COUNT} --warm-up 0s --drain-time 1s"
+    with pytest.raises(LoadFailed, match="lost 1, duplicates 0, out of order 0"):
+        bench(f"amqp://{broker.amqp}/questions", f"{flags} --property colour=3 --selector colour<>'1'")

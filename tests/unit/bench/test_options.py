@@ -50,6 +50,12 @@ def test_everything_that_can_be_said() -> None:
             ["--slow", "1", "--senders", "2"],
             "--slow 1 needs more senders and more receivers than that, found 2",
         ),
+        (["--requests", "--application"], "choose one"),
+        (["--requests", "--send-only"], "answered one by one for each requester: not with --send-only"),
+        (["--requests", "--drain-only"], "not with --drain-only"),
+        (["--requests", "--backlog", "5"], "not with --backlog"),
+        (["--requests", "--unsettled", "5"], "not with --unsettled"),
+        (["--requests", *SLOW.split()], "not with --slow"),
         (["--slow-rate", "1"], "--slow-rate is for the links of --slow, found none"),
         (["--slow-time", "1s"], "--slow-time is for the links of --slow, found none"),
         (f"{SLOW} --slow-rate 0".split(), "expected messages per second, above 0"),
@@ -100,6 +106,16 @@ def test_refusals_say_what_is_allowed(
         assert "a time from" in said
     else:
         assert message in said
+
+
+def test_requesters_have_queues_of_their_own_for_replies() -> None:
+    options = parse_options(["--requests", "--senders", "2", "--queues", "2", "--receivers", "2"])
+    assert options.numbered == Numbered(message_ids=True)
+    assert [options.reply_address_of(requester) for requester in range(2)] == [
+        "bench-reply-1",
+        "bench-reply-2",
+    ]
+    assert [options.target_of(requester) for requester in range(2)] == ["bench-1", "bench-2"]
 
 
 def test_slow_pairs_have_queues_of_their_own() -> None:

@@ -78,6 +78,10 @@ class Requester(Sender):
             self.replies.awaited = self.sequence - 1
         return number
 
+    def may_send(self) -> bool:
+        """Whether nothing but its pace keeps it from sending."""
+        return self.replies.awaited is None and super().may_send()
+
     def _is_final(self, handle: Any, sequence: int) -> bool:
         """As for any message; there is no reply to a request that was not accepted."""
         final = super()._is_final(handle, sequence)

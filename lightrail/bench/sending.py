@@ -204,6 +204,12 @@ class Sender:
                 return
             del batches[0]
 
+    def may_send(self) -> bool:
+        """Whether nothing but its pace keeps it from sending."""
+        if self.unsettled_max and len(self.unsettled) >= self.unsettled_max:
+            return False
+        return bool(lib.pn_link_credit(self.link) > 0)
+
     @property
     def finished(self) -> bool:
         """Whether all of its messages were sent."""
@@ -333,7 +339,7 @@ class Sending:
         wake = now_ns + 100_000_000
         for sender in active:
             pace = sender.pace
-            if pace is not None and lib.pn_link_credit(sender.link) > 0:
+            if pace is not None and sender.may_send():
                 wake = min(wake, pace.intended_ns(pace.sent))
         return wake
 

@@ -13,14 +13,14 @@ A list is list8 (c0) as qpid-proton writes it, or list32 (d0) as rhea and go-amq
 import random
 import struct
 import time
-from collections.abc import Sequence
 from typing import Final
+
+from lightrail.bench.values import NULL, listed, text
 
 SIZES: Final = (50, 750)
 """Bytes of a body: the least and the most."""
 FORMS: Final = 256
 """Messages of different sizes that take turns."""
-_NULL: Final = b"\x40"
 _JMS: Final = b"\x00\x53\x72\xc1\x29\x04\xa3\x12x-opt-jms-msg-type\x51\x03\xa3\x0ex-opt-jms-dest\x51\x00"
 """A message of bytes, to a queue, as Qpid JMS says so."""
 
@@ -29,18 +29,6 @@ def sizes(origin: int) -> list[int]:
     """Sizes of the bodies of one sender: random, and the same in each run of the same sender."""
     chance = random.Random(origin & 0xFFFFF)
     return [chance.randint(*SIZES) for _ in range(FORMS)]
-
-
-def _list(fields: Sequence[bytes], wide: bool) -> bytes:
-    octets = b"".join(fields)
-    if wide:
-        return b"\xd0" + struct.pack(">II", len(octets) + 4, len(fields)) + octets
-    return b"\xc0" + bytes((len(octets) + 1, len(fields))) + octets
-
-
-def _text(value: str) -> bytes:
-    octets = value.encode()
-    return b"\xa1" + bytes([len(octets)]) + octets
 
 
 def sections(
@@ -56,18 +44,18 @@ def sections(
     """
     head = [b"\x41" if durable else b"\x42"]
     if priority or ttl_ms:
-        head.append(b"\x50\x04" if priority else _NULL)
+        head.append(b"\x50\x04" if priority else NULL)
     if ttl_ms:
         head.append(b"\x70" + struct.pack(">I", ttl_ms))
-    header = b"\x00\x53\x70" + _list(head, wide)
+    header = b"\x00\x53\x70" + listed(head, wide)
     priority_at = len(header) - (6 if ttl_ms else 1) if priority else 0
     if jms:
         header += _JMS
-    message_id = _text(id + "0" * digits)
-    fields = [message_id, _NULL, _NULL, _text("order.created"), _NULL, _NULL, b"\xa3\x10application/json"]
-    fields += [_NULL, _NULL, b"\x83" + struct.pack(">q", time.time_ns() // 1_000_000)]
-    properties = b"\x00\x53\x73" + _list(fields, wide)
-    pairs = _text("tenant") + _text("acme") + _text("region") + _text("eu-west-1")
+    message_id = text(id + "0" * digits)
+    fields = [message_id, NULL, NULL, text("order.created"), NULL, NULL, b"\xa3\x10application/json"]
+    fields += [NULL, NULL, b"\x83" + struct.pack(">q", time.time_ns() // 1_000_000)]
+    properties = b"\x00\x53\x73" + listed(fields, wide)
+    pairs = text("tenant") + text("acme") + text("region") + text("eu-west-1")
     application = b"\x00\x53\x74\xc1" + bytes([len(pairs) + 1, 4]) + pairs
     id_end = len(header) + properties.index(message_id) + len(message_id)
     return header + properties + application, priority_at, id_end - digits

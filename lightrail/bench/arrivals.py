@@ -35,6 +35,8 @@ class Arrivals:
     """Arrived again, and one of the two was marked."""
     disordered: int = 0
     """Fresh messages that came after a later one of the same sender on the same link."""
+    misdirected: int = 0
+    """Replies to another requester, or with the correlation-id of another request."""
     examples: list[str] = field(default_factory=list)
     """The first few faults in words."""
 
@@ -68,12 +70,18 @@ class Arrivals:
             self.redelivered_duplicates += 1
         seen[sequence] = REDELIVERED
 
+    def note_misdirected(self, requester: int, origin: int, sequence: int) -> None:
+        """Count a reply that is not for the requester that received it; both are origins."""
+        self.misdirected += 1
+        self._example(f"misdirected: reply {sequence} of {origin:#x} went to {requester:#x}")
+
     def merge(self, other: "Arrivals") -> None:
         """Add what another process saw."""
         self.duplicates += other.duplicates
         self.redelivered += other.redelivered
         self.redelivered_duplicates += other.redelivered_duplicates
         self.disordered += other.disordered
+        self.misdirected += other.misdirected
         self.examples = (self.examples + other.examples)[:EXAMPLES_MAX]
         for origin, theirs in other.seen.items():
             ours = self.seen.get(origin)

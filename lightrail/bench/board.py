@@ -21,18 +21,22 @@ SETTLED: Final = 1
 RECEIVED: Final = 2
 LAST_NS: Final = 3
 """Monotonic ns of the worker's last message."""
+ANSWERED: Final = 4
+"""Requests that a responder took."""
 
 
 class Board:
     """The shared words; may be handed to a process when it is started."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, slow: int = 0) -> None:
+        """``slow`` is how many of the workers, the last ones, have slow links."""
         self.workers = workers
+        self.slow = slow
         self._memory: Any = RawArray(c_uint64, _HEAD + workers * _WORKER)
         self._words: memoryview | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"workers": self.workers, "_memory": self._memory, "_words": None}
+        return {"workers": self.workers, "slow": self.slow, "_memory": self._memory, "_words": None}
 
     @property
     def words(self) -> memoryview:
@@ -47,8 +51,15 @@ class Board:
 
     def sum(self, field: int) -> int:
         """A counter over all workers."""
+        return self._sum(field, self.workers)
+
+    def fast(self, field: int) -> int:
+        """A counter over the workers whose links are not slow."""
+        return self._sum(field, self.workers - self.slow)
+
+    def _sum(self, field: int, workers: int) -> int:
         start = _HEAD + field
-        return sum(self.words[start + i * _WORKER] for i in range(self.workers))
+        return sum(self.words[start + i * _WORKER] for i in range(workers))
 
     def latest(self, field: int) -> int:
         """The largest value over all workers."""

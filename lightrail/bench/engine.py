@@ -91,8 +91,24 @@ class Connection:
     def _is_open(self) -> Any:
         return lib.pn_connection_state(self.connection) & lib.PN_REMOTE_ACTIVE
 
-    def attach_sender(self, name: str, address: str, settled: bool) -> Any:
-        """A link that sends to ``address``."""
+    def offers(self, capability: str) -> bool:
+        """Whether the broker's open frame names the capability."""
+        data = lib.pn_connection_remote_offered_capabilities(self.connection)
+        lib.pn_data_rewind(data)
+        lib.pn_data_next(data)
+        if lib.pn_data_type(data) == lib.PN_ARRAY:
+            lib.pn_data_enter(data)
+            lib.pn_data_next(data)
+        found = False
+        while not found and lib.pn_data_type(data) == lib.PN_SYMBOL:
+            symbol = lib.pn_data_get_symbol(data)
+            found = ffi.unpack(symbol.start, symbol.size) == capability.encode()
+            if not lib.pn_data_next(data):
+                break
+        return found
+
+    def attach_sender(self, name: str, address: str | None, settled: bool) -> Any:
+        """A link that sends to ``address``; None: to where each message says, the anonymous terminus."""
         link = lib.pn_sender(self.session, name.encode())
         lib.pn_link_set_snd_settle_mode(link, lib.PN_SND_SETTLED if settled else lib.PN_SND_UNSETTLED)
         return self._attach(link, address)
@@ -105,15 +121,18 @@ class Connection:
             _put_selector(lib.pn_terminus_filter(lib.pn_link_source(link)), selector)
         return self._attach(link, address)
 
-    def _attach(self, link: Any, address: str) -> Any:
+    def _attach(self, link: Any, address: str | None) -> Any:
         lib.pn_link_set_rcv_settle_mode(link, lib.PN_RCV_FIRST)
         for terminus in (lib.pn_link_source(link), lib.pn_link_target(link)):
             lib.pn_terminus_set_type(
                 terminus, lib.PN_SOURCE if terminus == lib.pn_link_source(link) else lib.PN_TARGET
             )
-            lib.pn_terminus_set_address(terminus, address.encode())
+            lib.pn_terminus_set_address(terminus, ffi.NULL if address is None else address.encode())
         lib.pn_link_open(link)
-        self.wait(lambda: lib.pn_link_state(link) & lib.PN_REMOTE_ACTIVE, f"a link to {address}")
+        self.wait(
+            lambda: lib.pn_link_state(link) & lib.PN_REMOTE_ACTIVE,
+            f"a link to {address or 'the anonymous terminus'}",
+        )
         self.check_link(link)
         return link
 

@@ -52,11 +52,15 @@ class Template:
     digits: tuple[Digits | Octet, ...]
 
 
+def data_section(size: int) -> bytes:
+    """What of a data section is before its ``size`` bytes."""
+    return _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
+
+
 def build(size: int, durable: bool, numbered: Numbered = PLAIN, origin: int = 0) -> Template:
     """The encoded message with a body of ``size`` bytes."""
-    data = _SMALL_DATA + bytes([size]) if size < 256 else _LARGE_DATA + size.to_bytes(4, "big")
     sections, digits = numbered.sections(durable, origin)
-    head = sections + data
+    head = sections + data_section(size)
     padding = bytes(i % 251 for i in range(min(size, 4096)))
     body = (padding * (size // 4096 + 1))[:size]
     return Template(bytearray(head + body), len(head), digits)
@@ -80,8 +84,8 @@ def parse(message: bytes | bytearray) -> Parsed:
     position, end = 0, len(message)
     redelivered = False
     while position < end:
-        code, start = _descriptor(message, position)
-        stop = _skip(message, start)
+        code, start = descriptor(message, position)
+        stop = skip(message, start)
         if code == 0x70:
             redelivered = _is_redelivered(message, start, stop)
         elif code == 0x75:
@@ -91,17 +95,17 @@ def parse(message: bytes | bytearray) -> Parsed:
     raise MalformedMessage(f"a message of {end} bytes without a data section")
 
 
-def _descriptor(message: bytes | bytearray, position: int) -> tuple[int, int]:
+def descriptor(message: bytes | bytearray, position: int) -> tuple[int, int]:
     """The code of the section at ``position``, and where its value begins (spec 1.2, 3.2)."""
     if message[position] != 0:
         raise MalformedMessage(f"expected a section at {position}, found {message[position]:#04x}")
-    end = _skip(message, position + 1)
+    end = skip(message, position + 1)
     if message[position + 1] in (0x53, 0x80):
         return int.from_bytes(message[position + 2 : end], "big"), end
     raise MalformedMessage(f"expected the code of a section at {position + 1}")
 
 
-def _skip(message: bytes | bytearray, position: int) -> int:
+def skip(message: bytes | bytearray, position: int) -> int:
     """Where the value at ``position`` ends (spec 1.2: the upper half of the code says how it is sized)."""
     code = message[position : position + 1]
     if not code:
@@ -129,7 +133,7 @@ def _is_redelivered(message: bytes | bytearray, position: int, end: int) -> bool
     for field in range(5):
         if position >= end:
             return False
-        stop = _skip(message, position)
+        stop = skip(message, position)
         value = message[position:stop]
         if field == 3 and value in (b"\x42", b"\x56\x00"):
             return True

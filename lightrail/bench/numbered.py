@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lightrail.bench import application
+from lightrail.bench.values import NULL, listed, text
 
 ID_DIGITS: Final = 12
 """Of the sequence number in a message-id: more than one byte per message of memory could ever hold."""
@@ -22,11 +23,16 @@ COUNT_MAX: Final = 1_000_000_000
 PRIORITIES_MAX: Final = 10
 _DURABLE_HEADER: Final = bytes.fromhex("005370c00201" + "41")
 _HEADER_OF_TWO: Final = bytes.fromhex("005370c00402")
-_NULL: Final = b"\x40"
 _PROPERTIES: Final = bytes.fromhex("005373")
 _APPLICATION_PROPERTIES: Final = bytes.fromhex("005374")
+_REPLY_TO_FIELD: Final = 4
 _GROUP_FIELD: Final = 10
 """Where group-id is in the list of properties; message-id is the first."""
+
+
+def message_id(origin: int, sequence: int) -> str:
+    """The message-id of one message of one sender."""
+    return f"{origin:016x}-{sequence:0{ID_DIGITS}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,8 @@ class Numbered:
     """Of the header of those; 0: none."""
     jms: bool = False
     """Those have annotations as JMS clients write them."""
+    reply_to: str | None = None
+    """The address at which the sender waits for a reply to each."""
 
     def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
         """The sections before the body, and what is written anew in them; empty when nothing is asked."""
@@ -83,7 +91,7 @@ class Numbered:
         if self.priorities:
             found = _HEADER_OF_TWO + (b"\x41" if durable else b"\x42") + b"\x50\x04"
             digits.append(Octet(len(found) - 1, self.priorities))
-        if self.message_ids or self.groups:
+        if self.message_ids or self.groups or self.reply_to is not None:
             found += self._properties(len(found), origin, digits)
         if self.property is not None:
             name, count = self.property
@@ -106,25 +114,24 @@ class Numbered:
         return found, tuple(digits)
 
     def _properties(self, at: int, origin: int, digits: list[Digits | Octet]) -> bytes:
-        """A short list: its size and count are a byte each."""
-        fields = b""
-        start = at + len(_PROPERTIES) + 3
+        fields = [NULL] * (_GROUP_FIELD + 1)
+        numbers: list[tuple[int, int, int]] = []
         if self.message_ids:
-            prefix = b"%016x-" % origin
-            fields += b"\xa1" + bytes([len(prefix) + ID_DIGITS]) + prefix
-            digits.append(Digits(start + len(fields), ID_DIGITS, 10**ID_DIGITS))
-            fields += b"0" * ID_DIGITS
-        else:
-            fields += _NULL
-        count = 1
+            fields[0] = text(message_id(origin, 0))
+            numbers.append((0, ID_DIGITS, 10**ID_DIGITS))
+        if self.reply_to is not None:
+            fields[_REPLY_TO_FIELD] = text(self.reply_to)
         if self.groups:
-            fields += _NULL * (_GROUP_FIELD - 1)
             width = len(str(self.groups - 1))
-            fields += b"\xa1" + bytes([width])
-            digits.append(Digits(start + len(fields), width, self.groups))
-            fields += b"0" * width
-            count = _GROUP_FIELD + 1
-        return _PROPERTIES + b"\xc0" + bytes([len(fields) + 1, count]) + fields
+            fields[_GROUP_FIELD] = text("0" * width)
+            numbers.append((_GROUP_FIELD, width, self.groups))
+        while fields[-1] == NULL:
+            fields.pop()
+        encoded = _PROPERTIES + listed(fields)
+        for field, width, count in numbers:
+            end = at + len(encoded) - len(b"".join(fields[field + 1 :]))
+            digits.append(Digits(end - width, width, count))
+        return encoded
 
 
 PLAIN: Final = Numbered()

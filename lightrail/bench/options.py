@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from lightrail.bench.application import SIZES
 from lightrail.bench.message import SIZE_MAX, SIZE_MIN
 from lightrail.bench.numbered import COUNT_MAX, NAME_MAX, PRIORITIES_MAX
-from lightrail.bench.plan import Options
+from lightrail.bench.plan import SLOW_CREDIT, Options
 from lightrail.bench.url import parse_url
 from lightrail.model import units
 
@@ -28,6 +28,10 @@ examples:
       the latency of durable messages at a rate that does not strain the broker
   lightrail bench --senders 50 --receivers 50 --queues 50 --pids 4711
       50 pairs on the queues bench-1 to bench-50; CPU time of process 4711 and its children per message
+  lightrail bench --requests --senders 20 --receivers 4 --durable --pids 4711
+      20 requesters and 4 responders: round trips per second, their latency, CPU time per round trip
+  lightrail bench --senders 100 --receivers 100 --slow 98 --queues 2 --backlog 20000 --pids 4711
+      two pairs at full speed beside 98 slow ones: 200 connections, most of which have little to do
   lightrail bench --durable --application --list32
       what applications send, encoded as rhea and go-amqp do
   lightrail bench --send-only --count 1000000 && lightrail bench --drain-only --count 1000000
@@ -37,7 +41,8 @@ examples:
   lightrail bench --url amqp://guest:guest@127.0.0.1:5672//queue/bench --json
       RabbitMQ, whose addresses begin with a slash: hence two of them
 
-exit status: 0; 1 when messages were lost, duplicated or out of order; 2 when the run could not be made
+exit status: 0; 1 when messages were lost, duplicated or out of order, or replies went to the wrong requester;
+2 when the run could not be made
 """
 
 
@@ -51,10 +56,13 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--send-only and --drain-only exclude each other")
     if given.drain_only and given.rate is not None:
         parser.error("--rate is for sending; --drain-only does not send")
-    if given.queues > given.receivers and not given.send_only:
+    _check_requests(parser, given)
+    _check_slow(parser, given)
+    receivers = given.receivers - given.slow
+    if given.queues > receivers and not given.send_only:
         parser.error(
-            f"--queues {given.queues} needs as many receivers, found {given.receivers}: "
-            "what goes to a queue without one never arrives"
+            f"--queues {given.queues} needs as many receivers, found {receivers}"
+            f"{' that are not slow' if given.slow else ''}: what goes to a queue without one never arrives"
         )
     if given.target is not None and given.drain_only:
         parser.error("--target is for sending; --drain-only does not send")
@@ -77,6 +85,39 @@ def parse_options(argv: Sequence[str]) -> Options:
             parser.error(f"--password-file {password_file}: expected a file that can be read, found: {error}")
     del given.user, given.password_file
     return Options(**vars(given))
+
+
+def _check_requests(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What does not go with requests."""
+    if not given.requests:
+        return
+    if given.application:
+        parser.error("--requests have properties of their own, as --application messages do: choose one")
+    for name in "send_only", "drain_only", "slow", "backlog_max", "unsettled_max":
+        if getattr(given, name):
+            option = name.removesuffix("_max").replace("_", "-")
+            parser.error(f"--requests are answered one by one for each requester: not with --{option}")
+
+
+def _check_slow(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What does not go with slow links, and what only they have."""
+    if not given.slow:
+        for name, option in ("slow_rate", "--slow-rate"), ("slow_time_s", "--slow-time"):
+            if getattr(given, name) is not None:
+                parser.error(f"{option} is for the links of --slow, found none")
+            delattr(given, name)
+        return
+    if given.slow >= min(given.senders, given.receivers):
+        parser.error(
+            f"--slow {given.slow} needs more senders and more receivers than that, found {given.senders} and "
+            f"{given.receivers}: those that are not slow are measured"
+        )
+    for option in "count", "send-only", "drain-only", "target":
+        if getattr(given, option.replace("-", "_")):
+            parser.error(f"--slow senders and receivers are pairs that work for a time: not with --{option}")
+    for name in "slow_rate", "slow_time_s":
+        if getattr(given, name) is None:
+            delattr(given, name)
 
 
 # fmt: off
@@ -108,7 +149,17 @@ def _parser() -> argparse.ArgumentParser:
         help="measured time, such as 10s (default)")
     add("--warm-up", dest="warm_up_s", type=_seconds(0, DAY_MS), default=1.0, metavar="TIME",
         help="time before that does not count; with --count a tenth of the messages at most (default 1s)")
-    add("--rate", type=_rate, metavar="N", help="messages per second in all (default: as fast as possible)")
+    add("--rate", type=_rate, metavar="N",
+        help="messages per second in all, slow senders left out (default: as fast as possible)")
+    add("--requests", action="store_true",
+        help="the senders are requesters, each of which waits for the reply to a message before it sends the "
+        "next one; the receivers reply, to the queues ADDRESS-reply-1 to ADDRESS-reply-N of N requesters")
+    add("--slow", type=_whole(0, LINKS_MAX), default=0, metavar="N",
+        help="N of the senders and N of the receivers are slow, in pairs on queues ADDRESS-slow-1 to "
+        f"ADDRESS-slow-N, with a credit of {SLOW_CREDIT} at most; shown are the others (default 0)")
+    add("--slow-rate", type=_rate, metavar="N", help="messages per second of each slow sender (default 5)")
+    add("--slow-time", dest="slow_time_s", type=_seconds(1, DAY_MS), metavar="TIME",
+        help="what a slow receiver needs for each message before it accepts it (default 100ms)")
     add("--backlog", dest="backlog_max", type=_whole(0, 1 << 40), default=0, metavar="N",
         help="senders wait while N messages are sent and not received (default 0: they do not)")
     add("--unsettled", dest="unsettled_max", type=_whole(0, 1 << 30), default=0, metavar="N",

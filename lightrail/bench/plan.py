@@ -1,11 +1,15 @@
 """What a run is to do, and what each of its processes gets of it and gives back."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from lightrail.bench.arrivals import Arrivals, Ranges
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.numbered import Numbered
 from lightrail.bench.url import Url
+
+SLOW_CREDIT: Final = 10
+"""Of a slow receiver, at most: what it lets the broker send ahead waits in it, unsettled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,13 @@ class Options:
     duration_s: float = 10.0
     """Measured time when no count is given."""
     rate: float | None = None
-    """Messages per second in all; None: as fast as possible."""
+    """Messages per second in all, without those of slow senders; None: as fast as possible."""
+    slow: int = 0
+    """Of the senders and of the receivers: pairs on queues of their own that are slow."""
+    slow_rate: float = 5.0
+    """Messages per second of each slow sender."""
+    slow_time_s: float = 0.1
+    """What a slow receiver needs for each message."""
     size: int = 100
     durable: bool = False
     priorities: int = 0
@@ -45,6 +55,8 @@ class Options:
     """Where senders send; None: to the address of the URL."""
     selector: str | None = None
     """Of every receiver."""
+    requests: bool = False
+    """Senders are requesters: each waits for the reply to a message before it sends the next one."""
     pre_settled: bool = False
     credit: int = 1_000
     unsettled_max: int = 0
@@ -64,10 +76,16 @@ class Options:
     quiet: bool = False
 
     def address_of(self, link: int) -> str:
-        """The queue of a sender or receiver: they take turns."""
+        """The queue of a sender or receiver: each slow pair has its own, the others take turns."""
+        if link < self.slow:
+            return f"{self.url.address}-slow-{link + 1}"
         if self.queues == 1:
             return self.url.address
-        return f"{self.url.address}-{link % self.queues + 1}"
+        return f"{self.url.address}-{(link - self.slow) % self.queues + 1}"
+
+    def reply_address_of(self, requester: int) -> str:
+        """The queue on which a requester waits for replies."""
+        return f"{self.url.address}-reply-{requester + 1}"
 
     def target_of(self, sender: int) -> str:
         """Where a sender sends."""
@@ -78,7 +96,7 @@ class Options:
         """What of each message is numbered."""
         return Numbered(
             self.priorities,
-            self.message_ids,
+            self.message_ids or self.requests,
             self.groups,
             self.numbered_property,
             self.application,
@@ -106,6 +124,8 @@ class Share:
     links: tuple[int, ...]
     """Numbers of its senders or receivers."""
     connections: int
+    slow: bool = False
+    """Whether these are the slow ones: they have a process of each side, and delay no others."""
 
 
 @dataclass(slots=True)
@@ -137,3 +157,18 @@ class ReceiverResult:
     foreign: int
     """Messages of others that were in the queue; accepted and left out."""
     latency: Histogram
+
+
+@dataclass(slots=True)
+class RequesterResult(SenderResult):
+    """Of one process: requests, and the replies with the times of round trips."""
+
+    replies: ReceiverResult
+
+
+@dataclass(slots=True)
+class ResponderResult(ReceiverResult):
+    """Of one process: requests."""
+
+    not_accepted: dict[str, int]
+    """Replies by outcome."""

@@ -12,18 +12,20 @@ from typing import Any, Final
 from lightrail.bench import board as words
 from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
-from lightrail.bench.engine import ACCEPTED, Connection, ffi, lib
+from lightrail.bench.engine import ACCEPTED, Connection, lib
 from lightrail.bench.histogram import Histogram
+from lightrail.bench.incoming import Incoming
 from lightrail.bench.message import (
     MARKER,
     SEQUENCE_MAX,
     SIZE_MIN,
     STAMP,
     MalformedMessage,
+    Parsed,
     parse,
     run_of,
 )
-from lightrail.bench.pacing import Waiter
+from lightrail.bench.pacing import SPIN_NS, Waiter
 from lightrail.bench.plan import ReceiverResult, Share
 
 _NONE: Final = -1
@@ -31,48 +33,31 @@ QUIET_NS: Final = 100_000_000
 """The longest wait for news; the board is asked at least so often."""
 
 
-class Receiver:
-    """One link, its credit and what came by it."""
+class Receiver(Incoming):
+    """One link and what came by it."""
 
-    __slots__ = (
-        "arrivals", "buffer", "capacity", "connection", "credit", "foreign", "histogram", "last_of", "layout",
-        "length", "link", "owed", "pieces", "prefix", "received", "run", "settled", "start",
-    )  # fmt: skip
+    __slots__ = ("arrivals", "foreign", "histogram", "last_of", "layout", "prefix", "received", "run")
 
     def __init__(
-        self, connection: Connection, number: int, share: Share, arrivals: Arrivals, histogram: Histogram
+        self,
+        connection: Connection,
+        link: Any,
+        share: Share,
+        arrivals: Arrivals,
+        histogram: Histogram,
+        credit: int | None = None,
     ) -> None:
+        """``credit`` is that of the options unless it is given."""
         options = share.options
-        self.connection = connection
+        super().__init__(connection, link, options, credit or options.credit)
         self.run = None if options.drain_only else share.run
-        self.link = connection.attach_receiver(
-            f"bench-{share.run:x}-receiver-{number}",
-            options.address_of(number),
-            options.pre_settled,
-            options.selector,
-        )
-        self.settled = options.pre_settled
-        self.credit = options.credit
-        self.capacity = options.size + 65_536
-        self.buffer = bytearray(self.capacity)
-        self.start: Any = ffi.from_buffer("char[]", self.buffer)
-        self.length = -2
-        """Bytes of a message of the learned form; -2: none learned, or one is only partly here."""
         self.prefix = b""
         self.layout = struct.Struct(">0sQQQ")
-        self.pieces = bytearray()
-        """The part of a message that is here."""
-        self.owed = 0
-        """Messages since credit was last given back."""
         self.received = 0
         self.foreign = 0
         self.last_of: dict[int, int] = {}
         self.arrivals = arrivals
         self.histogram = histogram
-
-    def open_credit(self) -> None:
-        """Let the broker begin."""
-        lib.pn_link_flow(self.link, self.credit)
 
     def take(self, now_ns: int, measure_from_ns: int) -> int:
         """Receive and accept what is here; the number of messages (also foreign ones)."""
@@ -106,7 +91,7 @@ class Receiver:
                             self.histogram.record(now_ns - stamp, same)
                         stamp, same = sent_ns, 1
                     continue
-            whole = self._gather(size)
+            whole = self.gather(size)
             if whole is None:
                 break
             taken += 1
@@ -119,51 +104,16 @@ class Receiver:
             self.histogram.record(now_ns - stamp, same)
         if run_origin != _NONE:
             self.arrivals.note(self.last_of, run_origin, run_first, expected)
-        self.owed += taken
-        if self.owed * 2 >= self.credit:
-            lib.pn_link_flow(link, self.owed)
-            self.owed = 0
+        self.give_back(taken)
         self.received += taken
         return taken
 
-    def _gather(self, size: int) -> bytearray | None:
-        """Complete the message of which ``size`` bytes were just read; None when there is nothing to take."""
-        link = self.link
-        while True:
-            handle = lib.pn_link_current(link)
-            if not handle:
-                return None
-            if size > 0:
-                self.pieces += self.buffer[:size]
-                size = lib.pn_link_recv(link, self.start, self.capacity)
-                continue
-            if size == 0 or lib.pn_delivery_partial(handle):
-                self.length = -2
-                return None
-            break
-        whole, self.pieces = self.pieces, bytearray()
-        aborted = size != lib.PN_EOS
-        if not self.settled and not aborted:
-            lib.pn_delivery_update(handle, ACCEPTED)
-        lib.pn_delivery_settle(handle)
-        return bytearray() if aborted else whole
-
     def _rare(self, whole: bytearray, now_ns: int, measure_from_ns: int) -> None:
         """Take a message that does not look like the one before, and learn its form."""
-        try:
-            parsed = parse(whole)
-        except (MalformedMessage, IndexError):
-            self.foreign += 1
+        found = self.stamp_of(whole)
+        if found is None:
             return
-        at = parsed.body
-        if parsed.size < SIZE_MIN:
-            self.foreign += 1
-            return
-        origin, sequence, sent_ns = STAMP.unpack_from(whole, at)
-        ours = origin >> 48 == MARKER and (self.run is None or run_of(origin) == self.run)
-        if not ours or sequence > SEQUENCE_MAX:
-            self.foreign += 1
-            return
+        parsed, origin, sequence, sent_ns = found
         if sent_ns >= measure_from_ns > 0:
             self.histogram.record(now_ns - sent_ns)
         if parsed.redelivered:
@@ -171,12 +121,36 @@ class Receiver:
             return
         self.arrivals.note(self.last_of, origin, sequence, sequence + 1)
         self.length = len(whole)
-        self.prefix = bytes(whole[:at])
-        self.layout = struct.Struct(f">{at}sQQQ")
+        self.prefix = bytes(whole[: parsed.body])
+        self.layout = struct.Struct(f">{parsed.body}sQQQ")
+
+    def stamp_of(self, whole: bytearray) -> tuple[Parsed, int, int, int] | None:
+        """Where the body is, origin, sequence number and time of a message of this run.
+
+        None, and counted as foreign, for any other.
+        """
+        try:
+            parsed = parse(whole)
+        except (MalformedMessage, IndexError):
+            self.foreign += 1
+            return None
+        if parsed.size < SIZE_MIN:
+            self.foreign += 1
+            return None
+        origin, sequence, sent_ns = STAMP.unpack_from(whole, parsed.body)
+        ours = origin >> 48 == MARKER and (self.run is None or run_of(origin) == self.run)
+        if not ours or sequence > SEQUENCE_MAX:
+            self.foreign += 1
+            return None
+        return parsed, origin, sequence, sent_ns
 
 
 class Receiving:
     """The loop."""
+
+    counter = words.RECEIVED
+    """Field of the board that counts what was taken."""
+    spin_ns = SPIN_NS
 
     def __init__(self, share: Share, board: Board) -> None:
         self.share = share
@@ -191,7 +165,13 @@ class Receiving:
         self.receivers: list[Receiver] = []
         for i, number in enumerate(share.links):
             connection = self.connections[i % share.connections]
-            receiver = Receiver(connection, number, share, self.arrivals, self.histogram)
+            link = connection.attach_receiver(
+                f"bench-{share.run:x}-receiver-{number}",
+                options.address_of(number),
+                options.pre_settled,
+                options.selector,
+            )
+            receiver = self.receiver(connection, link, number)
             connection.links.append(receiver)
             self.receivers.append(receiver)
         self.waiter = Waiter()
@@ -199,10 +179,22 @@ class Receiving:
         for connection in self.connections:
             self.waiter.register(connection.fileno)
 
+    def receiver(self, connection: Connection, link: Any, number: int) -> Receiver:
+        """The receiver at a link."""
+        return Receiver(connection, link, self.share, self.arrivals, self.histogram)
+
+    def wake_ns(self, now_ns: int) -> int:
+        """When to look again if no socket has news."""
+        return now_ns + QUIET_NS
+
+    def take_due(self, now_ns: int, measure_from_ns: int) -> int:
+        """Take what receivers had put off until now; the number of messages."""
+        return 0
+
     def run(self) -> ReceiverResult:
         """Receive until the board says stop."""
         shared = self.board.words
-        received_at = self.board.place(self.share.worker, words.RECEIVED)
+        received_at = self.board.place(self.share.worker, self.counter)
         last_at = self.board.place(self.share.worker, words.LAST_NS)
         clock = time.monotonic_ns
         received = foreign = 0
@@ -213,9 +205,9 @@ class Receiving:
             connection.flush()
         blocked: set[int] = set()
         while not shared[words.RECEIVERS_STOP]:
-            events = self.waiter.wait(clock() + QUIET_NS)
-            taken = 0
+            events = self.waiter.wait(self.wake_ns(clock()), self.spin_ns)
             now = clock()
+            taken = self.take_due(now, shared[words.MEASURE_FROM])
             for fileno, event in events:
                 connection = self.connection_of[fileno]
                 if event & ~select.EPOLLOUT:

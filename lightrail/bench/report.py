@@ -15,7 +15,8 @@ UNEVEN: Final = 0.1
 def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
     """For --json: rates in messages per second, times in µs, CPU in µs per message."""
     window = outcome.window
-    counted = window.received or window.sent
+    sent, received = window.sent + window.slow_sent, window.received + window.slow_received
+    counted = received or sent
     value: dict[str, Any] = {
         "url": options.url.shown,
         "senders": 0 if options.drain_only else options.senders,
@@ -30,6 +31,8 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "pre_settled": options.pre_settled,
         "credit": options.credit,
         "rate": options.rate,
+        "requests": options.requests,
+        "slow": options.slow,
         "measured_s": round(window.elapsed_s, 4),
         "measured_messages": counted,
         "sent_per_s": _per_s(window.sent, window.elapsed_s),
@@ -42,15 +45,21 @@ def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
         "lost": outcome.lost,
         "duplicates": outcome.arrivals.duplicates,
         "out_of_order": outcome.arrivals.disordered,
+        "misdirected": outcome.arrivals.misdirected,
         "redelivered": outcome.arrivals.redelivered,
         "redelivered_duplicates": outcome.arrivals.redelivered_duplicates,
         "faults": outcome.lost_examples + outcome.arrivals.examples,
         "latency_us": _times(outcome.latency),
         "accepted_after_us": _times(outcome.accepted_after),
-        "sender_cpu_us": _each(window.senders_cpu_s, window.sent),
-        "receiver_cpu_us": _each(window.receivers_cpu_s, 0 if options.send_only else window.received),
+        "sender_cpu_us": _each(window.senders_cpu_s, sent),
+        "receiver_cpu_us": _each(window.receivers_cpu_s, 0 if options.send_only else received),
         "interrupted": outcome.interrupted,
     }
+    if options.requests:
+        value["replies_not_accepted"] = outcome.replies_not_accepted
+    if options.slow:
+        value["slow_received_per_s"] = _per_s(window.slow_received, window.elapsed_s)
+        value["slow_latency_us"] = _times(outcome.slow_latency)
     if window.server is not None:
         value["server_cpu_us"] = _each(window.server.total_s, counted)
         value["server_switches"] = _per(window.switches, counted)
@@ -72,6 +81,13 @@ def _kind_of_message(options: Options) -> str:
     return f"messages of applications{traits}, {SIZES[0]} to {SIZES[1]} bytes"
 
 
+def _nouns(options: Options) -> tuple[str, str, str]:
+    """What is counted, who sends and who receives."""
+    if options.requests:
+        return "round trip", "requester", "responder"
+    return "message", "sender", "receiver"
+
+
 def as_text(options: Options, outcome: Outcome) -> str:
     """The page."""
     value = as_value(options, outcome)
@@ -82,31 +98,40 @@ def as_text(options: Options, outcome: Outcome) -> str:
         "pre-settled" if options.pre_settled else "unsettled",
         f"{options.rate:g} messages/s asked for" if options.rate else "as fast as possible",
     ]
+    message, sending, receiving = _nouns(options)
     queues = f"{options.queues} queues" if options.queues > 1 else "1 queue"
     lines = [
         f"broker       {value['url']}, {queues}",
-        f"load         {value['senders']} senders, {value['receivers']} receivers, {', '.join(traits)}",
-        f"measured     {value['measured_s']:.2f} s, {value['measured_messages']:,} messages",
+        f"load         {value['senders']} {sending}s, {value['receivers']} {receiving}s, {', '.join(traits)}",
+        f"measured     {value['measured_s']:.2f} s, {value['measured_messages']:,} {message}s",
         f"rate         sent {value['sent_per_s']:,.0f}/s, received {value['received_per_s']:,.0f}/s",
     ]
     if outcome.latency.count:
-        lines.append(f"latency      {_spell(value['latency_us'])}")
+        lines.append(
+            f"{'round trip  ' if options.requests else 'latency     '} {_spell(value['latency_us'])}"
+        )
     if outcome.accepted_after.count:
         lines.append(f"accepted in  {_spell(value['accepted_after_us'])}")
+    if options.slow:
+        waits = f", latency {_spell(value['slow_latency_us'])}" if outcome.slow_latency.count else ""
+        lines.append(
+            f"slow         {options.slow} of the senders and of the receivers, left out of the lines above: "
+            f"received {value['slow_received_per_s']:,.0f}/s{waits}"
+        )
     if "server_cpu_us" in value:
         each = ", ".join(
             f"{process['name']} ({process['pid']}) {process['cpu_us']:.2f}"
             for process in value["server_processes"]
             if process["cpu_us"] >= 0.005
         )
-        lines.append(f"CPU server   {value['server_cpu_us']:.2f} µs per message: {each}")
+        lines.append(f"CPU server   {value['server_cpu_us']:.2f} µs per {message}: {each}")
         calls = value.get("server_system_calls")
         called = "" if calls is None else f", {calls:.2f} system calls"
         switched = f"{value['server_switches']:.2f} voluntary context switches"
-        lines.append(f"kernel       {switched}{called} per message")
+        lines.append(f"kernel       {switched}{called} per {message}")
     lines.append(
-        f"CPU bench    sending {value['sender_cpu_us']:.2f}, receiving {value['receiver_cpu_us']:.2f} "
-        "µs per message"
+        f"CPU bench    {sending}s {value['sender_cpu_us']:.2f}, {receiving}s {value['receiver_cpu_us']:.2f} "
+        f"µs per {message}"
     )
     others = "".join(f", {name} {number:,}" for name, number in outcome.not_accepted.items())
     lines += [
@@ -116,6 +141,9 @@ def as_text(options: Options, outcome: Outcome) -> str:
         f"out of order {outcome.arrivals.disordered:,}, redelivered {outcome.arrivals.redelivered:,} "
         f"({outcome.arrivals.redelivered_duplicates:,} of them again)",
     ]
+    if options.requests:
+        replies = "".join(f", {name} {number:,}" for name, number in outcome.replies_not_accepted.items())
+        lines.append(f"replies      misdirected {outcome.arrivals.misdirected:,}{replies}")
     lines += [f"             {fault}" for fault in value["faults"]]
     growth = window.sent - window.received
     if window.received and window.sent and abs(growth) > UNEVEN * window.received:

@@ -14,7 +14,14 @@ from lightrail.bench.arrivals import Arrivals
 from lightrail.bench.board import Board
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import RUN_BITS
-from lightrail.bench.plan import Options, ReceiverResult, SenderResult, Share
+from lightrail.bench.plan import (
+    Options,
+    ReceiverResult,
+    RequesterResult,
+    ResponderResult,
+    SenderResult,
+    Share,
+)
 from lightrail.bench.worker import work
 
 POLL_S: Final = 0.01
@@ -52,6 +59,9 @@ class Window:
     switches: int = 0
     """Voluntary context switches of the server's threads."""
     system_calls: int | None = None
+    slow_sent: int = 0
+    """Of the slow senders, whose messages are not in ``sent``; likewise with the slow receivers."""
+    slow_received: int = 0
 
 
 @dataclass(slots=True)
@@ -63,18 +73,22 @@ class Outcome:
     accepted: int = 0
     not_accepted: dict[str, int] = field(default_factory=dict)
     received: int = 0
+    replies_not_accepted: dict[str, int] = field(default_factory=dict)
     foreign: int = 0
     lost: int = 0
     lost_examples: list[str] = field(default_factory=list)
     arrivals: Arrivals = field(default_factory=Arrivals)
     latency: Histogram = field(default_factory=Histogram)
+    slow_latency: Histogram = field(default_factory=Histogram)
+    """Until a slow receiver began with a message."""
     accepted_after: Histogram = field(default_factory=Histogram)
     interrupted: bool = False
 
     @property
     def faults(self) -> int:
-        """Messages lost, duplicated or out of order."""
-        return self.lost + self.arrivals.duplicates + self.arrivals.disordered
+        """Messages lost, duplicated, out of order or misdirected."""
+        found = self.arrivals
+        return self.lost + found.duplicates + found.disordered + found.misdirected
 
 
 @dataclass(slots=True)
@@ -82,6 +96,7 @@ class _Worker:
     process: Any
     pipe: Pipe
     kind: str
+    slow: bool
     result: Any = None
 
 
@@ -92,32 +107,37 @@ class Run:
         self.options = options
         self.watcher = watcher
         self.run = secrets.randbits(RUN_BITS)
-        shares: list[tuple[str, tuple[int, ...]]] = []
+        parts: list[tuple[str, tuple[int, ...]]] = []
         if not options.send_only:
-            shares += [("receiver", part) for part in self._parts(options.receivers)]
+            parts += [("receiver", part) for part in self._parts(options.receivers)]
         if not options.drain_only:
-            shares += [("sender", part) for part in self._parts(options.senders)]
+            parts += [("sender", part) for part in self._parts(options.senders)]
+        fast = len(parts)
+        if options.slow:
+            parts += [(kind, tuple(range(options.slow))) for kind in ("receiver", "sender")]
         try:
             self._calls = kernel.SystemCalls(options.pids) if options.system_calls else None
         except kernel.NotCounted as error:
             raise RunFailed(f"--system-calls: {error}") from None
-        self.board = Board(len(shares))
+        self.board = Board(len(parts), len(parts) - fast)
         self.workers: list[_Worker] = []
         self._ready = 0
         context = multiprocessing.get_context("spawn")
-        for number, (kind, links) in enumerate(shares):
-            share = Share(options, number, self.run, links, self._connections(kind, links))
+        for number, (kind, links) in enumerate(parts):
+            slow = number >= fast
+            share = Share(options, number, self.run, links, self._connections(kind, links), slow)
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=work, args=(kind, share, self.board, theirs), daemon=True, name=f"bench-{kind}"
             )
             process.start()
             theirs.close()
-            self.workers.append(_Worker(process, ours, kind))
+            self.workers.append(_Worker(process, ours, kind, slow))
 
     def _parts(self, links: int) -> list[tuple[int, ...]]:
-        number = min(self.options.processes, links)
-        return [tuple(range(i, links, number)) for i in range(number)]
+        slow = self.options.slow
+        number = min(self.options.processes, links - slow)
+        return [tuple(range(slow + i, links, number)) for i in range(number)]
 
     def _connections(self, kind: str, links: tuple[int, ...]) -> int:
         options = self.options
@@ -163,13 +183,14 @@ class Run:
         warm_up_ns = int(options.warm_up_s * 1e9)
         warm_up_count = count // 10 if count is not None else 1 << 62
         try:
-            while time.monotonic_ns() < start + warm_up_ns and board.sum(field_counted) < warm_up_count:
+            while time.monotonic_ns() < start + warm_up_ns and board.fast(field_counted) < warm_up_count:
                 self._poll(start)
         except KeyboardInterrupt:
             return True
         now = time.monotonic_ns()
         board.words[words.MEASURE_FROM] = now
-        sent, counted = board.sum(words.SENT), board.sum(field_counted)
+        sent, counted = board.fast(words.SENT), board.fast(field_counted)
+        sent_by_all, counted_of_all = board.sum(words.SENT), board.sum(field_counted)
         before, server_before = self._cpu(), usage.tree(options.pids)
         switches = kernel.switches(server_before)
         calls = self._calls.count() if self._calls is not None else 0
@@ -183,7 +204,7 @@ class Run:
             except KeyboardInterrupt:
                 interrupted = True
             now = time.monotonic_ns()
-            current = board.sum(field_counted)
+            current = board.fast(field_counted)
             if current != last_counted:
                 quiet_since, last_counted = now, current
             if self._is_over(now, deadline, current, quiet_since):
@@ -195,8 +216,10 @@ class Run:
         if self._calls is not None:
             window.system_calls = self._calls.count() - calls
         window.elapsed_s = (now - began) / 1e9
-        window.sent = board.sum(words.SENT) - sent
-        window.received = board.sum(field_counted) - counted
+        window.sent = board.fast(words.SENT) - sent
+        window.received = board.fast(field_counted) - counted
+        window.slow_sent = board.sum(words.SENT) - sent_by_all - window.sent
+        window.slow_received = board.sum(field_counted) - counted_of_all - window.received
         window.server = usage.between(server_before, server_after) if options.pids else None
         window.senders_cpu_s = after["sender"] - before["sender"]
         window.receivers_cpu_s = after["receiver"] - before["receiver"]
@@ -268,7 +291,7 @@ class Run:
         shared[words.SENDERS_STOP] = 2
         self._until_done(senders)
         accepted = board.sum(words.SETTLED)
-        if not options.send_only and not options.drain_only:
+        if not options.send_only and not options.drain_only and not options.requests:
             self._quiet_until(lambda: board.sum(words.RECEIVED) >= accepted, words.RECEIVED)
         deadline = time.monotonic() + LATE_DUPLICATES_S
         while time.monotonic() < deadline and not options.send_only:
@@ -300,18 +323,30 @@ class Run:
     def _outcome(self, window: Window) -> Outcome:
         outcome = Outcome(window)
         for worker in self.workers:
-            if isinstance(worker.result, ReceiverResult):
-                outcome.arrivals.merge(worker.result.arrivals)
-                outcome.latency.merge(worker.result.latency)
-                outcome.received += worker.result.received
+            if isinstance(worker.result, ResponderResult):
                 outcome.foreign += worker.result.foreign
+                for name, count in worker.result.not_accepted.items():
+                    before = outcome.replies_not_accepted.get(name, 0)
+                    outcome.replies_not_accepted[name] = before + count
+            elif isinstance(worker.result, ReceiverResult):
+                self._add_received(outcome, worker.result, worker.slow)
+            elif isinstance(worker.result, RequesterResult):
+                self._add_received(outcome, worker.result.replies, worker.slow)
         for worker in self.workers:
             if isinstance(worker.result, SenderResult):
-                outcome.accepted_after.merge(worker.result.accepted_after)
+                if not worker.slow:
+                    outcome.accepted_after.merge(worker.result.accepted_after)
                 self._judge(outcome, worker.result)
         if self.options.drain_only:
             self._judge_drained(outcome)
         return outcome
+
+    @staticmethod
+    def _add_received(outcome: Outcome, result: ReceiverResult, slow: bool) -> None:
+        outcome.arrivals.merge(result.arrivals)
+        (outcome.slow_latency if slow else outcome.latency).merge(result.latency)
+        outcome.received += result.received
+        outcome.foreign += result.foreign
 
     def _judge(self, outcome: Outcome, result: SenderResult) -> None:
         for origin, sender in result.senders.items():

@@ -6,6 +6,7 @@ The hot path is ``Sender.send``: pack the stamp in place, then three calls of th
 
 import select
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 from lightrail.bench import board as words
@@ -14,8 +15,8 @@ from lightrail.bench.board import Board
 from lightrail.bench.engine import ACCEPTED, OUTCOMES, Connection, ffi, lib
 from lightrail.bench.histogram import Histogram
 from lightrail.bench.message import STAMP, Template, build, origin_of
-from lightrail.bench.pacing import Pace, Waiter
-from lightrail.bench.plan import SenderResult, Sent, Share
+from lightrail.bench.pacing import SPIN_NS, Pace, Waiter
+from lightrail.bench.plan import Options, SenderResult, Sent, Share
 
 BATCH_MESSAGES: Final = 128
 """Sent by one sender in one turn."""
@@ -41,6 +42,14 @@ class Form:
         self.tag: Any = tag[0]
 
 
+def pace_of(options: Options, number: int) -> Pace | None:
+    """When a sender sends; None: as soon as it may."""
+    slow = options.slow
+    if number < slow:
+        return Pace(options.slow_rate * slow, slow, number)
+    return None if options.rate is None else Pace(options.rate, options.senders - slow, number - slow)
+
+
 class Sender:
     """One link, and the messages on it that have no outcome yet."""
 
@@ -49,7 +58,15 @@ class Sender:
         "link", "origin", "outcomes", "pace", "sequence", "settled", "unsettled", "unsettled_max",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, number: int, share: Share, histogram: Histogram) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        share: Share,
+        histogram: Histogram,
+        reply_to: str | None = None,
+    ) -> None:
+        """``reply_to`` is written into each message."""
         options = share.options
         self.connection = connection
         self.origin = origin_of(share.run, number)
@@ -60,13 +77,12 @@ class Sender:
         self.settled = options.pre_settled
         self.unsettled_max = options.unsettled_max
         body_sizes = sizes(self.origin) if options.application else [options.size]
-        self.forms = [
-            Form(build(size, options.durable, options.numbered, self.origin)) for size in body_sizes
-        ]
+        numbered = replace(options.numbered, reply_to=reply_to)
+        self.forms = [Form(build(size, options.durable, numbered, self.origin)) for size in body_sizes]
         self.is_numbered = bool(self.forms[0].digits)
         self.length = max(form.length for form in self.forms)
         self.batch_max = max(1, min(BATCH_MESSAGES, BATCH_BYTES // self.length))
-        self.pace = None if options.rate is None else Pace(options.rate, options.senders, number)
+        self.pace = pace_of(options, number)
         self.sequence = 0
         self.unsettled: list[Any] = []
         """Deliveries in the order of sending; the first one's number is sequence - len."""
@@ -188,6 +204,12 @@ class Sender:
                 return
             del batches[0]
 
+    def may_send(self) -> bool:
+        """Whether nothing but its pace keeps it from sending."""
+        if self.unsettled_max and len(self.unsettled) >= self.unsettled_max:
+            return False
+        return bool(lib.pn_link_credit(self.link) > 0)
+
     @property
     def finished(self) -> bool:
         """Whether all of its messages were sent."""
@@ -216,7 +238,7 @@ class Sending:
         self.senders: list[Sender] = []
         for i, number in enumerate(share.links):
             connection = self.connections[i % share.connections]
-            sender = Sender(connection, number, share, self.accepted_after)
+            sender = self.sender(connection, number)
             connection.links.append(sender)
             self.senders.append(sender)
         self.waiter = Waiter()
@@ -225,6 +247,17 @@ class Sending:
             connection.socket.setblocking(False)
             self.waiter.register(connection.fileno)
 
+    def sender(self, connection: Connection, number: int) -> Sender:
+        """One of the senders."""
+        return Sender(connection, number, self.share, self.accepted_after)
+
+    def take_replies(self, connection: Connection, now_ns: int) -> None:
+        """Take what came by other links of the connection; senders have none."""
+
+    def is_answered(self) -> bool:
+        """Whether no reply is waited for."""
+        return True
+
     def run(self) -> SenderResult:
         """Send until the count is reached or the board says stop, then wait for the outcomes."""
         shared = self.board.words
@@ -232,7 +265,9 @@ class Sending:
         settled_at = self.board.place(self.share.worker, words.SETTLED)
         last_at = self.board.place(self.share.worker, words.LAST_NS)
         options = self.share.options
-        backlog_max = options.backlog_max
+        slow = self.share.slow
+        backlog_max = 0 if slow else options.backlog_max
+        spin_ns = 0 if slow else SPIN_NS
         clock = time.monotonic_ns
         for sender in self.senders:
             if sender.pace is not None:
@@ -248,7 +283,7 @@ class Sending:
             stop = shared[words.SENDERS_STOP]
             most = 1 << 62
             if backlog_max:
-                most = backlog_max - (self.board.sum(words.SENT) - self.board.sum(words.RECEIVED))
+                most = backlog_max - (self.board.fast(words.SENT) - self.board.fast(words.RECEIVED))
             progress = False
             if stop:
                 active = []
@@ -268,14 +303,14 @@ class Sending:
                 shared[last_at] = now
             elif active and active[-1].finished:
                 active = [sender for sender in active if not sender.finished]
-            if (not active and settled >= sent) or stop == 2:
+            if (not active and settled >= sent and self.is_answered()) or stop == 2:
                 break
             if progress:
                 events = self.waiter.wait(0)
             elif most <= 0:
                 events = self.waiter.wait(now + BACKLOG_POLL_NS, spin_ns=0)
             else:
-                events = self.waiter.wait(self._wake_ns(active, now))
+                events = self.waiter.wait(self._wake_ns(active, now), spin_ns)
             for fileno, event in events:
                 connection = self.connection_of[fileno]
                 if event & ~select.EPOLLOUT:
@@ -286,6 +321,7 @@ class Sending:
                     settled += done
                     if not done:
                         connection.check_link(sender.link)
+                self.take_replies(connection, now)
                 if connection.flush() and fileno in blocked:
                     blocked.discard(fileno)
                     self.waiter.register(fileno)
@@ -303,7 +339,7 @@ class Sending:
         wake = now_ns + 100_000_000
         for sender in active:
             pace = sender.pace
-            if pace is not None and lib.pn_link_credit(sender.link) > 0:
+            if pace is not None and sender.may_send():
                 wake = min(wake, pace.intended_ns(pace.sent))
         return wake
 

@@ -6,10 +6,14 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection as Pipe
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lightrail.bench.board import Board
 from lightrail.bench.plan import Share
+
+if TYPE_CHECKING:
+    from lightrail.bench.receiving import Receiving
+    from lightrail.bench.sending import Sending
 
 PARENT_POLL_S: Final = 1.0
 
@@ -23,12 +27,10 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     from lightrail.bench.engine import PeerError
-    from lightrail.bench.receiving import Receiving
-    from lightrail.bench.sending import Sending
 
     gc.disable()  # nothing here is cyclic, and lists of deliveries would be walked again and again
     try:
-        side = Sending(share, board) if kind == "sender" else Receiving(share, board)
+        side = _side(kind, share, board)
         pipe.send(("ready", None))
         if pipe.recv():
             pipe.send(("done", side.run()))
@@ -36,6 +38,21 @@ def work(kind: str, share: Share, board: Board, pipe: Pipe) -> None:
         pipe.send(("failed", f"{kind} process: {error}"))
     except EOFError:
         pass
+
+
+def _side(kind: str, share: Share, board: Board) -> "Sending | Receiving":
+    """What the process does; connected when it is made."""
+    from lightrail.bench.receiving import Receiving
+    from lightrail.bench.requesting import Requesting
+    from lightrail.bench.responding import Responding
+    from lightrail.bench.sending import Sending
+    from lightrail.bench.slow import SlowReceiving
+
+    if kind == "sender":
+        return Requesting(share, board) if share.options.requests else Sending(share, board)
+    if share.options.requests:
+        return Responding(share, board)
+    return SlowReceiving(share, board) if share.slow else Receiving(share, board)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -68,6 +68,61 @@ def waiting_row() -> Row:
     )
 
 
+def request_row() -> Row:
+    """Round trips: requesters that each wait for a reply, and responders that send it."""
+    flags = "--requests --senders 20 --receivers 4 --durable --duration 5s"
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+        times = value["latency_us"]
+        kept: Figures = {key: value[key] for key in KEPT}
+        return kept | {"p50_ms": times["p50"] / 1e3, "p99_ms": times["p99"] / 1e3}
+
+    return Row(
+        "request-reply",
+        "20 requesters that wait for each reply and 4 responders, durable: p50 and p99 of the round trip, "
+        "CPU per round trip",
+        (SERVE, f"lightrail bench {flags} --pids …"),
+        (Limit("p50_ms", 8.0, "ms"), Limit("p99_ms", 20.0, "ms"), Limit("server_cpu_us", 450.0, "µs")),
+        measure,
+    )
+
+
+def slow_row() -> Row:
+    """Two pairs at full speed beside 98 slow ones, as a ratio to the two alone, on the same broker."""
+    alone = f"--senders 2 --receivers 2 --queues 2 {PLAIN}"
+    mixed = f"--senders 100 --receivers 100 --slow 98 --queues 2 {PLAIN}"
+
+    def measure(place: Workplace) -> Figures:
+        with place.broker() as broker:
+            pids = (broker.process.pid,)
+            fast = bench(f"amqp://{broker.amqp}/alone", alone, pids)
+            most = bench(f"amqp://{broker.amqp}/bench", mixed, pids)
+        return {
+            "ratio": most["server_cpu_us"] / fast["server_cpu_us"],
+            "p50_ratio": most["latency_us"]["p50"] / fast["latency_us"]["p50"],
+            "server_cpu_us": most["server_cpu_us"],
+            "alone_cpu_us": fast["server_cpu_us"],
+            "received_per_s": most["received_per_s"],
+            "alone_per_s": fast["received_per_s"],
+            "p50_ms": most["latency_us"]["p50"] / 1e3,
+            "alone_p50_ms": fast["latency_us"]["p50"] / 1e3,
+            "slow_per_s": most["slow_received_per_s"],
+            "slow_p50_ms": most["slow_latency_us"]["p50"] / 1e3,
+            "server_processes": most["server_processes"],
+        }
+
+    commands = (SERVE, f"lightrail bench {alone} --pids …", f"lightrail bench {mixed} --pids …")
+    return Row(
+        "mostly-slow",
+        "200 connections, 196 of them slow: CPU per message, p50 of the others, to those without the slow",
+        commands,
+        (Limit("ratio", 2.0, "times"), Limit("p50_ratio", 2.0, "times")),
+        measure,
+    )
+
+
 def large_row() -> Row:
     """Messages of 1 MiB, which come and leave in many frames each."""
     flags = "--size 1048576 --durable --duration 5s --backlog 32"
@@ -190,6 +245,7 @@ ROWS = (
         30.0,
     ),
     waiting_row(),
+    request_row(),
     full_row(
         "full-speed",
         "one pair at full speed, transient, 100 bytes: p50 from sender to receiver; CPU per message",
@@ -213,4 +269,5 @@ ROWS = (
     latency_row(),
     fan_row("one-queue", "50 senders and 50 receivers on one queue: CPU per message to that of one pair", 1),
     fan_row("50-queues", "50 senders and 50 receivers on 50 queues: CPU per message to that of one pair", 50),
+    slow_row(),
 )

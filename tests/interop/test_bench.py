@@ -35,3 +35,26 @@ def test_what_a_selector_does_not_select_counts_as_lost(broker: Broker) -> None:
     flags = f"--count {COUNT} --warm-up 0s --property colour=3 --selector colour='1' --drain-time 1s"
     with pytest.raises(LoadFailed, match=f"lost {COUNT * 2 // 3}, duplicates 0, out of order 0"):
         bench(f"amqp://{broker.amqp}/levels", flags)
+
+
+def test_slow_links_take_their_time_and_lose_nothing(broker: Broker) -> None:
+    flags = "--senders 6 --receivers 6 --slow 4 --queues 2 --backlog 2000 --duration 1s --warm-up 0s"
+    value = bench(f"amqp://{broker.amqp}/mixed", f"{flags} --slow-rate 20 --slow-time 100ms")
+    # Four receivers that take ten messages a second each at most, of the twenty that are sent to each.
+    assert 4 <= value["slow_received_per_s"] <= 44
+    assert value["received_per_s"] > 1_000
+    assert value["received"] == value["sent"]
+
+
+def test_every_request_gets_its_reply(broker: Broker) -> None:
+    flags = f"--requests --senders 7 --receivers 2 --durable --count {COUNT} --warm-up 0s"
+    value = bench(f"amqp://{broker.amqp}/questions", flags)
+    assert (value["sent"], value["received"], value["misdirected"]) == (COUNT, COUNT, 0)
+    settled = bench(f"amqp://{broker.amqp}/questions", f"{flags} --pre-settled --connections 1")
+    assert settled["received"] == COUNT
+
+
+def test_a_request_without_a_reply_counts_as_lost(broker: Broker) -> None:
+    flags = f"--requests --count {COUNT} --warm-up 0s --drain-time 1s"
+    with pytest.raises(LoadFailed, match="lost 1, duplicates 0, out of order 0"):
+        bench(f"amqp://{broker.amqp}/questions", f"{flags} --property colour=3 --selector colour<>'1'")

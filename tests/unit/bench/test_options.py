@@ -9,6 +9,8 @@ from lightrail.bench.numbered import PLAIN, Numbered
 from lightrail.bench.options import parse_options
 from lightrail.bench.url import parse_url
 
+SLOW = "--slow 1 --senders 3 --receivers 3"
+
 
 def test_defaults_run_without_a_word() -> None:
     options = parse_options([])
@@ -44,6 +46,24 @@ def test_everything_that_can_be_said() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            ["--slow", "1", "--senders", "2"],
+            "--slow 1 needs more senders and more receivers than that, found 2",
+        ),
+        (["--requests", "--application"], "choose one"),
+        (["--requests", "--send-only"], "answered one by one for each requester: not with --send-only"),
+        (["--requests", "--drain-only"], "not with --drain-only"),
+        (["--requests", "--backlog", "5"], "not with --backlog"),
+        (["--requests", "--unsettled", "5"], "not with --unsettled"),
+        (["--requests", *SLOW.split()], "not with --slow"),
+        (["--slow-rate", "1"], "--slow-rate is for the links of --slow, found none"),
+        (["--slow-time", "1s"], "--slow-time is for the links of --slow, found none"),
+        (f"{SLOW} --slow-rate 0".split(), "expected messages per second, above 0"),
+        (f"{SLOW} --count 5".split(), "not with --count"),
+        (f"{SLOW} --send-only".split(), "not with --send-only"),
+        (f"{SLOW} --drain-only".split(), "not with --drain-only"),
+        (f"{SLOW} --target r".split(), "not with --target"),
+        (f"{SLOW} --queues 3".split(), "--queues 3 needs as many receivers, found 2 that are not slow"),
         (["--size", "23"], "expected a whole number from 24"),
         (["--size", "many"], "found 'many'"),
         (["--count", "-1"], "found '-1'"),
@@ -86,6 +106,25 @@ def test_refusals_say_what_is_allowed(
         assert "a time from" in said
     else:
         assert message in said
+
+
+def test_requesters_have_queues_of_their_own_for_replies() -> None:
+    options = parse_options(["--requests", "--senders", "2", "--queues", "2", "--receivers", "2"])
+    assert options.numbered == Numbered(message_ids=True)
+    assert [options.reply_address_of(requester) for requester in range(2)] == [
+        "bench-reply-1",
+        "bench-reply-2",
+    ]
+    assert [options.target_of(requester) for requester in range(2)] == ["bench-1", "bench-2"]
+
+
+def test_slow_pairs_have_queues_of_their_own() -> None:
+    options = parse_options(["--slow", "2", "--senders", "5", "--receivers", "4", "--queues", "2"])
+    assert (options.slow, options.slow_rate, options.slow_time_s) == (2, 5.0, 0.1)
+    addresses = [options.address_of(link) for link in range(5)]
+    assert addresses == ["bench-slow-1", "bench-slow-2", "bench-1", "bench-2", "bench-1"]
+    options = parse_options([*SLOW.split(), "--slow-rate", "0.5", "--slow-time", "2s"])
+    assert (options.slow_rate, options.slow_time_s) == (0.5, 2.0)
 
 
 def test_a_password_may_be_in_a_file(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from itertools import pairwise
 
+from lightrail.bench.options import parse_options
 from lightrail.bench.pacing import Pace
+from lightrail.bench.sending import pace_of
 
 
 def test_the_senders_together_send_at_even_intervals() -> None:
@@ -22,3 +24,15 @@ def test_what_is_due_is_what_was_intended_and_not_sent() -> None:
     pace.sent = 1
     assert pace.due(1_000 + 9_999_999) == 0
     assert pace.due(1_000 + 35_000_000) == 3
+
+
+def test_slow_senders_have_a_rate_each_and_the_others_share_theirs() -> None:
+    options = parse_options(
+        ["--senders", "6", "--receivers", "6", "--slow", "4", "--slow-rate", "2", "--rate", "100"]
+    )
+    paces = [pace_of(options, number) for number in range(6)]
+    assert [pace.interval_ns for pace in paces if pace] == [5e8] * 4 + [2e7] * 2
+    assert [pace.shift_ns for pace in paces if pace] == [0, 1.25e8, 2.5e8, 3.75e8, 0, 1e7]
+    unpaced = parse_options(["--senders", "2", "--receivers", "2", "--slow", "1"])
+    assert pace_of(unpaced, 0) is not None
+    assert pace_of(unpaced, 1) is None

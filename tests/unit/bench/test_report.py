@@ -60,6 +60,34 @@ def test_messages_of_applications_have_no_size_of_their_own() -> None:
     assert (value["size"], value["application"], value["list32"]) == (None, True, True)
 
 
+def test_round_trips_are_called_so_and_replies_have_a_line() -> None:
+    result = outcome()
+    result.replies_not_accepted = {"released": 3}
+    result.arrivals.misdirected = 2
+    options = parse_options(["--requests", "--senders", "20"])
+    text = as_text(options, result)
+    assert "20 requesters, 1 responders" in text
+    assert "1,000,000 round trips" in text
+    assert "3.00 µs per round trip" in text
+    assert "replies      misdirected 2, released 3" in text
+    value = as_value(options, result)
+    assert (value["requests"], value["misdirected"]) == (True, 2)
+    assert value["replies_not_accepted"] == {"released": 3}
+    assert result.faults == 2
+
+
+def test_messages_of_slow_links_are_counted_apart_and_cost_as_much() -> None:
+    result = outcome()
+    result.window.slow_sent = result.window.slow_received = 500_000
+    result.slow_latency.record(7_000_000)
+    options = parse_options(["--senders", "4", "--receivers", "4", "--slow", "3"])
+    value = as_value(options, result)
+    assert (value["received_per_s"], value["slow_received_per_s"]) == (500_000, 250_000)
+    assert (value["server_cpu_us"], value["measured_messages"]) == (2.0, 1_500_000)
+    assert value["slow_latency_us"]["max"] == 7_000
+    assert "slow         3 of the senders" in as_text(options, result)
+
+
 def test_progress_without_a_terminal_is_a_plain_line_a_second() -> None:
     out = io.StringIO()
     progress = Progress(parse_options(["--count", "100"]), out)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, annotation_typing=False
-"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and the ttl of messages.
+"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and headers that change.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
 settled, message-format, header section and expiry. Where the caller allows mixed headers, they need to agree
@@ -30,6 +30,8 @@ TAG_BYTES_MAX = 32
 FIELDS_MAX = 11
 EXPIRY_INDEX = 8
 HEADER_FIELDS = 5
+PRIORITY_DEFAULT = 4
+UINT_MAX = 0xFFFFFFFF
 
 
 def _u32(data: bytes, at: int) -> int:
@@ -155,7 +157,9 @@ class _Frame:
         self.expires = False
         self.expiry = 0
         self.durable = False
+        self.priority = 0
         self.ttl = 0
+        self.delivery_count = 0
 
 
 def _read_transfer(frame: _Frame, data: bytes, at: int, stop: int, handle: int, expected: int) -> bool:
@@ -290,12 +294,15 @@ def _read_properties(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
 
 
 def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
-    """durable and ttl of the header section data[at:stop], empty for none; whether it is common (3.2.1).
+    """The fields of the header section data[at:stop], empty for none; whether it is common (3.2.1).
 
-    Only what `sections.decode_header` takes as well is common.
+    Only what `sections.decode_header` takes as well is common. The ttl is -1 for none; first-acquirer is
+    checked and not kept.
     """
     frame.durable = False
+    frame.priority = PRIORITY_DEFAULT
     frame.ttl = -1
+    frame.delivery_count = 0
     if at == stop or data[at + 3] == 0x45:
         return True
     fields_end = _fields_end(data, at + 3, stop)
@@ -323,8 +330,9 @@ def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
                 frame.durable = flag == 1
             at += 2 if code == 0x56 else 1
         elif index == 1:
-            if code != 0x50:
+            if code != 0x50 or at + 1 >= stop:
                 return False
+            frame.priority = data[at + 1]
             at += 2
         else:
             number = _uint(data, at, stop)
@@ -332,6 +340,8 @@ def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
                 return False
             if index == 2:
                 frame.ttl = number
+            else:
+                frame.delivery_count = number
             at += _uint_width(code)
     return at == stop
 
@@ -518,3 +528,109 @@ def _shorten(data: bytearray, at: int, stop: int, left_ms: int) -> bool:
         elif code != 0x43:
             return False
     return True
+
+
+def redeliver(
+    data: bytes, position: int, ends: Any, base: int, attempts: int, left_ms: int
+) -> tuple[bytes, list[int]] | None:
+    """The messages as they are handed out after failed deliveries, each with a new header (messaging 3.2.1).
+
+    The delivery-count is higher by `attempts`, first-acquirer is false, a ttl is `left_ms` at most. The header is
+    to the byte what `sections.encode_header` makes of it, and all behind it stays.
+
+    Args:
+        data: from `position` on the messages, one after another; message i ends at position + ends[i] - base.
+        attempts: 1 or more.
+        left_ms: what a ttl may be at most; -1 for any.
+
+    Returns:
+        The new messages one after another, and where each ends in them. None where a message does not begin
+        with a header or another section of a common form.
+    """
+    if attempts < 1:
+        return None
+    parts: list[bytes] = []
+    after: list[int] = []
+    frame = _Frame()
+    size = len(data)
+    start = position
+    head = b""
+    head_at = 0
+    head_size = -1
+    total = 0
+    for end in ends:
+        stop = position + (end - base)
+        if stop < start or stop > size:
+            return None
+        rest = _head_end(data, start, stop)
+        if rest < 0:
+            return None
+        # The messages of a batch mostly have the same header.
+        if rest - start != head_size or not _same(data, start, head_at, head_size):
+            if not _read_header(frame, data, start, rest):
+                return None
+            head = _header_again(frame, attempts, left_ms)
+            head_at = start
+            head_size = rest - start
+        parts.append(head)
+        parts.append(data[rest:stop])
+        total += len(head) + stop - rest
+        after.append(total)
+        start = stop
+    return b"".join(parts), after
+
+
+def _head_end(data: bytes, at: int, stop: int) -> int:
+    """The position after the header section of the message at `at`, `at` itself where it has none.
+
+    -1 where the message does not begin with a section of a common form.
+    """
+    if at == stop:
+        return at
+    if stop - at < 4 or data[at] != 0 or data[at + 1] != 0x53:
+        return -1
+    section = data[at + 2]
+    if section < 0x70 or section > 0x78:
+        return -1
+    if section != 0x70:
+        return at
+    return at + 4 if data[at + 3] == 0x45 else _fields_end(data, at + 3, stop)
+
+
+def _header_again(frame: _Frame, attempts: int, left_ms: int) -> bytes:
+    """The header section after failed deliveries: null where a field has its default, as first-acquirer has."""
+    ttl = frame.ttl
+    if ttl > left_ms and left_ms >= 0:
+        ttl = left_ms
+    count = frame.delivery_count + attempts
+    if count > UINT_MAX:
+        count = UINT_MAX
+    section = bytearray(b"\x00\x53\x70\xc0\x00\x05")
+    section.append(0x41 if frame.durable else 0x40)
+    if frame.priority == PRIORITY_DEFAULT:
+        section.append(0x40)
+    else:
+        section.append(0x50)
+        section.append(frame.priority)
+    if ttl < 0:
+        section.append(0x40)
+    else:
+        _append_uint(section, ttl)
+    section.append(0x40)
+    _append_uint(section, count)
+    section[4] = len(section) - 5
+    return bytes(section)
+
+
+def _append_uint(section: bytearray, number: int) -> None:
+    if number == 0:
+        section.append(0x43)
+    elif number < 0x100:
+        section.append(0x52)
+        section.append(number)
+    else:
+        section.append(0x70)
+        section.append(number >> 24 & 0xFF)
+        section.append(number >> 16 & 0xFF)
+        section.append(number >> 8 & 0xFF)
+        section.append(number & 0xFF)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import compiled, events, reader
 from lightrail.amqp import scanner as interpreted
-from lightrail.amqp.sections import decode_header
+from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
 from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
@@ -359,3 +360,118 @@ def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
 def test_an_uncommon_or_cut_header_is_left_to_the_complete_decoder(message: bytes) -> None:
     for each in (compiled.scanner, interpreted):
         assert not each.shorten_ttl(bytearray(message), [len(message)], 0, 5)
+
+
+# --- headers of messages that are handed out again ---------------------------------------------------------
+
+BOOLEANS = [b"\x40", b"\x41", b"\x42", b"\x56\x00", b"\x56\x01"]
+UINTS = [b"\x40", b"\x43", b"\x52\x00", b"\x52\x09", b"\x52\xff", b"\x70\x00\x00\x00\x07", b"\x70\x00\x01\x02\x03"]
+UBYTES = [b"\x40", b"\x50\x00", b"\x50\x04", b"\x50\xff"]
+FIELDS = st.tuples(*map(st.sampled_from, (BOOLEANS, UBYTES, UINTS, BOOLEANS, [*UINTS, b"\x70\xff\xff\xff\xff"])))
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    """A header section of any common encoding and with any fields, or none."""
+    form = draw(st.sampled_from([*LISTS, *LISTS, *LISTS, b"", b"\x00Sp\x45"]))
+    if isinstance(form, bytes):
+        return form
+    return b"\x00Sp" + form(*draw(FIELDS)[: draw(st.integers(0, 5))])
+
+
+def again(message: bytes, attempts: int, left_ms: int) -> bytes:
+    """The message as it is handed out after failed deliveries, by the complete decoder."""
+    header = decode_header(message)
+    header.delivery_count = min(header.delivery_count + attempts, 2**32 - 1)
+    header.first_acquirer = False
+    if header.ttl is not None and left_ms >= 0:
+        header.ttl = min(header.ttl, left_ms)
+    return with_header(message, header)
+
+
+def redelivered(scanner: Any, messages: list[bytes], attempts: int, left_ms: int, base: int = 0) -> Any:
+    """What the scanner makes of each message; None where it leaves them to the complete decoder."""
+    found = scanner.redeliver(
+        b"before" + b"".join(messages), len(b"before"), ends_of(messages, base), base, attempts, left_ms
+    )
+    if found is None:
+        return None
+    blob, ends = found
+    assert ends[-1:] == [len(blob)][: len(ends)]
+    return [blob[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(heads(), max_size=6),
+    st.sampled_from([1, 2, 7, 255, 256, 2**32 - 1]),
+    st.sampled_from([-1, 0, 3, 200, 999, 70_000, 2**32 - 1, 2**40]),
+    st.sampled_from([0, 77]),
+)
+def test_a_header_says_again_what_the_complete_decoder_makes_of_it(
+    heads: list[bytes], attempts: int, left_ms: int, base: int
+) -> None:
+    messages = [head + data(b"%d" % at) for at, head in enumerate(heads)]
+    messages += [b"", application_message(3, priority=2), b"\x00Sw\x40"]
+    wanted = [again(message, attempts, left_ms) for message in messages]
+    for each in (compiled.scanner, interpreted):
+        assert redelivered(each, messages, attempts, left_ms, base) == wanted
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(heads(), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 255)), max_size=4),
+    st.integers(0, 60),
+)
+def test_whatever_octets_a_message_has_its_header_is_made_anew_alike(
+    heads: list[bytes], changes: list[tuple[int, int]], cut: int
+) -> None:
+    messages = [head + data(b"x") for head in heads]
+    blob = bytearray(b"".join(messages))
+    for place, octet in changes:
+        blob[place % len(blob)] = octet
+    ends = [max(0, end - cut) for end in ends_of(messages, 0)]
+    found = [each.redeliver(bytes(blob), 0, ends, 0, 2, 5) for each in (compiled.scanner, interpreted)]
+    assert found[0] == found[1]
+    if found[0] is not None:
+        start = 0
+        for end, one, other in zip(ends, [0, *found[0][1]], found[0][1], strict=False):
+            message, start = bytes(blob[start:end]), end
+            try:
+                wanted = again(message, 2, 5)
+            except DecodeError:
+                # No header, and then something that is none of the sections: it is not looked at.
+                assert message[2] > 0x70
+                continue
+            assert found[0][0][one:other] == wanted
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x70\xc0\x04\x03\x41\x40\x43",
+        b"\x00\xa3\x10amqp:header:list\xc0\x04\x03\x41\x40\x43",
+        b"\x00Sp\xc0\x04\x03\x41\x40\x60",
+        b"\x00Sp\xc0\x03\x02\x41\x50",
+        b"\x00Sp\xc0\x08\x03\x41\x40\x70\x00\x00\x00",
+        b"\x00Sp\xd0\x00\x00\x00\x03\x00\x00\x00\x00",
+        b"\x00Sp\xc0\x09\x02\x41\x40",
+        b"\x00Sp\xc0\x07\x06\x40\x40\x40\x40\x40\x40",
+        b"\x00Sz\x45",
+        b"\x00Sp",
+        b"text",
+    ],
+)
+def test_an_uncommon_or_cut_header_is_made_anew_by_the_complete_decoder(message: bytes) -> None:
+    for each in (compiled.scanner, interpreted):
+        assert redelivered(each, [data(b"x"), message], 1, -1) is None
+
+
+def test_a_slice_that_says_too_much_of_itself_is_not_read() -> None:
+    message = data(b"x")
+    for each in (compiled.scanner, interpreted):
+        assert each.redeliver(message, 0, [len(message) + 1], 0, 1, -1) is None
+        assert each.redeliver(message, 0, [len(message), 2], 0, 1, -1) is None
+        assert each.redeliver(message, 0, [1], 2, 1, -1) is None
+        assert each.redeliver(message, 0, [len(message)], 0, 0, -1) is None

@@ -3,7 +3,7 @@
 cimport cython
 
 cdef Py_ssize_t SHORTEST, TAG_BYTES_MAX, FIELDS_MAX, EXPIRY_INDEX, HEADER_FIELDS, PRIORITY_DEFAULT
-cdef long long UINT_MAX
+cdef long long UINT_MAX, EXPIRY_SPAN_MS
 
 @cython.locals(number=cython.longlong)
 cdef long long _u32(bytes data, Py_ssize_t at)
@@ -47,11 +47,13 @@ cdef bint _read_header(_Frame frame, bytes data, Py_ssize_t at, Py_ssize_t stop)
 @cython.locals(index=Py_ssize_t)
 cdef bint _same(bytes data, Py_ssize_t at, Py_ssize_t other, Py_ssize_t count)
 
+cdef bint _near(long long one, long long other)
+
 @cython.locals(
     payloads=list, frame=_Frame, channel=cython.longlong, handle=cython.longlong, settled=cython.bint,
     message_format=cython.longlong, head_at=Py_ssize_t, head_size=Py_ssize_t, expires=cython.bint,
-    expiry=cython.longlong, count=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t, start=Py_ssize_t,
-    mixed=cython.bint, durable=cython.bint, ttl=cython.longlong,
+    latest=cython.longlong, earliest=cython.longlong, count=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
+    start=Py_ssize_t, mixed=cython.bint, durable=cython.bint, longest=cython.longlong, shortest=cython.longlong,
 )
 cpdef tuple take(
     bytes data, Py_ssize_t position, Py_ssize_t end, long long lane, long long expected, Py_ssize_t limit,

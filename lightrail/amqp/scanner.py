@@ -2,8 +2,9 @@
 """Runs of transfer frames, read in one pass whatever encoding a client has chosen; and headers that change.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
-settled, message-format, header section and expiry. Where the caller allows mixed headers, they need to agree
-in durable and ttl alone. `take` walks over the bytes of each frame once: frame
+settled, message-format and header section, and whose absolute-expiry-times, where they have them, are within
+EXPIRY_SPAN_MS. Where the caller allows mixed headers, these need to agree in durable alone, and in ttl within
+the same span. `take` walks over the bytes of each frame once: frame
 header, the list of the transfer (list8 or list32, and each encoding of its fields), the header section,
 annotations, and the properties up to absolute-expiry-time. What is uncommon or malformed ends the run, and
 the complete decoder reads that frame and names its fault: more, aborted, resume, state, a settle mode of its
@@ -20,7 +21,9 @@ memory.
 
 from typing import Any
 
-Run = tuple[int, list[bytes], bool, int, bytes, int | None, bool]
+from lightrail.model.limits import EXPIRY_SPAN_MS
+
+Run = tuple[int, list[bytes], bool, int, bytes, int | None, int | None, bool]
 """What `take` gives of a run."""
 NO_LANE = -1
 """What `lane` gives for what it does not know."""
@@ -242,11 +245,12 @@ def _read_message(frame: _Frame, data: bytes, stop: int) -> bool:
         newest = section
         code = data[at + 3]
         at += 4
-        if code == 0xC0 or code == 0xC1:
+        # A header is a list, annotations are maps.
+        if code == (0xC0 if section == 0x70 else 0xC1):
             if at >= stop:
                 return False
             at += 1 + data[at]
-        elif code == 0xD0 or code == 0xD1:
+        elif code == (0xD0 if section == 0x70 else 0xD1):
             if at + 4 > stop:
                 return False
             at += 4 + _u32(data, at)
@@ -353,6 +357,14 @@ def _same(data: bytes, at: int, other: int, count: int) -> bool:
     return True
 
 
+def _near(one: int, other: int) -> bool:
+    """Whether two times, or two ttls, may share a batch."""
+    if one < other:
+        one, other = other, one
+    # Halves first: the difference of two timestamps may need 65 bits.
+    return (one >> 1) - (other >> 1) <= EXPIRY_SPAN_MS and one - other <= EXPIRY_SPAN_MS
+
+
 def take(
     data: bytes,
     position: int,
@@ -375,12 +387,12 @@ def take(
         frame_max, message_max: octets of a frame and of a message; larger ones end the run.
         settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
         tags: gets the delivery-tags; None where nobody wants them.
-        mixes: header sections may differ in what is neither durable nor ttl.
+        mixes: header sections may differ in what is not durable, and in ttl by EXPIRY_SPAN_MS.
 
     Returns:
         The position after the run, the messages, settled, message-format, the header section that each of
-        them begins with, absolute-expiry-time in milliseconds or None, and whether the header section is
-        that of the first message only, and others differ. None for an empty run.
+        them begins with, the latest and the earliest absolute-expiry-time in milliseconds or None, and whether
+        the header section is that of one message with the longest ttl, and others differ. None for an empty run.
     """
     if end > len(data):
         return None
@@ -393,10 +405,12 @@ def take(
     head_at = 0
     head_size = 0
     expires = False
-    expiry = 0
+    latest = 0
+    earliest = 0
     mixed = False
     durable = False
-    ttl = 0
+    longest = 0
+    shortest = 0
     count = 0
     while count < limit and end - position >= SHORTEST:
         size = _u32(data, position)
@@ -420,29 +434,43 @@ def take(
             head_at = start
             head_size = frame.head_end - start
             expires = frame.expires
-            expiry = frame.expiry
-        elif (
-            frame.settled != settled
-            or frame.message_format != message_format
-            or frame.expires != expires
-            or frame.expiry != expiry
-        ):
-            break
-        elif frame.head_end - start != head_size or not _same(data, start, head_at, head_size):
-            if not mixes:
-                break
-            if not mixed:
-                if not _read_header(frame, data, head_at, head_at + head_size):
-                    break
-                durable = frame.durable
-                ttl = frame.ttl
+            latest = frame.expiry
+            earliest = frame.expiry
+        else:
             if (
-                not _read_header(frame, data, start, frame.head_end)
-                or frame.durable != durable
-                or frame.ttl != ttl
+                frame.settled != settled
+                or frame.message_format != message_format
+                or frame.expires != expires
+                or not (_near(frame.expiry, latest) and _near(frame.expiry, earliest))
             ):
                 break
-            mixed = True
+            if frame.head_end - start != head_size or not _same(data, start, head_at, head_size):
+                if not mixes:
+                    break
+                if not mixed:
+                    if not _read_header(frame, data, head_at, head_at + head_size):
+                        break
+                    durable = frame.durable
+                    longest = frame.ttl
+                    shortest = frame.ttl
+                if (
+                    not _read_header(frame, data, start, frame.head_end)
+                    or frame.durable != durable
+                    or (frame.ttl < 0) != (longest < 0)
+                    or not (_near(frame.ttl, longest) and _near(frame.ttl, shortest))
+                ):
+                    break
+                mixed = True
+                if frame.ttl > longest:
+                    longest = frame.ttl
+                    head_at = start
+                    head_size = frame.head_end - start
+                elif frame.ttl < shortest:
+                    shortest = frame.ttl
+            if frame.expiry > latest:
+                latest = frame.expiry
+            elif frame.expiry < earliest:
+                earliest = frame.expiry
         payloads.append(data[start:stop])
         if tags is not None:
             tags.append(data[frame.tag_at : frame.tag_end])
@@ -451,8 +479,10 @@ def take(
         position = stop
     if count == 0:
         return None
-    due: Any = expiry if expires else None
-    return position, payloads, settled, message_format, data[head_at : head_at + head_size], due, mixed
+    head = data[head_at : head_at + head_size]
+    if not expires:
+        return position, payloads, settled, message_format, head, None, None, mixed
+    return position, payloads, settled, message_format, head, latest, earliest, mixed
 
 
 def shorten_ttl(data: bytearray, ends: Any, base: int, left_ms: int) -> bool:

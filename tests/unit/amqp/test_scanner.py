@@ -17,12 +17,14 @@ from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
-from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
+from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, lasting, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
 from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
 
 SCANNERS = [pytest.param(compiled.scanner, id="as installed"), pytest.param(interpreted, id="interpreted")]
 NO_LIMIT = 1 << 40
+LAST = (1 << 63) - 1
+"""The latest timestamp that there is."""
 
 
 @pytest.fixture(params=SCANNERS)
@@ -107,17 +109,19 @@ HEADERS = [
     b"\x00Sp\x45",
 ]  # fmt: skip
 """Header sections of every common form, and a few that differ in durable or ttl."""
-SHORT_LIVED = [b"\x00Sp" + lists(b"\x41", b"\x40", ttl) for lists in LISTS for ttl in (b"\x52\xfa", b"\x43")]
+TTLS = [b"\x43", b"\x52\x05", b"\x52\x0b", b"\x52\xf4", b"\x52\xfa", b"\x70\x00\x00\x01\x03"]
+SHORT_LIVED = [b"\x00Sp" + lists(b"\x41", b"\x40", ttl) for lists in LISTS for ttl in TTLS]
+"""The same with a ttl of 0, 5, 11, 244, 250 and 259 ms."""
 
 
-def lasting(found: list[Any]) -> list[Any]:
+def lasting_of(found: list[Any]) -> list[Any]:
     """Deliveries one by one, with durable and ttl instead of the header that says so."""
     result = []
-    for each in told(found):
-        if len(each) == 7:
-            header = decode_header(each[5])
-            each = (*each[:5], header.durable, header.ttl, each[6])
-        result.append(each)
+    for event in found:
+        each = told([event])
+        if isinstance(event, events.Transfers):
+            each = [(*one[:5], *two, one[6]) for one, two in zip(each, lasting(event), strict=True)]
+        result += each
     return result
 
 
@@ -138,11 +142,11 @@ def test_a_link_that_mixes_headers_gets_one_run_where_only_priorities_differ(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.sampled_from(HEADERS), min_size=1, max_size=12),
+    st.lists(st.sampled_from([*HEADERS, *SHORT_LIVED, *SHORT_LIVED]), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=3),
     st.sampled_from([compiled.scanner, interpreted]),
 )
-def test_mixed_headers_agree_in_durable_and_ttl_whatever_octets_they_have(
+def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_have(
     headers: list[bytes], changes: list[tuple[int, int]], scanner: Any
 ) -> None:
     stream = bytearray(b"".join(transfer_frame(at, head + data(b"x")) for at, head in enumerate(headers)))
@@ -156,8 +160,53 @@ def test_mixed_headers_agree_in_durable_and_ttl_whatever_octets_they_have(
             link = peer.sender("a", 0)
             if mixes:
                 link.mix_headers()
-            heard.append((lasting(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
+            heard.append((lasting_of(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
     assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_messages_that_expire_within_a_span_are_one_run_and_expire_with_the_last(
+    scanner: Any, lists: Lists
+) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    peer.sender()
+    first = 0
+    for times, expected in [
+        ([70, 73, 71, 80], [(4, 70, 80)]),
+        ([70, 64, 74, 60, 75, None, None], [(3, 64, 74), (1, 60, 60), (1, 75, 75), (2, None, None)]),
+        ([-LAST - 1, LAST, LAST - 10, LAST - 11], [(1, -LAST - 1, -LAST - 1), (2, LAST - 10, LAST), (1, *[LAST - 11] * 2)]),
+    ]:
+        frames = [
+            transfer_frame(first + each, application_message(each, lists, expiry=time), lists)
+            for each, time in enumerate(times)
+        ]
+        first += len(frames)
+        found = peer.feed(b"".join(frames))
+        runs = [(len(each.payloads), each.earliest_expiry_ms, each.absolute_expiry_ms) for each in found]
+        assert runs == expected
+        assert [each[6] for each in told(found)] == times
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_headers_whose_ttl_is_within_a_span_are_one_run_with_the_longest(scanner: Any, lists: Lists) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    link = peer.sender()
+    link.mix_headers()
+    times = [500, 505, 496, 506, 507, 0, 10, 11]
+    heads = [b"\x00Sp" + lists(b"\x41", b"\x40", b"\x70" + time.to_bytes(4, "big")) for time in times]
+    heads += [b"\x00Sp" + lists(b"\x41", b"\x40", b"\x40")]
+    # The complete decoder reads the first of a session.
+    peer.feed(transfer_frame(9, data(b"x")))
+    found = peer.feed(
+        b"".join(transfer_frame(each, head + data(b"x"), lists) for each, head in enumerate(heads, 10))
+    )
+    assert [(len(each.payloads), each.head, each.mixed) for each in found] == [
+        (4, heads[3], True),
+        (1, heads[4], False),
+        (2, heads[6], True),
+        (1, heads[7], False),
+        (1, heads[8], False),
+    ]
 
 
 def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
@@ -165,7 +214,8 @@ def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
     count = limits.FRAMES_OF_A_TURN + 10
     peer.sender(credit=count)
     frames = [
-        transfer_frame(each, application_message(each, expiry=each), settled=False) for each in range(count)
+        transfer_frame(each, application_message(each, expiry=each * 100), settled=False)
+        for each in range(count)
     ]
     found = peer.feed(b"".join(frames))
     assert len(found) == limits.FRAMES_OF_A_TURN
@@ -240,7 +290,7 @@ def lawful(seed: int) -> list[bytes]:
             [
                 application_message(number, lists),
                 application_message(number, lists, priority=chance.randrange(10)),
-                application_message(number, lists, expiry=chance.choice([0, 1 << 40, -1])),
+                application_message(number, lists, expiry=chance.choice([0, 7, 1 << 40, -1, LAST, -LAST - 1])),
                 chance.choice([HEAD, *HEADERS]) + data(bytes(chance.randrange(40))),
                 b"",
             ]

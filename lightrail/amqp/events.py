@@ -181,8 +181,10 @@ class Transfers(Event):
         self.earliest_expiry_ms = absolute_expiry_ms if earliest_expiry_ms is None else earliest_expiry_ms
 
     def expires_near(self, latest: int | None, earliest: int | None) -> bool:
-        """Whether deliveries that expire between these times, or never, may be of this event; it expires as late
-        as they do then."""
+        """Whether deliveries that expire between these times, or never, may be of this event.
+
+        Where they may, the event gets the earliest and the latest time of both.
+        """
         mine, first = self.absolute_expiry_ms, self.earliest_expiry_ms
         if mine is None or first is None or latest is None or earliest is None:
             return mine is latest

@@ -196,7 +196,9 @@ def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int
             # The complete decoder names the fault.
             return position
         link.head_known = head
-    _deliver(link, first, payloads, settled, message_format, head, latest, tags, earliest=earliest, mixed=mixed)
+    _deliver(
+        link, first, payloads, settled, message_format, head, latest, tags, earliest=earliest, mixed=mixed
+    )
     return after
 
 

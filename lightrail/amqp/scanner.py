@@ -391,8 +391,9 @@ def take(
 
     Returns:
         The position after the run, the messages, settled, message-format, the header section that each of
-        them begins with, the latest and the earliest absolute-expiry-time in milliseconds or None, and whether
-        the header section is that of one message with the longest ttl, and others differ. None for an empty run.
+        them begins with, the latest and the earliest absolute-expiry-time in milliseconds or None, and
+        whether the header section is that of one message with the longest ttl, and others differ. None for
+        an empty run.
     """
     if end > len(data):
         return None
@@ -565,8 +566,8 @@ def redeliver(
 ) -> tuple[bytes, list[int]] | None:
     """The messages as they are handed out after failed deliveries, each with a new header (messaging 3.2.1).
 
-    The delivery-count is higher by `attempts`, first-acquirer is false, a ttl is `left_ms` at most. The header is
-    to the byte what `sections.encode_header` makes of it, and all behind it stays.
+    The delivery-count is higher by `attempts`, first-acquirer is false, a ttl is `left_ms` at most. The
+    header is to the byte what `sections.encode_header` makes of it, and all behind it stays.
 
     Args:
         data: from `position` on the messages, one after another; message i ends at position + ends[i] - base.
@@ -628,7 +629,7 @@ def _head_end(data: bytes, at: int, stop: int) -> int:
 
 
 def _header_again(frame: _Frame, attempts: int, left_ms: int) -> bytes:
-    """The header section after failed deliveries: null where a field has its default, as first-acquirer has."""
+    """The header section after failed deliveries; a field that has its default is null."""
     ttl = frame.ttl
     if ttl > left_ms and left_ms >= 0:
         ttl = left_ms

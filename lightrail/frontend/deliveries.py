@@ -355,8 +355,8 @@ class ConsumerLink(Consumer):
             try:
                 header = decode_header(message)
             except DecodeError:
-                # Senders are not asked for more than sections that can be told apart. It must not end the link of
-                # each receiver that it comes to.
+                # What comes in is checked for sections that can be told apart and no further. An error here
+                # would end the link of each receiver that the message comes to.
                 self._link.send_one(message, 0, self._presettled)
                 continue
             if attempts:

@@ -80,8 +80,8 @@ def transfer_frame(
 def expiries(event: Transfers) -> list[int | None]:
     """The absolute-expiry-time of each message, by the complete decoder; the event's has to be the latest.
 
-    The law of an event, as that of its headers in `lasting`: none of its messages ends before the event does, and
-    none more than EXPIRY_SPAN_MS before.
+    The law of an event, as that of its headers in `lasting`: none of its messages ends after the event does,
+    and none more than EXPIRY_SPAN_MS before.
     """
     own = [_expiry(payload) if event.message_format == 0 else None for payload in event.payloads]
     known = [each for each in own if each is not None]

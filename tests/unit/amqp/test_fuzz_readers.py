@@ -129,7 +129,8 @@ def messages_of_a_run(chance: random.Random, lists: Lists) -> list[bytes]:
     if sort == 4:
         ttl = chance.choice((1, 250, 1 << 20))
         heads = [
-            b"\x00Sp" + lists(boolean(chance, True), b"\x40", uint(chance, ttl + 4 * each)) for each in range(4)
+            b"\x00Sp" + lists(boolean(chance, True), b"\x40", uint(chance, ttl + 4 * each))
+            for each in range(4)
         ]
     size = chance.choice((0, 7, 40))
     return [chance.choice(heads) + data(bytes(size)) for _ in range(count)]

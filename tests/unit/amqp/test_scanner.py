@@ -174,7 +174,10 @@ def test_messages_that_expire_within_a_span_are_one_run_and_expire_with_the_last
     for times, expected in [
         ([70, 73, 71, 80], [(4, 70, 80)]),
         ([70, 64, 74, 60, 75, None, None], [(3, 64, 74), (1, 60, 60), (1, 75, 75), (2, None, None)]),
-        ([-LAST - 1, LAST, LAST - 10, LAST - 11], [(1, -LAST - 1, -LAST - 1), (2, LAST - 10, LAST), (1, *[LAST - 11] * 2)]),
+        (
+            [-LAST - 1, LAST, LAST - 10, LAST - 11],
+            [(1, -LAST - 1, -LAST - 1), (2, LAST - 10, LAST), (1, *[LAST - 11] * 2)],
+        ),
     ]:
         frames = [
             transfer_frame(first + each, application_message(each, lists, expiry=time), lists)
@@ -290,7 +293,9 @@ def lawful(seed: int) -> list[bytes]:
             [
                 application_message(number, lists),
                 application_message(number, lists, priority=chance.randrange(10)),
-                application_message(number, lists, expiry=chance.choice([0, 7, 1 << 40, -1, LAST, -LAST - 1])),
+                application_message(
+                    number, lists, expiry=chance.choice([0, 7, 1 << 40, -1, LAST, -LAST - 1])
+                ),
                 chance.choice([HEAD, *HEADERS]) + data(bytes(chance.randrange(40))),
                 b"",
             ]
@@ -415,9 +420,19 @@ def test_an_uncommon_or_cut_header_is_left_to_the_complete_decoder(message: byte
 # --- headers of messages that are handed out again ---------------------------------------------------------
 
 BOOLEANS = [b"\x40", b"\x41", b"\x42", b"\x56\x00", b"\x56\x01"]
-UINTS = [b"\x40", b"\x43", b"\x52\x00", b"\x52\x09", b"\x52\xff", b"\x70\x00\x00\x00\x07", b"\x70\x00\x01\x02\x03"]
+UINTS = [
+    b"\x40",
+    b"\x43",
+    b"\x52\x00",
+    b"\x52\x09",
+    b"\x52\xff",
+    b"\x70\x00\x00\x00\x07",
+    b"\x70\x00\x01\x02\x03",
+]
 UBYTES = [b"\x40", b"\x50\x00", b"\x50\x04", b"\x50\xff"]
-FIELDS = st.tuples(*map(st.sampled_from, (BOOLEANS, UBYTES, UINTS, BOOLEANS, [*UINTS, b"\x70\xff\xff\xff\xff"])))
+FIELDS = st.tuples(
+    *map(st.sampled_from, (BOOLEANS, UBYTES, UINTS, BOOLEANS, [*UINTS, b"\x70\xff\xff\xff\xff"]))
+)
 
 
 @st.composite

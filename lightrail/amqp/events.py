@@ -7,6 +7,7 @@ deliveries are the link's own, from 0 in order of sending.
 from typing import TYPE_CHECKING, Any
 
 from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released
+from lightrail.model.limits import EXPIRY_SPAN_MS
 
 if TYPE_CHECKING:
     from lightrail.amqp.link import Link
@@ -136,13 +137,15 @@ class Transfers(Event):
 
     `payloads` are the messages as they came. `head` is the encoded header section that every one of them
     begins with, b"" when they have none. Where they are `mixed`, as a link may allow (link.mix_headers), it
-    is the first one's, and others differ in what is neither durable nor ttl. `absolute_expiry_ms` is
-    properties.absolute-expiry-time. `tags` are their delivery-tags where the link keeps them
-    (link.keep_tags).
+    is that of one with the longest ttl, and others differ in what is not durable, in ttl by EXPIRY_SPAN_MS at
+    most. `absolute_expiry_ms` is the latest properties.absolute-expiry-time of theirs, and
+    `earliest_expiry_ms`, which is as near to it, the earliest. `tags` are their delivery-tags where the link
+    keeps them (link.keep_tags).
     """
 
     __slots__ = (
         "absolute_expiry_ms",
+        "earliest_expiry_ms",
         "first_delivery_id",
         "head",
         "link",
@@ -164,6 +167,7 @@ class Transfers(Event):
         absolute_expiry_ms: int | None = None,
         tags: list[bytes] | None = None,
         mixed: bool = False,
+        earliest_expiry_ms: int | None = None,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -174,6 +178,21 @@ class Transfers(Event):
         self.absolute_expiry_ms = absolute_expiry_ms
         self.tags = tags
         self.mixed = mixed
+        self.earliest_expiry_ms = absolute_expiry_ms if earliest_expiry_ms is None else earliest_expiry_ms
+
+    def expires_near(self, latest: int | None, earliest: int | None) -> bool:
+        """Whether deliveries that expire between these times, or never, may be of this event.
+
+        Where they may, the event gets the earliest and the latest time of both.
+        """
+        mine, first = self.absolute_expiry_ms, self.earliest_expiry_ms
+        if mine is None or first is None or latest is None or earliest is None:
+            return mine is latest
+        latest, earliest = max(mine, latest), min(first, earliest)
+        if latest - earliest > EXPIRY_SPAN_MS:
+            return False
+        self.absolute_expiry_ms, self.earliest_expiry_ms = latest, earliest
+        return True
 
 
 class Credit(Event):

@@ -188,7 +188,7 @@ def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int
     )
     if found is None:
         return position
-    after, payloads, settled, message_format, head, expiry, mixed = found
+    after, payloads, settled, message_format, head, latest, earliest, mixed = found
     if head and head != link.head_known:
         try:
             sections.decode_header(head)
@@ -196,7 +196,9 @@ def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int
             # The complete decoder names the fault.
             return position
         link.head_known = head
-    _deliver(link, first, payloads, settled, message_format, head, expiry, tags, mixed=mixed)
+    _deliver(
+        link, first, payloads, settled, message_format, head, latest, tags, earliest=earliest, mixed=mixed
+    )
     return after
 
 
@@ -210,6 +212,7 @@ def _deliver(
     expiry: int | None,
     tags: list[bytes] | None,
     *,
+    earliest: int | None = None,
     mixed: bool = False,
 ) -> None:
     """Count a run of deliveries by the link and its session, and tell the caller."""
@@ -224,7 +227,19 @@ def _deliver(
     if link.available:
         link.available = max(0, link.available - count)
     second = link.rcv_settle_mode == 1
-    session.deliver(link, first, payloads, settled, second, message_format, head, expiry, tags, mixed=mixed)
+    session.deliver(
+        link,
+        first,
+        payloads,
+        settled,
+        second,
+        message_format,
+        head,
+        expiry,
+        tags,
+        earliest=earliest,
+        mixed=mixed,
+    )
 
 
 def _read_frame(

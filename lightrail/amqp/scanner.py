@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, annotation_typing=False
-"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and the ttl of messages.
+"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and headers that change.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
-settled, message-format, header section and expiry. Where the caller allows mixed headers, they need to agree
-in durable and ttl alone. `take` walks over the bytes of each frame once: frame
+settled, message-format and header section, and whose absolute-expiry-times, where they have them, are within
+EXPIRY_SPAN_MS. Where the caller allows mixed headers, these need to agree in durable alone, and in ttl within
+the same span. `take` walks over the bytes of each frame once: frame
 header, the list of the transfer (list8 or list32, and each encoding of its fields), the header section,
 annotations, and the properties up to absolute-expiry-time. What is uncommon or malformed ends the run, and
 the complete decoder reads that frame and names its fault: more, aborted, resume, state, a settle mode of its
@@ -20,7 +21,9 @@ memory.
 
 from typing import Any
 
-Run = tuple[int, list[bytes], bool, int, bytes, int | None, bool]
+from lightrail.model.limits import EXPIRY_SPAN_MS
+
+Run = tuple[int, list[bytes], bool, int, bytes, int | None, int | None, bool]
 """What `take` gives of a run."""
 NO_LANE = -1
 """What `lane` gives for what it does not know."""
@@ -30,6 +33,8 @@ TAG_BYTES_MAX = 32
 FIELDS_MAX = 11
 EXPIRY_INDEX = 8
 HEADER_FIELDS = 5
+PRIORITY_DEFAULT = 4
+UINT_MAX = 0xFFFFFFFF
 
 
 def _u32(data: bytes, at: int) -> int:
@@ -155,7 +160,9 @@ class _Frame:
         self.expires = False
         self.expiry = 0
         self.durable = False
+        self.priority = 0
         self.ttl = 0
+        self.delivery_count = 0
 
 
 def _read_transfer(frame: _Frame, data: bytes, at: int, stop: int, handle: int, expected: int) -> bool:
@@ -238,11 +245,12 @@ def _read_message(frame: _Frame, data: bytes, stop: int) -> bool:
         newest = section
         code = data[at + 3]
         at += 4
-        if code == 0xC0 or code == 0xC1:
+        # A header is a list, annotations are maps.
+        if code == (0xC0 if section == 0x70 else 0xC1):
             if at >= stop:
                 return False
             at += 1 + data[at]
-        elif code == 0xD0 or code == 0xD1:
+        elif code == (0xD0 if section == 0x70 else 0xD1):
             if at + 4 > stop:
                 return False
             at += 4 + _u32(data, at)
@@ -290,12 +298,15 @@ def _read_properties(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
 
 
 def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
-    """durable and ttl of the header section data[at:stop], empty for none; whether it is common (3.2.1).
+    """The fields of the header section data[at:stop], empty for none; whether it is common (3.2.1).
 
-    Only what `sections.decode_header` takes as well is common.
+    Only what `sections.decode_header` takes as well is common. The ttl is -1 for none; first-acquirer is
+    checked and not kept.
     """
     frame.durable = False
+    frame.priority = PRIORITY_DEFAULT
     frame.ttl = -1
+    frame.delivery_count = 0
     if at == stop or data[at + 3] == 0x45:
         return True
     fields_end = _fields_end(data, at + 3, stop)
@@ -323,8 +334,9 @@ def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
                 frame.durable = flag == 1
             at += 2 if code == 0x56 else 1
         elif index == 1:
-            if code != 0x50:
+            if code != 0x50 or at + 1 >= stop:
                 return False
+            frame.priority = data[at + 1]
             at += 2
         else:
             number = _uint(data, at, stop)
@@ -332,6 +344,8 @@ def _read_header(frame: _Frame, data: bytes, at: int, stop: int) -> bool:
                 return False
             if index == 2:
                 frame.ttl = number
+            else:
+                frame.delivery_count = number
             at += _uint_width(code)
     return at == stop
 
@@ -341,6 +355,14 @@ def _same(data: bytes, at: int, other: int, count: int) -> bool:
         if data[at + index] != data[other + index]:
             return False
     return True
+
+
+def _near(one: int, other: int) -> bool:
+    """Whether two times, or two ttls, may share a batch."""
+    if one < other:
+        one, other = other, one
+    # Halves first: the difference of two timestamps may need 65 bits.
+    return (one >> 1) - (other >> 1) <= EXPIRY_SPAN_MS and one - other <= EXPIRY_SPAN_MS
 
 
 def take(
@@ -365,12 +387,13 @@ def take(
         frame_max, message_max: octets of a frame and of a message; larger ones end the run.
         settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
         tags: gets the delivery-tags; None where nobody wants them.
-        mixes: header sections may differ in what is neither durable nor ttl.
+        mixes: header sections may differ in what is not durable, and in ttl by EXPIRY_SPAN_MS.
 
     Returns:
         The position after the run, the messages, settled, message-format, the header section that each of
-        them begins with, absolute-expiry-time in milliseconds or None, and whether the header section is
-        that of the first message only, and others differ. None for an empty run.
+        them begins with, the latest and the earliest absolute-expiry-time in milliseconds or None, and
+        whether the header section is that of one message with the longest ttl, and others differ. None for
+        an empty run.
     """
     if end > len(data):
         return None
@@ -383,10 +406,12 @@ def take(
     head_at = 0
     head_size = 0
     expires = False
-    expiry = 0
+    latest = 0
+    earliest = 0
     mixed = False
     durable = False
-    ttl = 0
+    longest = 0
+    shortest = 0
     count = 0
     while count < limit and end - position >= SHORTEST:
         size = _u32(data, position)
@@ -410,29 +435,43 @@ def take(
             head_at = start
             head_size = frame.head_end - start
             expires = frame.expires
-            expiry = frame.expiry
-        elif (
-            frame.settled != settled
-            or frame.message_format != message_format
-            or frame.expires != expires
-            or frame.expiry != expiry
-        ):
-            break
-        elif frame.head_end - start != head_size or not _same(data, start, head_at, head_size):
-            if not mixes:
-                break
-            if not mixed:
-                if not _read_header(frame, data, head_at, head_at + head_size):
-                    break
-                durable = frame.durable
-                ttl = frame.ttl
+            latest = frame.expiry
+            earliest = frame.expiry
+        else:
             if (
-                not _read_header(frame, data, start, frame.head_end)
-                or frame.durable != durable
-                or frame.ttl != ttl
+                frame.settled != settled
+                or frame.message_format != message_format
+                or frame.expires != expires
+                or not (_near(frame.expiry, latest) and _near(frame.expiry, earliest))
             ):
                 break
-            mixed = True
+            if frame.head_end - start != head_size or not _same(data, start, head_at, head_size):
+                if not mixes:
+                    break
+                if not mixed:
+                    if not _read_header(frame, data, head_at, head_at + head_size):
+                        break
+                    durable = frame.durable
+                    longest = frame.ttl
+                    shortest = frame.ttl
+                if (
+                    not _read_header(frame, data, start, frame.head_end)
+                    or frame.durable != durable
+                    or (frame.ttl < 0) != (longest < 0)
+                    or not (_near(frame.ttl, longest) and _near(frame.ttl, shortest))
+                ):
+                    break
+                mixed = True
+                if frame.ttl > longest:
+                    longest = frame.ttl
+                    head_at = start
+                    head_size = frame.head_end - start
+                elif frame.ttl < shortest:
+                    shortest = frame.ttl
+            if frame.expiry > latest:
+                latest = frame.expiry
+            elif frame.expiry < earliest:
+                earliest = frame.expiry
         payloads.append(data[start:stop])
         if tags is not None:
             tags.append(data[frame.tag_at : frame.tag_end])
@@ -441,8 +480,10 @@ def take(
         position = stop
     if count == 0:
         return None
-    due: Any = expiry if expires else None
-    return position, payloads, settled, message_format, data[head_at : head_at + head_size], due, mixed
+    head = data[head_at : head_at + head_size]
+    if not expires:
+        return position, payloads, settled, message_format, head, None, None, mixed
+    return position, payloads, settled, message_format, head, latest, earliest, mixed
 
 
 def shorten_ttl(data: bytearray, ends: Any, base: int, left_ms: int) -> bool:
@@ -518,3 +559,109 @@ def _shorten(data: bytearray, at: int, stop: int, left_ms: int) -> bool:
         elif code != 0x43:
             return False
     return True
+
+
+def redeliver(
+    data: bytes, position: int, ends: Any, base: int, attempts: int, left_ms: int
+) -> tuple[bytes, list[int]] | None:
+    """The messages as they are handed out after failed deliveries, each with a new header (messaging 3.2.1).
+
+    The delivery-count is higher by `attempts`, first-acquirer is false, a ttl is `left_ms` at most. The
+    header is to the byte what `sections.encode_header` makes of it, and all behind it stays.
+
+    Args:
+        data: from `position` on the messages, one after another; message i ends at position + ends[i] - base.
+        attempts: 1 or more.
+        left_ms: what a ttl may be at most; -1 for any.
+
+    Returns:
+        The new messages one after another, and where each ends in them. None where a message does not begin
+        with a header or another section of a common form.
+    """
+    if attempts < 1:
+        return None
+    parts: list[bytes] = []
+    after: list[int] = []
+    frame = _Frame()
+    size = len(data)
+    start = position
+    head = b""
+    head_at = 0
+    head_size = -1
+    total = 0
+    for end in ends:
+        stop = position + (end - base)
+        if stop < start or stop > size:
+            return None
+        rest = _head_end(data, start, stop)
+        if rest < 0:
+            return None
+        # The messages of a batch mostly have the same header.
+        if rest - start != head_size or not _same(data, start, head_at, head_size):
+            if not _read_header(frame, data, start, rest):
+                return None
+            head = _header_again(frame, attempts, left_ms)
+            head_at = start
+            head_size = rest - start
+        parts.append(head)
+        parts.append(data[rest:stop])
+        total += len(head) + stop - rest
+        after.append(total)
+        start = stop
+    return b"".join(parts), after
+
+
+def _head_end(data: bytes, at: int, stop: int) -> int:
+    """The position after the header section of the message at `at`, `at` itself where it has none.
+
+    -1 where the message does not begin with a section of a common form.
+    """
+    if at == stop:
+        return at
+    if stop - at < 4 or data[at] != 0 or data[at + 1] != 0x53:
+        return -1
+    section = data[at + 2]
+    if section < 0x70 or section > 0x78:
+        return -1
+    if section != 0x70:
+        return at
+    return at + 4 if data[at + 3] == 0x45 else _fields_end(data, at + 3, stop)
+
+
+def _header_again(frame: _Frame, attempts: int, left_ms: int) -> bytes:
+    """The header section after failed deliveries; a field that has its default is null."""
+    ttl = frame.ttl
+    if ttl > left_ms and left_ms >= 0:
+        ttl = left_ms
+    count = frame.delivery_count + attempts
+    if count > UINT_MAX:
+        count = UINT_MAX
+    section = bytearray(b"\x00\x53\x70\xc0\x00\x05")
+    section.append(0x41 if frame.durable else 0x40)
+    if frame.priority == PRIORITY_DEFAULT:
+        section.append(0x40)
+    else:
+        section.append(0x50)
+        section.append(frame.priority)
+    if ttl < 0:
+        section.append(0x40)
+    else:
+        _append_uint(section, ttl)
+    section.append(0x40)
+    _append_uint(section, count)
+    section[4] = len(section) - 5
+    return bytes(section)
+
+
+def _append_uint(section: bytearray, number: int) -> None:
+    if number == 0:
+        section.append(0x43)
+    elif number < 0x100:
+        section.append(0x52)
+        section.append(number)
+    else:
+        section.append(0x70)
+        section.append(number >> 24 & 0xFF)
+        section.append(number >> 16 & 0xFF)
+        section.append(number >> 8 & 0xFF)
+        section.append(number & 0xFF)

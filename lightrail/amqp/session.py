@@ -408,9 +408,15 @@ class Session(Windows):
         expiry: int | None,
         tags: list[bytes] | None = None,
         *,
+        earliest: int | None = None,
         mixed: bool = False,
     ) -> None:
-        """Complete deliveries, counted already: remember the unsettled ones and tell the caller."""
+        """Complete deliveries, counted already: remember the unsettled ones and tell the caller.
+
+        `expiry` is the latest absolute-expiry-time of theirs, and `earliest` the earliest where they differ.
+        """
+        if earliest is None:
+            earliest = expiry
         if not settled:
             self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
         events = self.connection.events
@@ -423,14 +429,16 @@ class Session(Windows):
                 and newest.settled is settled
                 and newest.message_format == message_format
                 and newest.head == head
-                and newest.absolute_expiry_ms == expiry
+                and newest.expires_near(expiry, earliest)
             ):
                 newest.payloads += payloads
                 newest.mixed |= mixed
                 if tags is not None and newest.tags is not None:
                     newest.tags += tags
                 return
-        events.append(Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed))
+        events.append(
+            Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed, earliest)
+        )
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
         """Our disposition for unwrapped ids first..last; `state` is encoded."""

@@ -4,7 +4,8 @@
 
     00 53 70 list  durable, priority, ttl                              header (spec 3.2.1)
     00 53 72 map   kind of message and of destination                  message-annotations, of JMS clients
-    00 53 73 list  message-id, subject, content-type, creation-time    properties (spec 3.2.4)
+    00 53 73 list  message-id, subject, content-type,                  properties (spec 3.2.4)
+                   absolute-expiry-time (of JMS clients, with a ttl), creation-time
     00 53 74 map   two texts                                           application-properties (spec 3.2.5)
 
 A list is list8 (c0) as qpid-proton writes it, or list32 (d0) as rhea and go-amqp write each list.
@@ -13,6 +14,7 @@ A list is list8 (c0) as qpid-proton writes it, or list32 (d0) as rhea and go-amq
 import random
 import struct
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from lightrail.bench.values import NULL, listed, text
@@ -21,6 +23,7 @@ SIZES: Final = (50, 750)
 """Bytes of a body: the least and the most."""
 FORMS: Final = 256
 """Messages of different sizes that take turns."""
+_TIMESTAMP: Final = struct.Struct(">q")
 _JMS: Final = b"\x00\x53\x72\xc1\x29\x04\xa3\x12x-opt-jms-msg-type\x51\x03\xa3\x0ex-opt-jms-dest\x51\x00"
 """A message of bytes, to a queue, as Qpid JMS says so."""
 
@@ -31,16 +34,44 @@ def sizes(origin: int) -> list[int]:
     return [chance.randint(*SIZES) for _ in range(FORMS)]
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When a message expires, and when it was made, as JMS clients write them for each message.
+
+    Two timestamps of nine octets each, the first of them at ``at``.
+    """
+
+    at: int
+    ttl_ms: int
+
+    def write(self, buffer: bytearray, sequence: int) -> None:
+        """Write those of one message that is sent now."""
+        now_ms = time.time_ns() // 1_000_000
+        _TIMESTAMP.pack_into(buffer, self.at + 1, now_ms + self.ttl_ms)
+        _TIMESTAMP.pack_into(buffer, self.at + 10, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    """The sections before the body, and where in them is what each message has of its own; 0 for nowhere."""
+
+    octets: bytes
+    priority_at: int
+    id_digits_at: int
+    times: Times | None
+
+
 def sections(
     durable: bool, priority: bool, ttl_ms: int, jms: bool, id: str, digits: int, wide: bool
-) -> tuple[bytes, int, int]:
-    """The sections before the body, and where in them the priority's octet and the digits of the id are.
+) -> Sections:
+    """The sections before the body.
 
     Args:
-        priority: whether the header has one; its place is 0 without.
+        priority: whether the header has one.
         ttl_ms: of the header; 0: none.
-        jms: with annotations as JMS clients write them.
+        jms: with annotations as JMS clients write them, and with a ttl absolute-expiry-time.
         id: what the message-id begins with; `digits` zeros follow.
+        wide: lists as list32.
     """
     head = [b"\x41" if durable else b"\x42"]
     if priority or ttl_ms:
@@ -52,10 +83,17 @@ def sections(
     if jms:
         header += _JMS
     message_id = text(id + "0" * digits)
+    created = b"\x83" + _TIMESTAMP.pack(time.time_ns() // 1_000_000)
     fields = [message_id, NULL, NULL, text("order.created"), NULL, NULL, b"\xa3\x10application/json"]
-    fields += [NULL, NULL, b"\x83" + struct.pack(">q", time.time_ns() // 1_000_000)]
+    fields += [NULL, created if jms and ttl_ms else NULL, created]
     properties = b"\x00\x53\x73" + listed(fields, wide)
     pairs = text("tenant") + text("acme") + text("region") + text("eu-west-1")
     application = b"\x00\x53\x74\xc1" + bytes([len(pairs) + 1, 4]) + pairs
     id_end = len(header) + properties.index(message_id) + len(message_id)
-    return header + properties + application, priority_at, id_end - digits
+    expiry_at = len(header) + len(properties) - 2 * len(created)
+    return Sections(
+        header + properties + application,
+        priority_at,
+        id_end - digits,
+        Times(expiry_at, ttl_ms) if jms and ttl_ms else None,
+    )

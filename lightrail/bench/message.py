@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from lightrail.bench.numbered import PLAIN, Digits, Numbered, Octet
+from lightrail.bench.numbered import PLAIN, Field, Numbered
 
 STAMP: Final = struct.Struct(">QQQ")
 SIZE_MIN: Final = STAMP.size
@@ -49,7 +49,7 @@ class Template:
 
     buffer: bytearray
     stamp_at: int
-    digits: tuple[Digits | Octet, ...]
+    digits: tuple[Field, ...]
 
 
 def data_section(size: int) -> bytes:

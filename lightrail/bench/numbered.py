@@ -60,6 +60,10 @@ class Octet:
         buffer[self.at] = sequence % self.count
 
 
+Field = Digits | Octet | application.Times
+"""What is written anew for every message."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numbered:
     """What of a message is numbered."""
@@ -78,16 +82,16 @@ class Numbered:
     ttl_ms: int = 0
     """Of the header of those; 0: none."""
     jms: bool = False
-    """Those have annotations as JMS clients write them."""
+    """Those have annotations as JMS clients write them, and with a ttl an absolute-expiry-time each."""
     reply_to: str | None = None
     """The address at which the sender waits for a reply to each."""
 
-    def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
+    def sections(self, durable: bool, origin: int) -> tuple[bytes, tuple[Field, ...]]:
         """The sections before the body, and what is written anew in them; empty when nothing is asked."""
         if self.application:
             return self._application(durable, origin)
         found = _DURABLE_HEADER if durable else b""
-        digits: list[Digits | Octet] = []
+        digits: list[Field] = []
         if self.priorities:
             found = _HEADER_OF_TWO + (b"\x41" if durable else b"\x42") + b"\x50\x04"
             digits.append(Octet(len(found) - 1, self.priorities))
@@ -104,16 +108,18 @@ class Numbered:
             found += b"0" * width
         return found, tuple(digits)
 
-    def _application(self, durable: bool, origin: int) -> tuple[bytes, tuple[Digits | Octet, ...]]:
-        found, priority_at, id_at = application.sections(
+    def _application(self, durable: bool, origin: int) -> tuple[bytes, tuple[Field, ...]]:
+        found = application.sections(
             durable, self.priorities > 0, self.ttl_ms, self.jms, f"{origin:016x}-", ID_DIGITS, self.list32
         )
-        digits: list[Digits | Octet] = [Digits(id_at, ID_DIGITS, 10**ID_DIGITS)]
+        digits: list[Field] = [Digits(found.id_digits_at, ID_DIGITS, 10**ID_DIGITS)]
         if self.priorities:
-            digits.append(Octet(priority_at, self.priorities))
-        return found, tuple(digits)
+            digits.append(Octet(found.priority_at, self.priorities))
+        if found.times is not None:
+            digits.append(found.times)
+        return found.octets, tuple(digits)
 
-    def _properties(self, at: int, origin: int, digits: list[Digits | Octet]) -> bytes:
+    def _properties(self, at: int, origin: int, digits: list[Field]) -> bytes:
         fields = [NULL] * (_GROUP_FIELD + 1)
         numbers: list[tuple[int, int, int]] = []
         if self.message_ids:

@@ -186,7 +186,9 @@ def _parser() -> argparse.ArgumentParser:
         help="with --application: lists of the message encoded with four octets of size, as many clients do")
     add("--ttl", dest="ttl_s", type=_seconds(1, DAY_MS), default=0.0, metavar="TIME",
         help="with --application: a header that says after what time each expires, such as 1h")
-    add("--jms", action="store_true", help="with --application: annotations as JMS clients write them")
+    add("--jms", action="store_true",
+        help="with --application: annotations as JMS clients write them, and with --ttl the time at which "
+        "each message expires")
     add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
     add("--target", metavar="ADDRESS",
         help="send there, such as to a router whose queue is received from (default: the address of --url)")

@@ -21,6 +21,7 @@ from lightrail.amqp.link import SETTLE_SECOND
 from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.types import encode
+from lightrail.amqp.values import DecodeError
 from lightrail.frontend.unconfirmed import UNCONFIRMED, Unconfirmed
 from lightrail.model import conditions, limits
 from lightrail.wire.frames import (
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 """Terminal states (messaging 3.4): the others settle nothing by themselves."""
+UINT_MAX: Final = 0xFFFFFFFF
+"""The highest delivery-count that a header can have."""
 
 
 class ConsumerLink(Consumer):
@@ -287,7 +290,11 @@ class ConsumerLink(Consumer):
         if message_format or not (attempts or expires):
             blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:]
             self._link.send(count, ends, blob, base, self._presettled, message_format)
-        elif attempts or not self._deliver_shortened(part, blob_at, count, ends, base, expires):
+        elif not (
+            self._deliver_again(part, blob_at, count, ends, base, attempts, expires)
+            if attempts
+            else self._deliver_shortened(part, blob_at, count, ends, base, expires)
+        ):
             self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)
         self._sent = number + count
         # One byte more than there is: the mean of messages without any must not come near 0.
@@ -323,20 +330,38 @@ class ConsumerLink(Consumer):
         self._link.send(count, ends, blob, base, self._presettled)
         return True
 
+    def _deliver_again(
+        self, part: bytes, blob_at: int, count: int, ends: memoryview, base: int, attempts: int, expires: int
+    ) -> bool:
+        """Deliveries that failed before, with new headers; False where one is uncommon."""
+        left_ms = max(0, expires - self.connection.frontend.now_ms()) if expires else -1
+        found = scanner.redeliver(part, blob_at, ends, base, attempts, left_ms)
+        if found is None:
+            return False
+        blob, after = found
+        self._link.send(count, after, blob, 0, self._presettled)
+        return True
+
     def _deliver_rewritten(
         self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int
     ) -> None:
-        """Deliveries whose header a broker must change (messaging 3.2.1): delivery-count, ttl."""
+        """Deliveries whose header a broker must change (messaging 3.2.1), one by one in any encoding."""
         now_ms = self.connection.frontend.now_ms()
         start = blob_at
         for end in ends:
             stop = blob_at + end - base
             message = part[start:stop]
             start = stop
-            header = decode_header(message)
+            try:
+                header = decode_header(message)
+            except DecodeError:
+                # What comes in is checked for sections that can be told apart and no further. An error here
+                # would end the link of each receiver that the message comes to.
+                self._link.send_one(message, 0, self._presettled)
+                continue
             if attempts:
                 # A message may have failed elsewhere before it came to us (3.2.1).
-                header.delivery_count += attempts
+                header.delivery_count = min(header.delivery_count + attempts, UINT_MAX)
                 header.first_acquirer = False
             if header.ttl is not None and expires:
                 header.ttl = max(0, min(header.ttl, expires - now_ms))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @lru_cache(maxsize=limits.HEADERS_CACHED)
-def _said_by(head: bytes) -> tuple[bool, int, int | None]:
+def said_by(head: bytes) -> tuple[bool, int, int | None]:
     """(durable, priority, ttl) of a header section, or of none."""
     header = decode_header(head)
     return header.durable, header.priority, header.ttl
@@ -77,12 +77,16 @@ class IncomingLink(Producer):
         return self._unanswered_messages
 
     def _attributes(self, event: Transfers, now_ms: int) -> tuple[bool, int, int]:
-        """(durable, priority, when they expire or 0) of the messages that came."""
+        """(durable, priority, when the last of them expires or 0) of the messages that came.
+
+        The ttl and the absolute-expiry-time of an event are the latest of its messages', which are within
+        EXPIRY_SPAN_MS. So the earlier of both is no earlier than any message's end, and as near to it.
+        """
         head = event.head
         if head != self._head:
             # Every message with this header section has the same; the engine has checked it.
             self._head = head
-            self._head_attributes = _said_by(bytes(head))
+            self._head_attributes = said_by(bytes(head))
         durable, priority, ttl = self._head_attributes
         expires = 0
         if ttl is not None:

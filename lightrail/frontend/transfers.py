@@ -9,7 +9,7 @@ from lightrail.amqp.events import ACCEPTED, RELEASED, Transfers
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.survey import survey
 from lightrail.amqp.types import Symbol
-from lightrail.frontend.incoming import IncomingLink
+from lightrail.frontend.incoming import IncomingLink, said_by
 from lightrail.model.orders import PRIORITY_MIXED
 from lightrail.wire.frames import Kind, enqueue, frame
 from lightrail.wire.messages import ProducerOpen, Refusal
@@ -68,7 +68,7 @@ class ProducerLink(IncomingLink):
     def transfers(self, event: Transfers, now_ms: int) -> None:
         """A batch came: it goes to the shard as one frame, or one for each priority where they count."""
         if event.mixed and self._connection.frontend.directory.get(self.queue).policy["priorities"] > 1:
-            for part in _by_header(event):
+            for part in _by_priority(event):
                 self._send(part, now_ms)
         else:
             self._send(event, now_ms)
@@ -236,20 +236,21 @@ class ProducerLink(IncomingLink):
             self._home.close_producer(self.number)
 
 
-def _by_header(event: Transfers) -> Iterator[Transfers]:
-    """The messages of a mixed event in runs with the same header section."""
+def _by_priority(event: Transfers) -> Iterator[Transfers]:
+    """The messages of a mixed event in runs of one priority, each with its header of the longest ttl."""
     first, id = 0, event.first_delivery_id
     payloads = event.payloads
     heads = [payload[: survey(payload).head_end] for payload in payloads]
-    for head, run in groupby(heads):
-        last = first + sum(1 for _ in run)
+    for _priority, run in groupby(heads, key=lambda head: said_by(head)[1]):
+        some = list(run)
+        last = first + len(some)
         yield Transfers(
             event.link,
             id + first,
             payloads[first:last],
             event.settled,
             event.message_format,
-            head,
+            max(some, key=lambda head: said_by(head)[2] or 0),
             event.absolute_expiry_ms,
         )
         first = last

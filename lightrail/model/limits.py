@@ -92,6 +92,9 @@ FRONTEND_UNFINISHED_BYTES: Final = 1024 * 1024 * 1024
 """Bytes of messages whose last frame has not come, of all connections; past it the largest holders go."""
 HEADERS_CACHED: Final = 256
 """Header sections of which a process knows what they say; that of one sender's messages hardly changes."""
+EXPIRY_SPAN_MS: Final = 10
+"""Messages that expire within such a span of each other are one batch, which expires with the last of them. A
+message may be delivered so much after its end and never ends before it; a network delays it by as much."""
 REFUSED_PAUSE_MS: Final = 500
 """No new credit for a link for so long after a batch was refused for want of room."""
 DELIVERY_WINDOW_MAX: Final = 2_000

@@ -3,6 +3,12 @@
 import struct
 from collections.abc import Callable
 
+from lightrail.amqp.events import Transfers
+from lightrail.amqp.sections import attributes, decode_header
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError
+from lightrail.model.limits import EXPIRY_SPAN_MS
+
 Lists = Callable[..., bytes]
 
 HEAD = b"\x00Sp\xc0\x02\x01A"
@@ -69,3 +75,47 @@ def transfer_frame(
     ]
     body = b"\x00S\x14" + lists(*fields) + message
     return struct.pack(">IBBH", 8 + len(body), 2, 0, 0) + body
+
+
+def expiries(event: Transfers) -> list[int | None]:
+    """The absolute-expiry-time of each message, by the complete decoder; the event's has to be the latest.
+
+    The law of an event, as that of its headers in `lasting`: none of its messages ends after the event does,
+    and none more than EXPIRY_SPAN_MS before.
+    """
+    own = [_expiry(payload) if event.message_format == 0 else None for payload in event.payloads]
+    known = [each for each in own if each is not None]
+    if event.absolute_expiry_ms is None:
+        assert not known
+        assert event.earliest_expiry_ms is None
+    else:
+        assert len(known) == len(own)
+        assert (min(known), max(known)) == (event.earliest_expiry_ms, event.absolute_expiry_ms)
+        assert max(known) - min(known) <= EXPIRY_SPAN_MS
+    return own
+
+
+def _expiry(message: bytes) -> int | None:
+    try:
+        return attributes(message)[3]
+    except DecodeError:
+        # Properties without that field are not looked at any further.
+        return None
+
+
+def lasting(event: Transfers) -> list[tuple[bool, int | None]]:
+    """durable and ttl of each message; the header that the event has is one with the longest ttl."""
+    if event.message_format:
+        return [(False, None)] * len(event.payloads)
+    # Without what follows it: a broker does not look at bodies.
+    headers = [decode_header(payload[: survey(payload).head_end]) for payload in event.payloads]
+    said = decode_header(event.head)
+    assert {header.durable for header in headers} == {said.durable}
+    if said.ttl is None:
+        assert {header.ttl for header in headers} == {None}
+    else:
+        times = [header.ttl for header in headers if header.ttl is not None]
+        assert len(times) == len(headers)
+        assert max(times) == said.ttl
+        assert said.ttl - min(times) <= EXPIRY_SPAN_MS
+    return [(header.durable, header.ttl) for header in headers]

@@ -32,10 +32,8 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
-from lightrail.amqp.sections import decode_header
-from lightrail.amqp.survey import survey
 from tests.support.seeds import soak_seeds
-from tests.unit.amqp.messages import LISTS, Lists, application_message
+from tests.unit.amqp.messages import LISTS, Lists, application_message, expiries, lasting
 from tests.unit.amqp.peer import Peer, amqp, data
 from tests.unit.amqp.test_scanner import HEADERS, SHORT_LIVED
 
@@ -122,9 +120,18 @@ def messages_of_a_run(chance: random.Random, lists: Lists) -> list[bytes]:
     if sort == 1:
         return [application_message(number, lists, priority=chance.randrange(3)) for number in range(count)]
     if sort == 2:
-        expiry = chance.choice((0, -1, 1 << 40))
-        return [application_message(number, lists, expiry=expiry) for number in range(count)]
+        expiry = chance.choice((0, -1, 1 << 40, -(1 << 63), (1 << 63) - 30))
+        step = chance.choice((0, 0, 1, 3, 11))
+        return [
+            application_message(number, lists, expiry=expiry + number % 3 * step) for number in range(count)
+        ]
     heads = chance.sample([*HEADERS, *SHORT_LIVED], chance.choice((1, 1, 3)))
+    if sort == 4:
+        ttl = chance.choice((1, 250, 1 << 20))
+        heads = [
+            b"\x00Sp" + lists(boolean(chance, True), b"\x40", uint(chance, ttl + 4 * each))
+            for each in range(4)
+        ]
     size = chance.choice((0, 7, 40))
     return [chance.choice(heads) + data(bytes(size)) for _ in range(count)]
 
@@ -260,14 +267,14 @@ class Trace:
         if isinstance(event, events.Transfers):
             count = len(event.payloads)
             self.payloads += event.payloads
-            self.runs.append((event.link.name, event.first_delivery_id, count, event.head, event.mixed))
+            ends = (event.earliest_expiry_ms, event.absolute_expiry_ms)
+            run = (event.link.name, event.first_delivery_id, count, event.head, event.mixed, ends)
+            self.runs.append(run)
             assert event.tags is None or len(event.tags) == count
+            own = expiries(event)
+            mixes = event.link.mixes_headers  # type: ignore[attr-defined]
+            heads: list[Any] = lasting(event) if mixes else [event.head] * count
             for index, payload in enumerate(event.payloads):
-                head: Any = event.head
-                if event.link.mixes_headers and event.message_format == 0:  # type: ignore[attr-defined]
-                    # Without what follows it: a broker does not look at bodies.
-                    header = decode_header(payload[: survey(payload).head_end])
-                    head = (header.durable, header.ttl)
                 self.observed.append(
                     (
                         event.link.name,
@@ -275,8 +282,8 @@ class Trace:
                         payload,
                         event.settled,
                         event.message_format,
-                        head,
-                        event.absolute_expiry_ms,
+                        heads[index],
+                        own[index],
                         None if event.tags is None else event.tags[index],
                     )
                 )
@@ -366,6 +373,18 @@ def observe(chosen: Reader, seed: int, pieces: list[bytes]) -> Trace:
     return trace
 
 
+def redelivered(
+    scanner: Any, payloads: list[bytes], left_ms: int, missing: int
+) -> tuple[bytes, list[int]] | None:
+    """The same payloads as they are handed out after a failed delivery."""
+    blob = b"".join(payloads)
+    blob = blob[: len(blob) - missing]
+    ends = [min(end, len(blob)) for end in accumulate(map(len, payloads))]
+    found: tuple[bytes, list[int]] | None
+    found = scanner.redeliver(blob, 0, memoryview(array("I", ends)), 0, 1, left_ms)
+    return found
+
+
 def shortened(scanner: Any, payloads: list[bytes], left_ms: int, missing: int) -> tuple[bool, bytearray]:
     """The payloads in one buffer, of which the last `missing` octets are not there, with a shorter ttl."""
     blob = bytearray(b"".join(payloads))
@@ -391,11 +410,12 @@ def compare(seed: int) -> int:
             assert traces["compiled"].runs == traces["interpreted"].runs
             assert traces["compiled"].scanned == traces["interpreted"].scanned
             missing = min(missing, sum(map(len, complete.payloads)))
-            found, expected = (
-                shortened(each, complete.payloads, left_ms, missing)
-                for each in (compiled.scanner, interpreted)
-            )
-            assert found == expected
+            for handed_out in shortened, redelivered:
+                found, expected = (
+                    handed_out(each, complete.payloads, left_ms, missing)
+                    for each in (compiled.scanner, interpreted)
+                )
+                assert found == expected
     except BaseException as error:
         raise AssertionError(f"compare({seed}) found readers that differ: {error!r}") from error
     return traces["interpreted"].scanned

@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 
 from lightrail.amqp import compiled, events, reader
 from lightrail.amqp import scanner as interpreted
-from lightrail.amqp.sections import decode_header
+from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
-from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, transfer_frame
+from tests.unit.amqp.messages import HEAD, LISTS, Lists, application_message, lasting, transfer_frame
 from tests.unit.amqp.peer import Peer, data, opened
 from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
 
 SCANNERS = [pytest.param(compiled.scanner, id="as installed"), pytest.param(interpreted, id="interpreted")]
 NO_LIMIT = 1 << 40
+LAST = (1 << 63) - 1
+"""The latest timestamp that there is."""
 
 
 @pytest.fixture(params=SCANNERS)
@@ -106,17 +109,19 @@ HEADERS = [
     b"\x00Sp\x45",
 ]  # fmt: skip
 """Header sections of every common form, and a few that differ in durable or ttl."""
-SHORT_LIVED = [b"\x00Sp" + lists(b"\x41", b"\x40", ttl) for lists in LISTS for ttl in (b"\x52\xfa", b"\x43")]
+TTLS = [b"\x43", b"\x52\x05", b"\x52\x0b", b"\x52\xf4", b"\x52\xfa", b"\x70\x00\x00\x01\x03"]
+SHORT_LIVED = [b"\x00Sp" + lists(b"\x41", b"\x40", ttl) for lists in LISTS for ttl in TTLS]
+"""The same with a ttl of 0, 5, 11, 244, 250 and 259 ms."""
 
 
-def lasting(found: list[Any]) -> list[Any]:
+def lasting_of(found: list[Any]) -> list[Any]:
     """Deliveries one by one, with durable and ttl instead of the header that says so."""
     result = []
-    for each in told(found):
-        if len(each) == 7:
-            header = decode_header(each[5])
-            each = (*each[:5], header.durable, header.ttl, each[6])
-        result.append(each)
+    for event in found:
+        each = told([event])
+        if isinstance(event, events.Transfers):
+            each = [(*one[:5], *two, one[6]) for one, two in zip(each, lasting(event), strict=True)]
+        result += each
     return result
 
 
@@ -137,11 +142,11 @@ def test_a_link_that_mixes_headers_gets_one_run_where_only_priorities_differ(
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.sampled_from(HEADERS), min_size=1, max_size=12),
+    st.lists(st.sampled_from([*HEADERS, *SHORT_LIVED, *SHORT_LIVED]), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(0, 800), st.integers(0, 255)), max_size=3),
     st.sampled_from([compiled.scanner, interpreted]),
 )
-def test_mixed_headers_agree_in_durable_and_ttl_whatever_octets_they_have(
+def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_have(
     headers: list[bytes], changes: list[tuple[int, int]], scanner: Any
 ) -> None:
     stream = bytearray(b"".join(transfer_frame(at, head + data(b"x")) for at, head in enumerate(headers)))
@@ -155,8 +160,56 @@ def test_mixed_headers_agree_in_durable_and_ttl_whatever_octets_they_have(
             link = peer.sender("a", 0)
             if mixes:
                 link.mix_headers()
-            heard.append((lasting(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
+            heard.append((lasting_of(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))
     assert heard[0] == heard[1]
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_messages_that_expire_within_a_span_are_one_run_and_expire_with_the_last(
+    scanner: Any, lists: Lists
+) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    peer.sender()
+    first = 0
+    for times, expected in [
+        ([70, 73, 71, 80], [(4, 70, 80)]),
+        ([70, 64, 74, 60, 75, None, None], [(3, 64, 74), (1, 60, 60), (1, 75, 75), (2, None, None)]),
+        (
+            [-LAST - 1, LAST, LAST - 10, LAST - 11],
+            [(1, -LAST - 1, -LAST - 1), (2, LAST - 10, LAST), (1, *[LAST - 11] * 2)],
+        ),
+    ]:
+        frames = [
+            transfer_frame(first + each, application_message(each, lists, expiry=time), lists)
+            for each, time in enumerate(times)
+        ]
+        first += len(frames)
+        found = peer.feed(b"".join(frames))
+        runs = [(len(each.payloads), each.earliest_expiry_ms, each.absolute_expiry_ms) for each in found]
+        assert runs == expected
+        assert [each[6] for each in told(found)] == times
+
+
+@pytest.mark.parametrize("lists", LISTS)
+def test_headers_whose_ttl_is_within_a_span_are_one_run_with_the_longest(scanner: Any, lists: Lists) -> None:
+    peer = opened(scans=True, learn_shapes=False)
+    link = peer.sender()
+    link.mix_headers()
+    times = [500, 505, 496, 506, 507, 0, 10, 11]
+    heads = [b"\x00Sp" + lists(b"\x41", b"\x40", b"\x70" + time.to_bytes(4, "big")) for time in times]
+    heads += [b"\x00Sp" + lists(b"\x41", b"\x40", b"\x40")]
+    # The complete decoder reads the first of a session.
+    peer.feed(transfer_frame(9, data(b"x")))
+    found = peer.feed(
+        b"".join(transfer_frame(each, head + data(b"x"), lists) for each, head in enumerate(heads, 10))
+    )
+    assert [(len(each.payloads), each.head, each.mixed) for each in found] == [
+        (4, heads[3], True),
+        (1, heads[4], False),
+        (2, heads[6], True),
+        (1, heads[7], False),
+        (1, heads[8], False),
+    ]
 
 
 def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
@@ -164,7 +217,8 @@ def test_runs_count_as_work_of_a_turn(scanner: Any) -> None:
     count = limits.FRAMES_OF_A_TURN + 10
     peer.sender(credit=count)
     frames = [
-        transfer_frame(each, application_message(each, expiry=each), settled=False) for each in range(count)
+        transfer_frame(each, application_message(each, expiry=each * 100), settled=False)
+        for each in range(count)
     ]
     found = peer.feed(b"".join(frames))
     assert len(found) == limits.FRAMES_OF_A_TURN
@@ -239,7 +293,9 @@ def lawful(seed: int) -> list[bytes]:
             [
                 application_message(number, lists),
                 application_message(number, lists, priority=chance.randrange(10)),
-                application_message(number, lists, expiry=chance.choice([0, 1 << 40, -1])),
+                application_message(
+                    number, lists, expiry=chance.choice([0, 7, 1 << 40, -1, LAST, -LAST - 1])
+                ),
                 chance.choice([HEAD, *HEADERS]) + data(bytes(chance.randrange(40))),
                 b"",
             ]
@@ -359,3 +415,128 @@ def test_whatever_octets_a_message_has_its_ttl_is_made_shorter_alike(
 def test_an_uncommon_or_cut_header_is_left_to_the_complete_decoder(message: bytes) -> None:
     for each in (compiled.scanner, interpreted):
         assert not each.shorten_ttl(bytearray(message), [len(message)], 0, 5)
+
+
+# --- headers of messages that are handed out again ---------------------------------------------------------
+
+BOOLEANS = [b"\x40", b"\x41", b"\x42", b"\x56\x00", b"\x56\x01"]
+UINTS = [
+    b"\x40",
+    b"\x43",
+    b"\x52\x00",
+    b"\x52\x09",
+    b"\x52\xff",
+    b"\x70\x00\x00\x00\x07",
+    b"\x70\x00\x01\x02\x03",
+]
+UBYTES = [b"\x40", b"\x50\x00", b"\x50\x04", b"\x50\xff"]
+FIELDS = st.tuples(
+    *map(st.sampled_from, (BOOLEANS, UBYTES, UINTS, BOOLEANS, [*UINTS, b"\x70\xff\xff\xff\xff"]))
+)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    """A header section of any common encoding and with any fields, or none."""
+    form = draw(st.sampled_from([*LISTS, *LISTS, *LISTS, b"", b"\x00Sp\x45"]))
+    if isinstance(form, bytes):
+        return form
+    return b"\x00Sp" + form(*draw(FIELDS)[: draw(st.integers(0, 5))])
+
+
+def again(message: bytes, attempts: int, left_ms: int) -> bytes:
+    """The message as it is handed out after failed deliveries, by the complete decoder."""
+    header = decode_header(message)
+    header.delivery_count = min(header.delivery_count + attempts, 2**32 - 1)
+    header.first_acquirer = False
+    if header.ttl is not None and left_ms >= 0:
+        header.ttl = min(header.ttl, left_ms)
+    return with_header(message, header)
+
+
+def redelivered(scanner: Any, messages: list[bytes], attempts: int, left_ms: int, base: int = 0) -> Any:
+    """What the scanner makes of each message; None where it leaves them to the complete decoder."""
+    found = scanner.redeliver(
+        b"before" + b"".join(messages), len(b"before"), ends_of(messages, base), base, attempts, left_ms
+    )
+    if found is None:
+        return None
+    blob, ends = found
+    assert ends[-1:] == [len(blob)][: len(ends)]
+    return [blob[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(heads(), max_size=6),
+    st.sampled_from([1, 2, 7, 255, 256, 2**32 - 1]),
+    st.sampled_from([-1, 0, 3, 200, 999, 70_000, 2**32 - 1, 2**40]),
+    st.sampled_from([0, 77]),
+)
+def test_a_header_says_again_what_the_complete_decoder_makes_of_it(
+    heads: list[bytes], attempts: int, left_ms: int, base: int
+) -> None:
+    messages = [head + data(b"%d" % at) for at, head in enumerate(heads)]
+    messages += [b"", application_message(3, priority=2), b"\x00Sw\x40"]
+    wanted = [again(message, attempts, left_ms) for message in messages]
+    for each in (compiled.scanner, interpreted):
+        assert redelivered(each, messages, attempts, left_ms, base) == wanted
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(heads(), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 255)), max_size=4),
+    st.integers(0, 60),
+)
+def test_whatever_octets_a_message_has_its_header_is_made_anew_alike(
+    heads: list[bytes], changes: list[tuple[int, int]], cut: int
+) -> None:
+    messages = [head + data(b"x") for head in heads]
+    blob = bytearray(b"".join(messages))
+    for place, octet in changes:
+        blob[place % len(blob)] = octet
+    ends = [max(0, end - cut) for end in ends_of(messages, 0)]
+    found = [each.redeliver(bytes(blob), 0, ends, 0, 2, 5) for each in (compiled.scanner, interpreted)]
+    assert found[0] == found[1]
+    if found[0] is not None:
+        start = 0
+        for end, one, other in zip(ends, [0, *found[0][1]], found[0][1], strict=False):
+            message, start = bytes(blob[start:end]), end
+            try:
+                wanted = again(message, 2, 5)
+            except DecodeError:
+                # No header, and then something that is none of the sections: it is not looked at.
+                assert message[2] > 0x70
+                continue
+            assert found[0][0][one:other] == wanted
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x70\xc0\x04\x03\x41\x40\x43",
+        b"\x00\xa3\x10amqp:header:list\xc0\x04\x03\x41\x40\x43",
+        b"\x00Sp\xc0\x04\x03\x41\x40\x60",
+        b"\x00Sp\xc0\x03\x02\x41\x50",
+        b"\x00Sp\xc0\x08\x03\x41\x40\x70\x00\x00\x00",
+        b"\x00Sp\xd0\x00\x00\x00\x03\x00\x00\x00\x00",
+        b"\x00Sp\xc0\x09\x02\x41\x40",
+        b"\x00Sp\xc0\x07\x06\x40\x40\x40\x40\x40\x40",
+        b"\x00Sz\x45",
+        b"\x00Sp",
+        b"text",
+    ],
+)
+def test_an_uncommon_or_cut_header_is_made_anew_by_the_complete_decoder(message: bytes) -> None:
+    for each in (compiled.scanner, interpreted):
+        assert redelivered(each, [data(b"x"), message], 1, -1) is None
+
+
+def test_a_slice_that_says_too_much_of_itself_is_not_read() -> None:
+    message = data(b"x")
+    for each in (compiled.scanner, interpreted):
+        assert each.redeliver(message, 0, [len(message) + 1], 0, 1, -1) is None
+        assert each.redeliver(message, 0, [len(message), 2], 0, 1, -1) is None
+        assert each.redeliver(message, 0, [1], 2, 1, -1) is None
+        assert each.redeliver(message, 0, [len(message)], 0, 0, -1) is None

@@ -12,6 +12,7 @@ from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.survey import survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import limits
+from tests.unit.amqp.messages import expiries
 from tests.unit.amqp.peer import Peer, amqp, data, opened, transfer
 
 HEAD = b"\x00Sp\xc0\x02\x01A"
@@ -26,11 +27,11 @@ BY_SHAPES: Any = {"learn_shapes": True, "scans": False}
 
 
 def told(found: list[Any]) -> list[Any]:
-    """Events with the deliveries one by one."""
+    """Events with the deliveries one by one, each with its own absolute-expiry-time."""
     result: list[Any] = []
     for event in found:
         if isinstance(event, events.Transfers):
-            for index, payload in enumerate(event.payloads):
+            for index, (payload, expiry) in enumerate(zip(event.payloads, expiries(event), strict=True)):
                 result.append(
                     (
                         event.link.name,
@@ -39,7 +40,7 @@ def told(found: list[Any]) -> list[Any]:
                         event.settled,
                         event.message_format,
                         event.head,
-                        event.absolute_expiry_ms,
+                        expiry,
                     )
                 )
         elif isinstance(event, events.Detached | events.Ended | events.Closed):

@@ -72,11 +72,14 @@ def test_a_broker_that_says_not_the_first_acquirer_redelivers() -> None:
 @pytest.mark.parametrize("priorities", [0, 10])
 @pytest.mark.parametrize(("ttl_ms", "jms"), [(0, False), (3_600_000, True)])
 def test_what_applications_send_has_its_fields_and_an_id_of_its_own(
-    list32: bool, priorities: int, ttl_ms: int, jms: bool
+    monkeypatch: pytest.MonkeyPatch, list32: bool, priorities: int, ttl_ms: int, jms: bool
 ) -> None:
     origin = origin_of(7, 3)
     numbered = Numbered(priorities, application=True, list32=list32, ttl_ms=ttl_ms, jms=jms)
     found = []
+    times: list[float] = []
+    clock = iter(range(1_800_000_000, 1_800_000_100))
+    monkeypatch.setattr("lightrail.bench.application.time.time_ns", lambda: next(clock) * 1_000_000_000)
     for sequence in (0, 13):
         template = build(300, True, numbered, origin)
         for digits in template.digits:
@@ -92,9 +95,15 @@ def test_what_applications_send_has_its_fields_and_an_id_of_its_own(
         annotations = {"x-opt-jms-msg-type": 3, "x-opt-jms-dest": 0} if jms else None
         assert message.annotations == annotations
         assert message.creation_time > 1_700_000_000
+        if jms:
+            assert message.expiry_time == pytest.approx(message.creation_time + message.ttl)
+            times.append(message.creation_time)
+        else:
+            assert not message.expiry_time
         assert message.properties == {"tenant": "acme", "region": "eu-west-1"}
         found.append(message.id)
     assert found == [f"{origin:016x}-{0:012}", f"{origin:016x}-{13:012}"]
+    assert times == sorted(set(times))
 
 
 def test_the_sizes_of_one_sender_are_many_and_always_the_same() -> None:

@@ -511,6 +511,47 @@ def test_a_redelivered_message_says_so() -> None:
     assert first.endswith(body)
     assert second.endswith(body)
     assert rig.connection.frontend.counts.messages_redelivered == 2
+    assert rig.link.pieces == 1
+
+
+UNCOMMON = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x70"
+"""The descriptor of a header section as an ulong of eight octets."""
+
+
+def test_a_redelivered_message_says_what_is_left_of_its_own_time() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    now_ms = rig.connection.frontend.time_ms
+    body = b"\x00\x53\x75\xa0\x01x"
+    lasting = [encode_header(Header(ttl=ttl)) + body for ttl in (195, 205)]
+    rig.deliver_messages([*lasting, body], attempts=1, expires=now_ms + 200)
+    rig.deliver_messages(lasting, attempts=1)
+    rig.deliver_messages([lasting[0], UNCOMMON + lasting[1][3:]], attempts=1, expires=now_ms + 200)
+    headers = [decode_header(message) for message in rig.link.sent]
+    assert [header.ttl for header in headers] == [195, 200, None, 195, 205, 195, 200]
+    assert {header.delivery_count for header in headers} == {1}
+    assert rig.link.pieces == 4
+
+
+def test_a_delivery_count_ends_where_its_encoding_does() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    full = encode_header(Header(delivery_count=2**32 - 2))
+    rig.deliver_messages([full], attempts=3)
+    rig.deliver_messages([UNCOMMON + full[3:]], attempts=3)
+    assert [decode_header(message).delivery_count for message in rig.link.sent] == [2**32 - 1] * 2
+
+
+def test_a_message_that_can_not_be_read_goes_out_as_it_came() -> None:
+    rig = Rig()
+    rig.credit(10)
+    rig.hear()
+    strange = [b"\x00Sz\x45", UNCOMMON + b"\xc0\x09", b"text"]
+    rig.deliver_messages(strange, attempts=1)
+    rig.deliver_messages(strange, expires=rig.connection.frontend.time_ms + 200)
+    assert rig.link.sent == strange * 2
 
 
 def test_the_time_that_is_left_is_said() -> None:

@@ -124,6 +124,29 @@ def test_for_a_queue_with_priorities_they_are_a_batch_for_each() -> None:
     assert rig.link.settled == [(0, 3, ACCEPTED)]
 
 
+def test_headers_whose_ttl_differs_are_one_batch_for_each_priority_and_expire_with_the_last() -> None:
+    rig = Rig()
+    said = [(3, 500), (3, 507), (3, 503), (7, 505)]
+    heads = [encode_header(Header(durable=True, priority=priority, ttl=ttl)) for priority, ttl in said]
+    payloads = [head + data(b"x") for head in heads]
+    for priorities, expected in [
+        (1, [(4, PRIORITY_MIXED, NOW_MS + 507)]),
+        (10, [(3, 3, NOW_MS + 507), (1, 7, NOW_MS + 505)]),
+    ]:
+        rig.connection.frontend.directory.policies["q"] = {"priorities": priorities}
+        event = Transfers(rig.link, 0, list(payloads), False, 0, heads[1], mixed=True)  # type: ignore[arg-type]
+        rig.producer.transfers(event, NOW_MS)
+        found = [
+            (
+                each.count,
+                HEADER.unpack_from(each.part)[2],
+                ENQUEUE_COLUMNS.unpack_from(each.part, HEADER_SIZE)[0],
+            )
+            for each in rig.shard.take(Kind.ENQUEUE)
+        ]
+        assert found == expected
+
+
 def test_the_header_says_how_a_batch_is_kept() -> None:
     rig = Rig()
     rig.transfers(1)
@@ -499,9 +522,7 @@ def test_a_producer_that_the_shard_will_not_have(ready: bool) -> None:
 @pytest.mark.parametrize("size", [1, 100, 10_000])
 def test_a_socket_is_not_read_while_too_much_of_it_waits(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What is around a batch counts as well: tiny messages over many links are a batch each."""
-    monkeypatch.setattr(
-        limits, "CONNECTION_UNANSWERED_BYTES", 10 * (size + limits.UNANSWERED_BATCH_BYTES)
-    )
+    monkeypatch.setattr(limits, "CONNECTION_UNANSWERED_BYTES", 10 * (size + limits.UNANSWERED_BATCH_BYTES))
     rig = Rig()
     for _ in range(10):
         rig.transfers(1, size=size)

@@ -57,6 +57,7 @@ class Connection:
         "_said_ms",
         "context",
         "events",
+        "has_large_output",
         "names",
         "needed",
         "output",
@@ -80,6 +81,8 @@ class Connection:
         self.phase = HEADER
         self.output: list[bytes | memoryview] = []
         """Pieces to write, in order; the caller joins and clears it."""
+        self.has_large_output = False
+        """Some pieces of the output are worth writing from where they lie; whoever writes them clears this."""
         self.events: list[Event] = []
         """What the next feed gives, or the one at work will give."""
         self.sessions: dict[int, Session] = {}

@@ -138,7 +138,8 @@ class Transfers(Event):
     begins with, b"" when they have none. Where they are `mixed`, as a link may allow (link.mix_headers), it
     is the first one's, and others differ in what is neither durable nor ttl. `absolute_expiry_ms` is
     properties.absolute-expiry-time. `tags` are their delivery-tags where the link keeps them
-    (link.keep_tags).
+    (link.keep_tags). `pieces` are the parts of one message of several frames, which nobody has joined; only
+    of a link that asks for them (link.take_pieces), and then there are no `payloads`.
     """
 
     __slots__ = (
@@ -149,6 +150,7 @@ class Transfers(Event):
         "message_format",
         "mixed",
         "payloads",
+        "pieces",
         "settled",
         "tags",
     )
@@ -164,6 +166,7 @@ class Transfers(Event):
         absolute_expiry_ms: int | None = None,
         tags: list[bytes] | None = None,
         mixed: bool = False,
+        pieces: list[bytes | memoryview] | None = None,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -174,6 +177,12 @@ class Transfers(Event):
         self.absolute_expiry_ms = absolute_expiry_ms
         self.tags = tags
         self.mixed = mixed
+        self.pieces = pieces
+
+    @property
+    def count(self) -> int:
+        """Deliveries."""
+        return len(self.payloads) if self.pieces is None else 1
 
 
 class Credit(Event):

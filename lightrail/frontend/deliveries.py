@@ -285,11 +285,8 @@ class ConsumerLink(Consumer):
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
         if message_format or not (attempts or expires):
-            if size < limits.COPIED_BYTES:
-                blob = part[blob_at:]
-            else:
-                # Nobody writes into it: the engine may keep it as it is.
-                blob = memoryview(part)[blob_at:].toreadonly()
+            # Nobody writes into the view, so that the engine may keep it as it is.
+            blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:].toreadonly()
             self._link.send(count, ends, blob, base, self._presettled, message_format)
         elif attempts or not self._deliver_shortened(part, blob_at, count, ends, base, expires):
             self._deliver_rewritten(part, blob_at, ends, base, attempts, expires)

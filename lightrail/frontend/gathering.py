@@ -1,4 +1,4 @@
-"""The output of a connection as the pieces of one gathered write: small ones joined, large ones as they lie."""
+"""The output of a connection as the pieces of one gathered write, of which only small ones are joined."""
 
 from collections.abc import Sequence
 

@@ -59,7 +59,7 @@ LINK_CREDIT_MAX: Final = 4_000
 COPIED_BYTES: Final = 64 * 1024
 """A slice of deliveries below this is copied out of its frame: a view costs more than so many bytes."""
 LARGE_PIECE_BYTES: Final = 16 * 1024
-"""From here on a piece of output is written from where it lies: below, a copy costs less than one more piece."""
+"""From here on a piece of a message stays where it lies: below, a copy costs less than one more piece."""
 PACE_SAMPLE_MS: Final = 10
 """How often a queue of some depth compares its deliveries with what is enqueued."""
 PACE_MEAN_MS: Final = 1_000

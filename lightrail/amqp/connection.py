@@ -32,6 +32,7 @@ from lightrail.amqp.link import Link, make_error
 from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
+from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
 from lightrail.amqp.session import Rest, Session
 from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
@@ -55,8 +56,10 @@ class Connection:
         "_pending",
         "_refresh",
         "_said_ms",
+        "_views",
         "context",
         "events",
+        "has_large_output",
         "names",
         "needed",
         "output",
@@ -80,6 +83,8 @@ class Connection:
         self.phase = HEADER
         self.output: list[bytes | memoryview] = []
         """Pieces to write, in order; the caller joins and clears it."""
+        self.has_large_output = False
+        """Pieces of the output are worth writing from where they lie; whoever writes them clears this."""
         self.events: list[Event] = []
         """What the next feed gives, or the one at work will give."""
         self.sessions: dict[int, Session] = {}
@@ -96,6 +101,8 @@ class Connection:
         self._open_sent = False
         self.shape: Shape | None = None
         self._refresh: list[Windows] | None = None
+        self._views: list[ReceivingLink] = []
+        """Links of which the delivery under way has parts that are views of what is being read."""
         self._pending: bytearray | None = None
         self.needed = 0
         self.work = limits.FRAMES_OF_A_TURN
@@ -324,24 +331,34 @@ class Connection:
     def _feed(self, data: bytes | bytearray | memoryview) -> None:
         if type(data) is not bytes:
             data = bytes(data)
+        start = 0
         pending = self._pending
         if pending is not None:
             if len(pending) + len(data) < self.needed:
                 pending += data
                 return
-            data = b"".join((pending, data))
             self._pending = None
-        self.needed = 0
-        if self.rest is not None:
-            self._pending = bytearray(data) if data else None
-            return
-        try:
-            position = self._read(data, len(data))
-        except FramingFault as fault:
-            self.fail(fault)
-            position = len(data)
+            if self.needed >= limits.LARGE_PIECE_BYTES and self.phase == OPEN and self.rest is None:
+                # A large frame is completed by itself: what follows it is read where it is.
+                start = self.needed - len(pending)
+                self._read_until(b"".join((pending, memoryview(data)[:start])), 0)
+            else:
+                data = b"".join((pending, data))
+        if self.rest is not None or (start and self.work <= 0):
+            self.needed = 0
+            self._pending = bytearray(memoryview(data)[start:]) if len(data) > start else None
+        elif self.phase != CLOSED:
+            self._read_rest(data, start)
+        if self._views:
+            for link in self._views:
+                link.copy_views()
+            self._views.clear()
         if self._refresh is not None:
             self._refresh_windows()
+
+    def _read_rest(self, data: bytes, position: int) -> None:
+        """Read what came, from `position` on; what is no whole frame waits for the next bytes."""
+        position = self._read_until(data, position)
         if position < len(data) and self.phase != CLOSED:
             if self.work > 0 and len(data) - position > self._waiting_bytes_max:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
@@ -350,11 +367,19 @@ class Connection:
                     f"expected to be waited for with the SASL outcome, found {len(data) - position} bytes",
                 )
             else:
-                self._pending = bytearray(data[position:] if position else data)
+                self._pending = bytearray(memoryview(data)[position:])
 
-    def _read(self, data: bytes, end: int) -> int:
+    def _read_until(self, data: bytes, position: int) -> int:
+        """Read from `position` on; gives how far it came, which is the end after a fault of framing."""
+        self.needed = 0
+        try:
+            return self._read(data, position, len(data))
+        except FramingFault as fault:
+            self.fail(fault)
+            return len(data)
+
+    def _read(self, data: bytes, position: int, end: int) -> int:
         """Read until the bytes are used up, or are too few, or wait for the caller; gives how far it came."""
-        position = 0
         while True:
             phase = self.phase
             before = position
@@ -557,6 +582,10 @@ class Connection:
         link = self.names.get(key)
         if link is not None:
             link.steal()
+
+    def holds_views(self, link: ReceivingLink) -> None:
+        """The link has parts of a message that are views of what is being read: see `copy_views`."""
+        self._views.append(link)
 
     def refresh_windows(self, session: Windows) -> None:
         """Half of the session's window is used: a flow goes out after this feed, unless one has by then."""

@@ -174,6 +174,7 @@ class Assembly:
     __slots__ = (
         "delivery_id",
         "held_bytes",
+        "looked_at",
         "message_format",
         "parts",
         "resumed",
@@ -190,10 +191,34 @@ class Assembly:
         self.settled = False
         self.second = False
         self.resumed = False
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | memoryview] = []
+        """Its payload so far, frame by frame."""
+        self.looked_at = 0
+        """Parts before this one are bytes, or views that may stay."""
         self.size = 0
         self.held_bytes = 0
         """What the parts take in memory."""
+
+    def copy_views(self) -> None:
+        """The read that new parts are views of is over: it is kept in memory only where it is mostly theirs.
+
+        So an unfinished message takes at most a third more than its parts have.
+        """
+        parts = self.parts
+        first = self.looked_at
+        while first < len(parts):
+            view = parts[first]
+            last = first + 1
+            if type(view) is memoryview:
+                read = view.obj
+                size = len(view)
+                while last < len(parts) and getattr(parts[last], "obj", None) is read:
+                    size += len(parts[last])
+                    last += 1
+                if 4 * size < 3 * memoryview(read).nbytes:
+                    parts[first:last] = [bytes(part) for part in parts[first:last]]
+            first = last
+        self.looked_at = first
 
 
 class Backlog:

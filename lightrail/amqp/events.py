@@ -140,7 +140,8 @@ class Transfers(Event):
     is that of one with the longest ttl, and others differ in what is not durable, in ttl by EXPIRY_SPAN_MS at
     most. `absolute_expiry_ms` is the latest properties.absolute-expiry-time of theirs, and
     `earliest_expiry_ms`, which is as near to it, the earliest. `tags` are their delivery-tags where the link
-    keeps them (link.keep_tags).
+    keeps them (link.keep_tags). `pieces` are the parts of one message of several frames, which nobody has
+    joined; only of a link that asks for them (link.take_pieces), and then there are no `payloads`.
     """
 
     __slots__ = (
@@ -152,6 +153,7 @@ class Transfers(Event):
         "message_format",
         "mixed",
         "payloads",
+        "pieces",
         "settled",
         "tags",
     )
@@ -168,6 +170,7 @@ class Transfers(Event):
         tags: list[bytes] | None = None,
         mixed: bool = False,
         earliest_expiry_ms: int | None = None,
+        pieces: list[bytes | memoryview] | None = None,
     ) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
@@ -179,6 +182,12 @@ class Transfers(Event):
         self.tags = tags
         self.mixed = mixed
         self.earliest_expiry_ms = absolute_expiry_ms if earliest_expiry_ms is None else earliest_expiry_ms
+        self.pieces = pieces
+
+    @property
+    def count(self) -> int:
+        """Deliveries."""
+        return len(self.payloads) if self.pieces is None else 1
 
     def expires_near(self, latest: int | None, earliest: int | None) -> bool:
         """Whether deliveries that expire between these times, or never, may be of this event.

@@ -443,6 +443,10 @@ class Link:
         """Incoming: Transfers events may be mixed, from now on."""
         raise LocalError(f"{self!r} is a sender: no transfers come on it")
 
+    def take_pieces(self) -> None:
+        """Incoming: Transfers events may have a message of several frames in pieces, from now on."""
+        raise LocalError(f"{self!r} is a sender: no transfers come on it")
+
     def send_one(self, payload: bytes, message_format: int = 0, settled: bool = False) -> None:
         """Outgoing: send a single message."""
         self.send(1, (len(payload),), payload, 0, settled, message_format)

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SHORTEST_TRANSFER: Final = 16
 """Bytes of a frame up to the handle of a transfer; shorter ones can't name a link."""
 
+CONTINUATION_BYTES_MAX: Final = 128
+"""Of a transfer's encoding that is remembered: the usual ones have at most 64."""
 LIST32: Final = 0xD0
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
@@ -262,8 +264,12 @@ def _read_frame(
                     return
                 if code == frames.FLOW and _quick_flow(session, data, position, stop):
                     return
+                if code == frames.TRANSFER and _quick_continuation(session, data, start, position, stop):
+                    return
             body, after = decode_performative(data, position, stop)
             if type(body) is Transfer:
+                if body.more and after - position <= CONTINUATION_BYTES_MAX:
+                    session.continuation = (data[position:after], body)
                 session.on_transfer(body, data, start, after, stop)
                 return
             _check_no_payload(body, after, stop)
@@ -304,6 +310,21 @@ def _read_frame(
         raise ConnectionFault(
             conditions.DECODE_ERROR, f"expected a performative as frame body, found {kind.__name__}"
         )
+
+
+def _quick_continuation(session: Session, data: bytes, start: int, position: int, stop: int) -> bool:
+    """Take a transfer that is encoded like the last one that others followed; only its payload differs.
+
+    An encoding says where it ends, so that no other performative begins with these bytes.
+    """
+    if session.continuation is None:
+        return False
+    encoded, transfer = session.continuation
+    after = position + len(encoded)
+    if after > stop or not data.startswith(encoded, position):
+        return False
+    session.on_transfer(transfer, data, start, after, stop)
+    return True
 
 
 def _quick_disposition(session: Session, data: bytes, position: int, stop: int) -> bool:

@@ -34,12 +34,25 @@ if TYPE_CHECKING:
 
 _ALL: Final = 1 << 64
 """Above every delivery-id, unwrapped."""
+BEGINNING_BYTES: Final = 4_096
+"""Of a message in pieces, looked at for its header and whether it may expire."""
+PROPERTIES_HEAD_BYTES: Final = 9
+"""Constructor, size and count of a list: `survey` reads so far into the properties."""
 
 
 class ReceivingLink(Link):
     """A link on which the peer sends."""
 
-    __slots__ = ("allowed", "assembly", "head_known", "keeps_tags", "mixes_headers", "shape", "shapes")
+    __slots__ = (
+        "allowed",
+        "assembly",
+        "head_known",
+        "keeps_tags",
+        "mixes_headers",
+        "shape",
+        "shapes",
+        "takes_pieces",
+    )
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, False)
@@ -55,10 +68,15 @@ class ReceivingLink(Link):
         """The header section that was decoded last: one that is equal needs no look."""
         self.keeps_tags = False
         self.mixes_headers = False
+        self.takes_pieces = False
 
     def mix_headers(self) -> None:
         """Incoming: Transfers events may be mixed, from now on."""
         self.mixes_headers = True
+
+    def take_pieces(self) -> None:
+        """Incoming: Transfers events may have a message of several frames in pieces, from now on."""
+        self.takes_pieces = True
 
     def keep_tags(self) -> None:
         """Incoming: Transfers events have the delivery-tags, from now on."""
@@ -157,18 +175,28 @@ class ReceivingLink(Link):
                 f" {'or more ' if transfer.more else ''}on link {self.name!r}",
             )
         if transfer.more:
-            assembly.parts.append(data[payload_at:stop])
+            if stop - payload_at < limits.LARGE_PIECE_BYTES:
+                assembly.parts.append(data[payload_at:stop])
+            else:
+                assembly.parts.append(memoryview(data)[payload_at:stop])
+                session.connection.holds_views(self)
             assembly.size = size
             self.assembly = assembly
             self._hold(assembly, stop - payload_at + limits.FRAGMENT_OVERHEAD)
             return
         self._end_assembly()
-        single = not assembly.parts
+        parts = assembly.parts
+        single = not parts
+        pieces = None
         if single:
             payload = data[payload_at:stop]
         else:
-            assembly.parts.append(data[payload_at:stop])
-            payload = b"".join(assembly.parts)
+            parts.append(memoryview(data)[payload_at:stop])
+            beginning = _beginning(parts[0], assembly.message_format) if self.takes_pieces else None
+            if beginning is None:
+                payload = b"".join(parts)
+            else:
+                payload, pieces = beginning, parts
         if assembly.resumed:
             return
         self._check_settled(assembly)
@@ -196,6 +224,7 @@ class ReceivingLink(Link):
             self.head_known if head else b"",
             expiry,
             [assembly.tag] if self.keeps_tags else None,
+            pieces=pieces,
         )
         if (
             single
@@ -223,6 +252,11 @@ class ReceivingLink(Link):
                 self.shapes[self.shape.head] = self.shape
                 if len(self.shapes) > limits.SHAPES_PER_LINK_MAX:
                     del self.shapes[next(iter(self.shapes))]
+
+    def copy_views(self) -> None:
+        """What was read is used up: see Assembly."""
+        if self.assembly is not None:
+            self.assembly.copy_views()
 
     def _hold(self, assembly: Assembly, more_bytes: int) -> None:
         """A part of a message is kept until its last frame comes; a connection may not have many such."""
@@ -329,3 +363,19 @@ class ReceivingLink(Link):
                 if done:
                     unsettled.take(found.first, found.last, self)
                 session.write_disposition(True, found.first, found.last, done, encoded)
+
+
+def _beginning(part: bytes | memoryview, message_format: int) -> bytes | None:
+    """The beginning of a message, where its first part shows all that an event tells of it; else None."""
+    beginning = bytes(part[:BEGINNING_BYTES])
+    if message_format:
+        return beginning
+    try:
+        opening = survey(beginning)
+    except DecodeError:
+        # Cut off in a section, or malformed.
+        return None
+    first = opening.properties or opening.prefix_end
+    if not first or opening.may_expire or first + PROPERTIES_HEAD_BYTES > len(beginning):
+        return None
+    return beginning

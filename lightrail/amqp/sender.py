@@ -23,7 +23,7 @@ from lightrail.amqp.link import (
 )
 from lightrail.amqp.performatives import Transfer, encode_performative
 from lightrail.amqp.shapes import Template, put
-from lightrail.model import conditions
+from lightrail.model import conditions, limits
 
 if TYPE_CHECKING:
     from lightrail.amqp.session import Session
@@ -37,7 +37,16 @@ TAG_SIZE: Final = 4
 class SendingLink(Link):
     """A link on which we send."""
 
-    __slots__ = ("_backlog", "_drain_due", "_limit_max", "_template", "sent", "transmitted")
+    __slots__ = (
+        "_backlog",
+        "_continuation",
+        "_continuation_last",
+        "_drain_due",
+        "_limit_max",
+        "_template",
+        "sent",
+        "transmitted",
+    )
 
     def __init__(self, session: "Session", name: str) -> None:
         super().__init__(session, name, True)
@@ -49,6 +58,10 @@ class SendingLink(Link):
         self._backlog: list[Backlog] | None = None
         self._drain_due = False
         self._template: Template | None = None
+        self._continuation = b""
+        """The transfer that continues a delivery, and more follow; each but the last is the same."""
+        self._continuation_last = b""
+        """The transfer that ends a delivery of several frames."""
 
     @property
     def limit(self) -> int:
@@ -63,6 +76,7 @@ class SendingLink(Link):
     def release(self) -> None:
         """Let go of everything that is under way."""
         self._template = None
+        self._continuation = self._continuation_last = b""
         if self._backlog is not None:
             self._backlog = None
             if self in self.session.waiting:
@@ -205,12 +219,15 @@ class SendingLink(Link):
             or template.settled is not entry.settled
             or template.message_format != entry.message_format
         ):
+            self._continuation = b""
             template = self._template = Template(
                 session.channel, frames.uint(self.output_handle), entry.settled, entry.message_format
             )
         most = session.connection.peer_max_frame_size - template.overhead
         count = entry.count
         ends = entry.ends
+        if ends[count - 1] - entry.base >= count * limits.LARGE_PIECE_BYTES:
+            session.connection.has_large_output = True
         while True:
             if entry.offset == 0:
                 index = entry.index
@@ -278,7 +295,10 @@ class SendingLink(Link):
         end = entry.ends[index] - entry.base
         size = session.connection.peer_max_frame_size - CONTINUATION_OVERHEAD
         more = end - start > size
-        body = encode_performative(Transfer(handle=self.output_handle, more=more))
+        if not self._continuation:
+            self._continuation = encode_performative(Transfer(handle=self.output_handle, more=True))
+            self._continuation_last = encode_performative(Transfer(handle=self.output_handle))
+        body = self._continuation if more else self._continuation_last
         session.write_part(body, memoryview(entry.blob)[start : start + size if more else end])
         session.sent_transfers(1)
         if more:

@@ -57,6 +57,7 @@ class Session(Windows):
         "attach_bytes",
         "begin",
         "context",
+        "continuation",
         "errants",
         "incoming",
         "inputs",
@@ -88,6 +89,8 @@ class Session(Windows):
         """The unwrapped id of our next delivery."""
         self.next_incoming_delivery: int | None = None
         """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
+        self.continuation: tuple[bytes, Transfer] | None = None
+        """The latest transfer that others of its delivery follow, encoded and decoded: most repeat it."""
         self.incoming = Unsettled()
         self.outgoing = Unsettled()
         self.errants: list[Link] = []
@@ -410,21 +413,28 @@ class Session(Windows):
         *,
         earliest: int | None = None,
         mixed: bool = False,
+        pieces: list[bytes | memoryview] | None = None,
     ) -> None:
         """Complete deliveries, counted already: remember the unsettled ones and tell the caller.
 
         `expiry` is the latest absolute-expiry-time of theirs, and `earliest` the earliest where they differ.
+        With `pieces`, the payload is only the beginning of one message, and they are all of it.
         """
         if earliest is None:
             earliest = expiry
         if not settled:
             self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
         events = self.connection.events
+        if pieces is not None:
+            found = Transfers(link, first, [], settled, message_format, head, expiry, tags, pieces=pieces)
+            events.append(found)
+            return
         if events:
             newest = events[-1]
             if (
                 type(newest) is Transfers
                 and newest.link is link
+                and newest.pieces is None
                 and newest.first_delivery_id + len(newest.payloads) == first
                 and newest.settled is settled
                 and newest.message_format == message_format
@@ -489,9 +499,7 @@ class Session(Windows):
             count = found[-1].last - found[0].first + 1
             connection.work -= (len(found) >> 2) + (min(count, limits.SETTLED_AT_ONCE) >> 5)
             low = found[-1].last + 1
-            if low > high or (
-                len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE
-            ):
+            if low > high or (len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE):
                 return
             if connection.work <= 0:
                 connection.rest = Rest(self, receiver, low, high, settled, state)

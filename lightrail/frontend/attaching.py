@@ -282,6 +282,7 @@ async def _to_queue(attach: Attach) -> None:
         label=label_of(link),
     )
     link.mix_headers()
+    link.take_pieces()
     attach.bind(producer)
     home.open_producer(producer)
 

@@ -19,6 +19,7 @@ from lightrail.frontend.attaching import Bound, Terms, attach
 from lightrail.frontend.auth import Authentication
 from lightrail.frontend.claims import Claims
 from lightrail.frontend.deliveries import ConsumerLink
+from lightrail.frontend.gathering import gathered
 from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.intake import refuse
 from lightrail.frontend.nodes import Inside, ReplyLink, RequestLink
@@ -303,7 +304,7 @@ class ClientConnection(asyncio.Protocol):
             self.frontend.schedule_flush()
 
     def flush(self) -> None:
-        """Writes what the engine has, in one piece."""
+        """Writes what the engine has, in one piece; of large messages in pieces that lie where they came."""
         self._dirty = False
         amqp = self.amqp
         transport = self.transport
@@ -314,11 +315,19 @@ class ClientConnection(asyncio.Protocol):
             self._feed(amqp, b"", self.frontend.now_ms())
         output = amqp.output
         if output:
-            data = b"".join(output)
+            if amqp.has_large_output and not self.tls:
+                pieces = gathered(output)
+                size = sum(map(len, pieces))
+                transport.writelines(pieces)
+            else:
+                # TLS would make a record of each piece, and copies what it encrypts.
+                data = b"".join(output)
+                size = len(data)
+                transport.write(data)
             output.clear()
-            self.frontend.counts.frame_bytes_sent += len(data)
-            self._written_bytes += len(data)
-            transport.write(data)
+            amqp.has_large_output = False
+            self.frontend.counts.frame_bytes_sent += size
+            self._written_bytes += size
             if self.paused and transport.get_write_buffer_size() > self._unread_max:
                 self._unread_too_much(transport)
         if amqp.closed and not self.closing:

@@ -275,7 +275,7 @@ class ConsumerLink(Consumer):
             self._attached = True
             self.connection.accept_outgoing(self._link)
 
-    def deliver(self, part: bytes, number: int, count: int) -> None:
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """A slice of the queue for the client."""
         if self._closed:
             return
@@ -288,7 +288,8 @@ class ConsumerLink(Consumer):
         blob_at = DELIVER_ENDS + 4 * count
         ends = memoryview(part)[DELIVER_ENDS:blob_at].cast("I")
         if message_format or not (attempts or expires):
-            blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:]
+            # Nobody writes into the view, so that the engine may keep it as it is.
+            blob = part[blob_at:] if size < limits.COPIED_BYTES else memoryview(part)[blob_at:].toreadonly()
             self._link.send(count, ends, blob, base, self._presettled, message_format)
         elif not (
             self._deliver_again(part, blob_at, count, ends, base, attempts, expires)
@@ -320,14 +321,14 @@ class ConsumerLink(Consumer):
             self._say_credit()
 
     def _deliver_shortened(
-        self, part: bytes, blob_at: int, count: int, ends: memoryview, base: int, expires: int
+        self, part: bytes | memoryview, blob_at: int, count: int, ends: memoryview, base: int, expires: int
     ) -> bool:
         """Deliveries of which at most the ttl changes, and no size; False where one is uncommon."""
         blob = bytearray(memoryview(part)[blob_at:])
         left_ms = max(0, expires - self.connection.frontend.now_ms())
         if not scanner.shorten_ttl(blob, ends, base, left_ms):
             return False
-        self._link.send(count, ends, blob, base, self._presettled)
+        self._link.send(count, ends, memoryview(blob).toreadonly(), base, self._presettled)
         return True
 
     def _deliver_again(
@@ -343,14 +344,20 @@ class ConsumerLink(Consumer):
         return True
 
     def _deliver_rewritten(
-        self, part: bytes, blob_at: int, ends: memoryview, base: int, attempts: int, expires: int
+        self,
+        part: bytes | memoryview,
+        blob_at: int,
+        ends: memoryview,
+        base: int,
+        attempts: int,
+        expires: int,
     ) -> None:
         """Deliveries whose header a broker must change (messaging 3.2.1), one by one in any encoding."""
         now_ms = self.connection.frontend.now_ms()
         start = blob_at
         for end in ends:
             stop = blob_at + end - base
-            message = part[start:stop]
+            message = bytes(part[start:stop])
             start = stop
             try:
                 header = decode_header(message)

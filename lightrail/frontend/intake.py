@@ -118,7 +118,7 @@ class Intake:
 
 def refuse(connection: "ClientConnection", event: Transfers) -> None:
     """What a connection sends that is read only for its other frames."""
-    link, count = event.link, len(event.payloads)
+    link, count = event.link, event.count
     connection.frontend.counts.messages_refused += count
     description = (
         f"{connection.unanswered_bytes} bytes that this connection sent wait for room in full queues, or for "

@@ -1,7 +1,7 @@
 """A link that sends to a queue: its batches on the way to the shard, and their answers."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Final
 
@@ -74,10 +74,15 @@ class ProducerLink(IncomingLink):
             self._send(event, now_ms)
 
     def _send(self, event: Transfers, now_ms: int) -> None:
-        payloads = event.payloads
-        count = len(payloads)
+        blob: Sequence[bytes | memoryview]
+        if event.pieces is None:
+            blob = event.payloads
+            ends = array("I", accumulate(map(len, blob)))
+        else:
+            blob = event.pieces
+            ends = array("I", (sum(map(len, blob)),))
+        count = len(ends)
         durable, priority, expires = self._attributes(event, now_ms)
-        ends = array("I", accumulate(map(len, payloads)))
         size = ends[-1]
         number = self._next
         self._next = number + 1
@@ -86,7 +91,7 @@ class ProducerLink(IncomingLink):
             self._home.epoch,
             number,
             ends.tobytes(),
-            payloads,
+            blob,
             durable=durable,
             afresh=not self._unanswered,
             priority=PRIORITY_MIXED if event.mixed else priority,

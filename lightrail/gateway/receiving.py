@@ -323,7 +323,7 @@ class QueueConsumer(Consumer):
     def ready(self) -> None:
         """Nothing waits for it: credit was said with the opening."""
 
-    def deliver(self, part: bytes, number: int, count: int) -> None:
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """Messages for those who have waited longest."""
         if number != self._next:
             raise DeliveriesMissing(f"expected delivery {self._next} of {self.queue}, found {number}")
@@ -345,7 +345,13 @@ class QueueConsumer(Consumer):
             self._left()
             waiter.set_result(
                 Delivery(
-                    self, self._key, number + index, sequence + index, part[start:stop], columns, until_ms
+                    self,
+                    self._key,
+                    number + index,
+                    sequence + index,
+                    bytes(part[start:stop]),
+                    columns,
+                    until_ms,
                 )
             )
             start = stop

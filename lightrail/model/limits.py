@@ -58,6 +58,8 @@ LINK_CREDIT_MAX: Final = 4_000
 """Messages a sending link may have unanswered; 4,000 for 2,000 saves a tenth of a durable one's CPU."""
 COPIED_BYTES: Final = 64 * 1024
 """A slice of deliveries below this is copied out of its frame: a view costs more than so many bytes."""
+LARGE_PIECE_BYTES: Final = 16 * 1024
+"""From here on a piece of a message stays where it lies: below, a copy costs less than one more piece."""
 PACE_SAMPLE_MS: Final = 10
 """How often a queue of some depth compares its deliveries with what is enqueued."""
 PACE_MEAN_MS: Final = 1_000

@@ -81,6 +81,8 @@ class Server:
         """With the port that the system chose."""
         self._socket = LoopSocket(loop, socket, self._receive, self._turn)
         self._socket.messages_per_turn = limits.SHARD_MESSAGES
+        # A large batch stays in the queue as ZeroMQ received it: its part has a buffer of its own.
+        self._socket.copies = False
         self._poll: asyncio.TimerHandle | None = None
         self._beat()
         self._look()

@@ -31,6 +31,7 @@ import uvloop
 from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.telemetry import logs
+from lightrail.telemetry.allocation import keep_freed_memory
 from lightrail.telemetry.channel import Channel, ChannelClosed, Message
 from lightrail.telemetry.directories import socket_directory
 from lightrail.telemetry.running import Running
@@ -272,6 +273,7 @@ def run(process: Process, serve: Serve) -> int:
             process.unwatch(loop)
 
     raise_file_limit()
+    keep_freed_memory()
     with contextlib.suppress(ValueError, OSError):
         faulthandler.enable()
     try:

@@ -16,7 +16,7 @@ from lightrail.wire import keys
 from lightrail.wire.frames import BLOB_FOLLOWS, HEADER, Kind
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
-from lightrail.wire.peer import LoopSocket, Parts
+from lightrail.wire.peer import Parts
 from lightrail.wire.shards import ShardAway, ShardPeer, Watch
 
 
@@ -24,11 +24,6 @@ class BulkPeer(ShardPeer):
     """A link to a shard over which requests are asked whose answers are large."""
 
     __slots__ = ()
-
-    def _connected(self, address: str) -> LoopSocket:
-        socket = super()._connected(address)
-        socket.copies = False
-        return socket
 
     def _receive(self, parts: Parts) -> None:
         """A blob may be a part of its own, behind the answer that it belongs to."""

@@ -108,8 +108,11 @@ class Consumer:
         """The shard took the consumer."""
         raise NotImplementedError
 
-    def deliver(self, part: bytes, number: int, count: int) -> None:
-        """A slice of the queue: a DELIVER frame, its first delivery number and its messages."""
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """A slice of the queue: a DELIVER frame, its first delivery number and its messages.
+
+        A large frame is a view of what ZeroMQ received, which lives as long as the view does.
+        """
         raise NotImplementedError
 
     def drained(self, number: int) -> None:
@@ -287,7 +290,9 @@ class ShardPeer:
         socket.setsockopt(zmq.ROUTING_ID, self._boot.to_bytes(4, "little") + name.encode())
         connect(socket, address)
         # What shards said leaves for the clients at once, not with the next round of the loop.
-        return LoopSocket(self._loop, socket, self._receive, self._flush)
+        looped = LoopSocket(self._loop, socket, self._receive, self._flush)
+        looped.copies = False
+        return looped
 
     @property
     def serving_boot(self) -> int | None:

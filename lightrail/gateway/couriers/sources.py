@@ -157,7 +157,7 @@ class Source(Consumer):
     def ready(self) -> None:
         """Nothing waits for it: credit was said with the opening."""
 
-    def deliver(self, part: bytes, number: int, count: int) -> None:
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
         """A slice of the queue."""
         if self._is_closed:
             return
@@ -180,7 +180,7 @@ class Source(Consumer):
                     expires,
                     enqueued,
                     message_format,
-                    part[start:stop],
+                    bytes(part[start:stop]),
                 )
             )
             start = stop

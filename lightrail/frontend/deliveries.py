@@ -332,11 +332,18 @@ class ConsumerLink(Consumer):
         return True
 
     def _deliver_again(
-        self, part: bytes, blob_at: int, count: int, ends: memoryview, base: int, attempts: int, expires: int
+        self,
+        part: bytes | memoryview,
+        blob_at: int,
+        count: int,
+        ends: memoryview,
+        base: int,
+        attempts: int,
+        expires: int,
     ) -> bool:
         """Deliveries that failed before, with new headers; False where one is uncommon."""
         left_ms = max(0, expires - self.connection.frontend.now_ms()) if expires else -1
-        found = scanner.redeliver(part, blob_at, ends, base, attempts, left_ms)
+        found = scanner.redeliver(bytes(part), blob_at, ends, base, attempts, left_ms)
         if found is None:
             return False
         blob, after = found

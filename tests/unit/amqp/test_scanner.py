@@ -23,6 +23,7 @@ from tests.unit.amqp.test_shapes import STEPS, conversation, state_of, told
 
 SCANNERS = [pytest.param(compiled.scanner, id="as installed"), pytest.param(interpreted, id="interpreted")]
 NO_LIMIT = 1 << 40
+SPAN = limits.EXPIRY_SPAN_MS
 LAST = (1 << 63) - 1
 """The latest timestamp that there is."""
 
@@ -173,6 +174,8 @@ def test_messages_that_expire_within_a_span_are_one_run_and_expire_with_the_last
     first = 0
     for times, expected in [
         ([70, 73, 71, 80], [(4, 70, 80)]),
+        ([9, 9 + SPAN], [(2, 9, 9 + SPAN)]),
+        ([-9, SPAN - 8], [(1, -9, -9), (1, SPAN - 8, SPAN - 8)]),
         ([70, 64, 74, 60, 75, None, None], [(3, 64, 74), (1, 60, 60), (1, 75, 75), (2, None, None)]),
         (
             [-LAST - 1, LAST, LAST - 10, LAST - 11],

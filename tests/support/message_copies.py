@@ -1,7 +1,7 @@
 """Bytes that the broker allocates for each byte of a large message, step by step from socket to socket.
 
-A copy needs memory to be made in, so that what a step allocates at its height is what it copied. ZeroMQ and the
-kernel copy as well, outside Python: not counted, and the same whatever the broker does.
+A copy needs memory to be made in, so that what a step allocates at its height is what it copied. ZeroMQ and
+the kernel copy as well, outside Python: not counted, and the same whatever the broker does.
 """
 
 import tracemalloc

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     captures,
     clients,
     clusters,
+    copies,
     gateways,
     holdings,
     lakes,
@@ -28,6 +29,7 @@ from tests.benchmarks.row import Row
 
 ROWS: tuple[Row, ...] = (
     *rates.ROWS,
+    *copies.ROWS,
     *holdings.ROWS,
     *before.ROWS,
     *routers.ROWS,

@@ -1,8 +1,8 @@
 """Allocation: how much freed memory the C library keeps instead of giving it back to the kernel at once.
 
-A message of a mebibyte lies in memory of that size in each process. By itself glibc gives such memory back and
-takes it anew for the next message: 256 pages, each of which the kernel clears and maps. That cost as much CPU
-as the copies that are left (ADR 36).
+A message of a mebibyte lies in memory of that size in each process. By itself glibc gives such memory back
+and takes it anew for the next message: 256 pages, each of which the kernel clears and maps. That cost as much
+CPU as the copies that are left (ADR 36).
 """
 
 import ctypes

@@ -22,16 +22,16 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.memory import MemoryCommit, MemoryStore
-from lightrail.shard.journal.record import Record
+from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Recovered, StoreBusy
-from lightrail.shard.queue.runs import Place, Run, batch_of
+from lightrail.shard.queue.runs import Batch, Place, Run, batch_of
 from lightrail.shard.reading import Read
 from lightrail.shard.server import Server
 from lightrail.shard.worker import Worker
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import HEADER, VERSION, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen
-from lightrail.wire.peer import MESSAGES_PER_TURN, LoopSocket
+from lightrail.wire.peer import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
 from tests.support import wait
 from tests.support.shard_scene import batch
 
@@ -177,6 +177,38 @@ def test_a_durable_batch_is_answered_after_its_commit(tmp_path: Path) -> None:
         async with asyncio.timeout(WAIT_S):
             while not {(Kind.ACCEPTED, 1, 1), (Kind.ACCEPTED, 1, 2)} & set(frontend.heard):
                 await frontend.until(Kind.ACCEPTED)
+
+    play(test, tmp_path)
+
+
+def test_a_large_batch_stays_where_zeromq_received_it_until_it_is_on_disk_and_delivered(
+    tmp_path: Path,
+) -> None:
+    async def test(server: Server, store: SlowStore, frontend: Frontend) -> None:
+        stored: list[Batch] = []
+        append = store.append
+        with pytest.MonkeyPatch.context() as patch:
+
+            def note(record: Record, now_ms: int = 0) -> Place | None:
+                if isinstance(record, Append):
+                    stored.append(record.batch)
+                return append(record, now_ms)
+
+            patch.setattr(store, "append", note)
+            frontend.say(frame(Kind.PRODUCER_OPEN, link=1, body=ProducerOpen("q").encode()))
+            large = bytes(range(256)) * (WITHOUT_COPY_BYTES // 256)
+            frontend.say(batch(1, 1, [large]))
+            frontend.say(batch(1, 2, [b"small"]))
+            async with asyncio.timeout(WAIT_S):
+                while len(stored) < 2:
+                    await frontend.until(Kind.ACCEPTED, len(stored) + 1)
+        assert [type(each.data) for each in stored] == [memoryview, bytes]
+        assert stored[0].message(0) == large
+        frontend.say(
+            frame(Kind.CONSUMER_OPEN, link=2, body=ConsumerOpen("q").encode()),
+            frame(Kind.CREDIT, link=2, number=2),
+        )
+        await frontend.until(Kind.DELIVER)
 
     play(test, tmp_path)
 

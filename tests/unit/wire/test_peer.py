@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from lightrail.wire.peer import MESSAGES_PER_TURN, LoopSocket
+from lightrail.wire.peer import MESSAGES_PER_TURN, WITHOUT_COPY_BYTES, LoopSocket
 
 Socket = zmq.Socket[bytes]
 WAIT_S = 20
@@ -240,5 +240,28 @@ def test_a_turn_is_scheduled_once(address: str) -> None:
         await end.has(count)
         assert len(scheduled) <= end.turns + 1
         end.socket.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_large_part_comes_as_a_view_where_copies_are_not_wanted(address: str, copies: bool) -> None:
+    """It lives as long as the view, whatever comes after it and even when the socket has gone."""
+
+    async def test(context: Context) -> None:
+        router, dealer = pair(context, address)
+        end = End(router)
+        end.socket.copies = copies
+        large = bytes(range(256)) * (WITHOUT_COPY_BYTES // 256)
+        dealer.send_multipart([large, large[:-1]])
+        await end.has(1)
+        dealer.send_multipart([bytes(len(large))] * 3)
+        await end.has(2)
+        end.socket.close()
+        _, first, second = end.got[0]
+        assert type(first) is (bytes if copies else memoryview)
+        assert type(second) is bytes
+        assert bytes(first) == large
+        assert second == large[:-1]
 
     run(test)

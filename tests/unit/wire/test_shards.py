@@ -260,6 +260,10 @@ def test_a_shard_of_whose_messages_some_got_lost_is_greeted_anew(rig: Rig) -> No
     assert rig.peer.state is State.GREETING
 
 
+def test_large_frames_of_the_shard_come_as_views(rig: Rig) -> None:
+    assert rig.peer._socket.copies is False
+
+
 def test_a_gap_in_deliveries_ends_no_link_and_the_shard_is_greeted_anew(rig: Rig) -> None:
     """A connection that broke took some with it; nothing behind them may be applied."""
     rig.serving()

@@ -135,6 +135,7 @@ NOT_FROM_OUTSIDE = {
 """Names of limits that nobody outside reaches, or whose reaching shows nothing; each with the reason."""
 
 ELSEWHERE = {
+    "amqp/reader.py:CONTINUATION_BYTES_MAX": "longer encodings of transfers are decoded and not compared",
     "amqp/shapes.py:PREFIX_BYTES_MAX": "longer heads of transfers are decoded and not compared",
     "cluster/joining.py:LEAVE_TIME_MAX_S": OWN_PACE,
     "cluster/keyed.py:ATTEMPTS_MAX": OWN_PACE,

@@ -19,7 +19,7 @@ SPEED_APART = """
 import logging
 logging.getLogger("asyncio").addFilter(lambda record: not record.msg.startswith("Executing %s took"))
 """
-"""In development mode asyncio reports each callback of more than 100 ms: that is the machine's speed, no law."""
+"""In development mode asyncio reports callbacks of more than 100 ms: that is the machine's speed, no law."""
 
 
 def python(program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -1,7 +1,8 @@
 """Deadlines: when which sequences expire, found without looking at any message.
 
 One entry per batch with a time to live, in a heap. Entries are not taken out when their messages are
-settled: they fall out when they are due, or when the heap has grown far beyond the runs that wait.
+delivered: they fall out at the head of the heap, as soon as everything up to them was delivered, when they are
+due, or when the heap has grown far beyond the runs that wait. Messages that come back get a new entry.
 """
 
 from collections.abc import Iterable
@@ -40,6 +41,12 @@ class Deadlines:
     def next_ms(self) -> int | None:
         """When something may expire, or None."""
         return self.heap[0][0] if self.heap else None
+
+    def forget_before(self, sequence: int, now_ms: int) -> None:
+        """Takes out the earliest entries while all their messages are before `sequence`, where none waits."""
+        heap = self.heap
+        while heap and heap[0][2] <= sequence and heap[0][0] > now_ms:
+            heappop(heap)
 
     def crowded(self, count: int) -> bool:
         """Whether there are more than twice as many entries as the `count` runs that wait."""

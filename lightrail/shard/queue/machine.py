@@ -295,8 +295,19 @@ class Machine(Outcomes):
             self._expire(self.ready, first, last, now_ms, effects)
             if special is not None and special.delays is not None:
                 self._expire(special.delays.line, first, last, now_ms, effects)
-        if self.deadlines.crowded(len(self.ready) + len(self._delayed)):
-            self.deadlines.thin(self.waiting())
+        self._forget_deadlines(now_ms)
+
+    def _forget_deadlines(self, now_ms: int) -> None:
+        """Entries of messages that do not wait any more are not kept until they are due."""
+        deadlines = self.deadlines
+        if self.special is None:
+            ready = self.ready
+            first = ready.runs[ready.head].sequence if ready.count else self.next_sequence
+            deadlines.forget_before(first, now_ms)
+        if len(deadlines.heap) > limits.STALE_ENTRIES_MIN and deadlines.crowded(
+            len(self.ready) + len(self._delayed)
+        ):
+            deadlines.thin(self.waiting())
 
     def _is_late(self, now_ms: int) -> bool:
         """Whether the work of this turn did not suffice for what has expired, or was locked until now."""
@@ -331,6 +342,8 @@ class Machine(Outcomes):
             # What should have left the queue by now, or should be in it again, comes first.
             return effects
         blocked = deliveries.hand_out(effects, now_ms)
+        if self.deadlines.heap:
+            self._forget_deadlines(now_ms)
         if self.ready.evicted_runs and (
             blocked or self.eviction.unseen_bytes >= self.eviction.head_bytes >> 3
         ):

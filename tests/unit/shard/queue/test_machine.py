@@ -40,6 +40,7 @@ from lightrail.shard.queue.machine import Machine, Policy
 from lightrail.shard.queue.runs import Run, batch_of
 from tests.support.checked_queue import NOT_HERE, Checked
 
+HOUR_MS = 3_600_000
 REJECTED = Outcome(OutcomeKind.REJECTED, "amqp:invalid-field", "no such order")
 FAILED = Outcome(OutcomeKind.MODIFIED, delivery_failed=True)
 
@@ -386,6 +387,32 @@ def test_a_tick_expires_on_time_also_behind_what_stays(bench: Bench) -> None:
     assert delivered(effects) == [b"stays"]
     assert any(isinstance(effect, DeadLetter) for effect in effects)
     assert bench.machine.next_deadline_ms is None
+
+
+@pytest.mark.parametrize("hours", [1, 7])
+def test_messages_that_were_delivered_leave_no_deadline_though_theirs_is_far_away(
+    bench: Bench, hours: int
+) -> None:
+    """Nothing is due meanwhile, and no Tick comes; with one time to live, and with several in turn."""
+    bench.consumer(1, credit=1_000_000)
+    for index in range(8 * limits.STALE_ENTRIES_MIN):
+        bench.put(b"x", expires_at_ms=index + HOUR_MS * (1 + index % hours))
+        bench.dispatch()
+        bench.do(Settle(1, index, index + 1, ACCEPTED))
+        assert len(bench.machine.deadlines.heap) <= limits.STALE_ENTRIES_MIN + 1
+
+
+def test_a_deadline_that_was_forgotten_is_back_with_its_message(bench: Bench) -> None:
+    bench.consumer(1, credit=2)
+    bench.put(b"a", b"b", expires_at_ms=100)
+    bench.dispatch()
+    assert bench.machine.next_deadline_ms is None
+    bench.do(Settle(1, 0, 2, RELEASED))
+    assert bench.machine.next_deadline_ms == 100
+    bench.now = 100
+    (expired,) = bench.do(Tick())
+    assert isinstance(expired, DeadLetter)
+    assert (expired.run.count, expired.reason) == (2, Reason.EXPIRED)
 
 
 def test_what_is_in_flight_expires_when_it_comes_back(bench: Bench) -> None:

@@ -25,10 +25,12 @@ LOADS = (
 """One after the other, each at a queue of its own; the last one as fast as it goes."""
 ROUND_S = 2.0
 """Of each load."""
+GIVEN_BACK = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Freed memory goes back to the kernel: what is resident is what is used (telemetry/allocation.py)."""
 ROUNDS_MIN = 4
 GROWTH_BYTES_MAX = 12_000_000
-"""Of all processes, from the second quarter of the rounds to the last: by then allocators have what they
-keep (telemetry/allocation.py). A byte kept of each message of half an hour is twice that."""
+"""Of all processes, from the second quarter of the rounds to the last. A byte kept of each message of half an
+hour is twice that."""
 
 
 def load(broker: Broker, number: int, seconds: float) -> None:
@@ -49,7 +51,7 @@ def resident_bytes(broker: Broker) -> int:
 
 def memory_stays(data: Path, seconds: float, each_s: float, environ: dict[str, str]) -> None:
     """Rounds of all loads: the last quarter of them finds no more in memory than the second one did."""
-    with Broker(data, "--frontends", "1", "--shards", "1", environ=environ) as broker:
+    with Broker(data, "--frontends", "1", "--shards", "1", environ=environ | GIVEN_BACK) as broker:
         ended: list[int] = []
         until = time.monotonic() + seconds
         while len(ended) < ROUNDS_MIN or time.monotonic() < until:

@@ -246,7 +246,7 @@ def test_a_turn_is_scheduled_once(address: str) -> None:
 
 @pytest.mark.parametrize("copies", [True, False])
 def test_a_large_part_comes_as_a_view_where_copies_are_not_wanted(address: str, copies: bool) -> None:
-    """It lives as long as the view, whatever comes after it and even when the socket has gone."""
+    """It lives as long as the view, whatever comes after it and even when the socket is closed."""
 
     async def test(context: Context) -> None:
         router, dealer = pair(context, address)

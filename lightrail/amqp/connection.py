@@ -84,7 +84,7 @@ class Connection:
         self.output: list[bytes | memoryview] = []
         """Pieces to write, in order; the caller joins and clears it."""
         self.has_large_output = False
-        """Some pieces of the output are large enough to be written uncopied; who writes the output clears this."""
+        """Some pieces of the output are written uncopied; who writes the output clears this."""
         self.events: list[Event] = []
         """What the next feed gives, or the one at work will give."""
         self.sessions: dict[int, Session] = {}

@@ -6,7 +6,7 @@ import subprocess
 from typing import Final, Protocol
 
 from tests.benchmarks.load import LoadFailed, bench
-from tests.benchmarks.rates import MANY, PLAIN, SERVE
+from tests.benchmarks.rates import MANY, PLAIN, REQUESTS, SERVE
 from tests.benchmarks.row import Figures, Limit, Row, Workplace
 from tests.support.artemis import LIBRARIES as ARTEMIS_LIBRARIES
 from tests.support.artemis import Artemis
@@ -23,6 +23,7 @@ APPLICATION: Final = f"--durable --application {PLAIN}"
 FIFTY: Final = "50 senders and 50 receivers on 50 queues"
 APPLICATION_50: Final = f"{APPLICATION} {MANY} --queues 50"
 WAITING: Final = "--senders 40 --unsettled 1 --durable --duration 5s"
+REQUESTING: Final = "round trips of 20 requesters and 4 responders, durable"
 CREDIT_1: Final = "--durable --receivers 10 --credit 1 --duration 5s --backlog 1000"
 JVM_OPTIONS: Final = ("-Xms1g", "-Xmx4g")
 """Of both brokers in Java. All else is as a JVM has it by itself."""
@@ -79,6 +80,7 @@ def rows_of_rabbitmq(rabbit: RabbitMQ) -> tuple[Row, ...]:
             f"--durable --application {SHORT}",
             1.0,
         ),
+        ("rabbitmq-requests", REQUESTING, REQUESTS, 1.0),
     )
     return tuple(_row(rabbit, "RabbitMQ", f"{rabbit.url}//queue/bench", *load) for load in loads)
 
@@ -92,6 +94,7 @@ def rows_of_artemis(artemis: Artemis) -> tuple[Row, ...]:
         ("artemis-application-50", f"messages of applications, durable, {FIFTY}", APPLICATION_50, 2.5),
         ("artemis-waiting", "40 senders that wait for each acceptance, durable", WAITING, 2.0),
         ("artemis-credit-1", "10 receivers with credit 1, durable", CREDIT_1, 1.0),
+        ("artemis-requests", REQUESTING, REQUESTS, 1.0),
     )
     url = f"{artemis.url}/bench"
     return tuple(_row(artemis, "Artemis", url, *load, warm_up=JVM_WARM_UP) for load in loads)
@@ -111,6 +114,7 @@ def rows_of_broker_j(broker_j: BrokerJ) -> tuple[Row, ...]:
         ),
         ("brokerj-waiting", "40 senders that wait for each acceptance, durable (BDB store)", WAITING, 1.0),
         ("brokerj-credit-1", "10 receivers with credit 1, durable (BDB store)", CREDIT_1, 1.0),
+        ("brokerj-requests", f"{REQUESTING} (BDB store)", REQUESTS, 1.0),
     )
     url = f"{broker_j.url}/bench"
     return tuple(_row(broker_j, "Broker-J", url, *load, warm_up=JVM_WARM_UP) for load in loads)

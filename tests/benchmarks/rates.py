@@ -16,6 +16,7 @@ KEPT = (
 PLAIN = "--duration 5s --backlog 20000"
 """The senders wait while so many messages are under way: what is measured goes in and out alike."""
 MANY = "--senders 50 --receivers 50"
+REQUESTS = "--requests --senders 20 --receivers 4 --durable --duration 5s"
 
 
 def cpu_row(name: str, title: str, flags: str, limit_us: float) -> Row:
@@ -70,11 +71,9 @@ def waiting_row() -> Row:
 
 def request_row() -> Row:
     """Round trips: requesters that each wait for a reply, and responders that send it."""
-    flags = "--requests --senders 20 --receivers 4 --durable --duration 5s"
-
     def measure(place: Workplace) -> Figures:
         with place.broker() as broker:
-            value = bench(f"amqp://{broker.amqp}/bench", flags, (broker.process.pid,))
+            value = bench(f"amqp://{broker.amqp}/bench", REQUESTS, (broker.process.pid,))
         times = value["latency_us"]
         kept: Figures = {key: value[key] for key in KEPT}
         return kept | {"p50_ms": times["p50"] / 1e3, "p99_ms": times["p99"] / 1e3}
@@ -83,7 +82,7 @@ def request_row() -> Row:
         "request-reply",
         "20 requesters that wait for each reply and 4 responders, durable: p50 and p99 of the round trip, "
         "CPU per round trip",
-        (SERVE, f"lightrail bench {flags} --pids …"),
+        (SERVE, f"lightrail bench {REQUESTS} --pids …"),
         (Limit("p50_ms", 8.0, "ms"), Limit("p99_ms", 20.0, "ms"), Limit("server_cpu_us", 450.0, "µs")),
         measure,
     )

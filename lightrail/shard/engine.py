@@ -23,8 +23,8 @@ from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.awaited import AwaitedConsumers
-from lightrail.shard.moving.sealing import Sealing
-from lightrail.shard.moving.tenancy import EverythingHere, Places, Tenancy
+from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Numbered, NumberMissing, Peer, Settlement, Waiter
 from lightrail.shard.performer import Performer
@@ -37,6 +37,7 @@ from lightrail.shard.reading import Read
 from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.routes import Routes
+from lightrail.shard.tenancy import EverythingHere, Places, Tenancy
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
@@ -110,14 +111,13 @@ class Engine:
         )
         self._requests = Requests(self._queues, self._performer, self.when_synced)
         self._relays = Relays(self._queues.names, tenancy, self._memory)
-        self.sealing = Sealing(self._queues, self._performer, self._links, self._awaited, counts)
+        self.freezing = Freezing(self._queues, self._performer, self._links, self._awaited, counts)
         self.arrivals = Arrivals(
             self._queues, self._performer, store, self._memory, self._links, self._awaited, counts
         )
         """Queues on their way here."""
-        self.moves = MoveRequests(
-            self._queues, self._performer, self._links, self.sealing, self.when_synced, f"{boot:08x}"
-        )
+        exports = Exports(self._performer, self._links, self.when_synced, f"{boot:08x}")
+        self.moves = MoveRequests(self._queues, self._links, self.freezing, exports, self.when_synced)
         self._requests.add(self.moves.operations)
         self._follower = Follower(
             self._queues,
@@ -126,7 +126,8 @@ class Engine:
             self._house,
             self._links,
             self._relays,
-            self.sealing,
+            self.freezing,
+            exports,
             self.arrivals,
             self._awaited,
             wish_dropped,
@@ -398,7 +399,7 @@ class Engine:
         queue = self._queues.find(read.queue)
         if queue is None or queue.id != read.queue_id:
             return
-        if queue.sealed and self.sealing.read_ended(queue, read):
+        if queue.is_frozen and self.freezing.read_ended(queue, read):
             return
         self._counts.fetched_bytes += sum(run.size for run in read.runs)
         # Without any run the machine asks again in a second; what is damaged is given up, and said so.
@@ -425,7 +426,7 @@ class Engine:
             self._performer.perform(queue, queue.machine.apply(commands.Tick(), now_ms), now_ms)
             self._performer.touched[queue] = None
         self._awaited.tick(now_ms)
-        self.sealing.tick(now_ms)
+        self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
         self._relays.tick(now_ms)
         if self._performer.unwritten:
@@ -592,7 +593,7 @@ class Engine:
     def _stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """What is said for a consumer that is not here: it is awaited, or it was sent away."""
         if not self._awaited.said(peer, part, now_ms):
-            self.sealing.bounce(peer, part)
+            self.freezing.bounce(peer, part)
 
     def when_synced(self, waiter: Waiter, number: int) -> None:
         """Told when everything so far is on disk; at once where nothing has to be."""

@@ -22,7 +22,7 @@ from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.collecting import Collecting
-from lightrail.shard.declarations import declared_of
+from lightrail.shard.declared import declared_of
 from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles

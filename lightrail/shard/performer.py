@@ -3,7 +3,7 @@
 import logging
 from array import array
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Delivered, Settle
@@ -41,6 +41,12 @@ WAITS_SAMPLED_EVERY: Final = 8
 """Of so many slices that are delivered one is looked at, how long it has waited: 0.1 us for each of them."""
 
 
+class Rewrites(Protocol):
+    """Who has to know which messages of a queue were rewritten in place."""
+
+    def note(self, run: Run) -> None: ...
+
+
 class Performer:
     """Performs effects in the order they come; what gathers here is taken by the engine once per step."""
 
@@ -53,6 +59,7 @@ class Performer:
         "captured_bytes",
         "consumers",
         "damaged",
+        "exports",
         "leaving",
         "messages_unsynced",
         "reading",
@@ -67,6 +74,8 @@ class Performer:
         self._counts = counts
         self.consumers: dict[int, Consumer] = {}
         """By their number in the machines."""
+        self.exports: dict[Queue, Rewrites] = {}
+        """Of queues that are being copied to other shards (moving/exports.py)."""
         self.damaged: set[int] = set()
         """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
         self._deliveries = 0
@@ -331,8 +340,8 @@ class Performer:
     def _replaced(self, queue: Queue, effect: effects.Replaced, now_ms: int) -> None:
         run = effect.run
         batch = run.batch
-        if queue.exporting is not None:
-            queue.exporting.note(run)
+        if (export := self.exports.get(queue)) is not None:
+            export.note(run)
         if not (batch.durable or queue.captured):
             return
         flags = REWRITTEN if batch.durable else REWRITTEN | SPILLED

@@ -167,12 +167,12 @@ class Requests:
                     f"names is expected to be a list of at most {limits.QUEUES_SHOWN_MAX} names",
                 )
             found = [self._queues.find(name) for name in wanted if isinstance(name, str)]
-            return _brief([queue for queue in found if queue is not None and queue.served], None)
+            return _brief([queue for queue in found if queue is not None and queue.is_serving], None)
         after = fields.get("after", "")
         if not isinstance(after, str):
             raise Bad(conditions.INVALID_FIELD, "after is expected to be the last name of the page before")
         limit = whole(fields, "limit", 1, limits.QUEUES_SHOWN_MAX, limits.QUEUES_SHOWN_MAX)
-        later = (queue for queue in self._queues if queue.served and queue.name > after)
+        later = (queue for queue in self._queues if queue.is_serving and queue.name > after)
         page = nsmallest(limit + 1, later, key=lambda queue: queue.name)
         return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
 

@@ -15,12 +15,13 @@ from lightrail.shard.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.tenancy import moved
+from lightrail.shard.ownership import State
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch, Run, joined
 from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.tenancy import moved
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 from lightrail.wire.messages import Refusal, Targets
@@ -397,8 +398,8 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
-        if queue.sealed:
+        if queue.state in (State.FROZEN, State.MOVED):
             return moved(f"{queue.name} is on its way to another shard; find the targets anew")
-        if not queue.served:
+        if not queue.is_serving:
             return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets anew")
     return targets

@@ -15,8 +15,8 @@ from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
-from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place
+from lightrail.shard.tenancy import Places
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
@@ -135,7 +135,7 @@ class Scene:
             places=places,
             marks=marks,
         )
-        self.engine.sealing.wish_back = self.wishes_back.append
+        self.engine.freezing.wish_back = self.wishes_back.append
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
         self.reading = True

@@ -5,18 +5,16 @@ by whoever wants to see what comes here.
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.links import Links
-from lightrail.shard.moving.exporting import Exporting
-from lightrail.shard.moving.sealing import Sealing
-from lightrail.shard.moving.tenancy import moved
+from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.peers import Peer, Waiter
-from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.requests import Bad, Fields, Operation, whole
+from lightrail.shard.tenancy import moved
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 
@@ -37,33 +35,26 @@ class Later:
 
 
 class MoveRequests:
-    """The operations `export`, `seal` and `moves`.
-
-    Args:
-        identity: of this life of the shard; another one after every start.
-    """
+    """The operations `export`, `seal` and `moves`."""
 
     def __init__(
         self,
         queues: Queues,
-        performer: Performer,
         links: Links,
-        sealing: Sealing,
+        freezing: Freezing,
+        exports: Exports,
         when_synced: Callable[[Waiter, int], None],
-        identity: str,
     ) -> None:
         self._queues = queues
-        self._performer = performer
         self._links = links
-        self._sealing = sealing
+        self._freezing = freezing
+        self._exports = exports
         self._when_synced = when_synced
-        self._identity = identity
-        self._numbers = count(1)
         self.shown: Callable[[], list[Fields]] = list
         """How the moves to this shard go, for people."""
         self.operations: dict[str, Operation] = {
             "export": self._export,
-            "seal": self._seal,
+            "seal": self._freeze,
             "moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.shown()},
         }
 
@@ -80,13 +71,14 @@ class MoveRequests:
             peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
 
         rewritten = fields.get("rewritten") is True
-        self._exporting(queue).piece(first, size, messages, done, rewritten=rewritten)
+        self._exports.of(queue).piece(first, size, messages, done, rewritten=rewritten)
         return None
 
-    def _seal(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """The queue stops here; answered with its state, and that of its dead-letter queue, when on disk."""
+    def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Freeze a queue; answered with its state, and that of its dead-letter queue, when that is on
+        disk."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
-        queues = self._sealing.seal(name, epoch, now_ms)
+        queues = self._freezing.freeze(name, epoch, now_ms)
         if isinstance(queues, Refusal):
             raise Bad(queues.condition, queues.description)
 
@@ -94,7 +86,7 @@ class MoveRequests:
             states: list[Fields] = []
             blobs: list[bytes] = []
             for queue in queues:
-                state, blob = self._exporting(queue).state(now_ms)
+                state, blob = self._exports.of(queue).state(now_ms)
                 blobs.append(blob)
                 links = [list(key) for key in self._links.keys_of(queue)]
                 states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
@@ -102,7 +94,7 @@ class MoveRequests:
             peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
 
         def synced() -> None:
-            if all(queue.sealed and self._queues.find(queue.name) is queue for queue in queues):
+            if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
                 answer()
             else:
                 gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is here no more"}}
@@ -114,23 +106,17 @@ class MoveRequests:
         """The queue that is asked for, where this shard has it in that epoch. Raises Bad."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
-        if queue is not None and queue.sealed and queue.epoch == epoch:
+        if queue is not None and queue.is_frozen and queue.epoch == epoch:
             return queue
         if queue is None and self._queues.is_absent_dead_letter(name):
             return None
         found = self._queues.open(name, now_ms, epoch)
         if isinstance(found, Refusal):
             raise Bad(found.condition, found.description)
-        if not found.served:
+        if not found.is_serving:
             refusal = moved(f"{name} is not served here")
             raise Bad(refusal.condition, refusal.description)
         return found
-
-    def _exporting(self, queue: Queue) -> Exporting:
-        if queue.exporting is None:
-            identity = f"{self._identity}-{next(self._numbers)}"
-            return Exporting(queue, self._performer, self._links, self._when_synced, identity)
-        return queue.exporting
 
 
 def _name(fields: Fields) -> str:

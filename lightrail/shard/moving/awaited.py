@@ -136,7 +136,7 @@ class AwaitedConsumers:
     def tick(self, now_ms: int) -> None:
         """Time has passed: what nobody took is released."""
         for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
-            if each.queue.served:
+            if each.queue.is_serving:
                 self.release(each, now_ms)
 
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:

@@ -25,7 +25,7 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.answering import Later
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailed
-from lightrail.shard.moving.tenancy import Places
+from lightrail.shard.tenancy import Places
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
@@ -147,7 +147,7 @@ class Mover:
         self._ended: deque[Progress] = deque(maxlen=limits.MOVES_SHOWN_MAX)
         self._closing = False
         engine.moves.shown = self.shown
-        engine.sealing.wish_back = self.wish_back
+        engine.freezing.wish_back = self.wish_back
         places.listen(self._changed)
 
     # --- which moves -----------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import SettleDetail

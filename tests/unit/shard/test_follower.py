@@ -16,7 +16,8 @@ from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from lightrail.shard.declarations import EveryName, declared_of, encode_declared, shard_policy
+from lightrail.shard.declarations import EveryName, shard_policy
+from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ProducerOpen, SettleDetail

@@ -7,7 +7,8 @@ import pytest
 from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.declared import declared_of
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.places_of_a_test import TestPlaces
 from tests.support.shard_scene import Peer, Scene, SmallStore

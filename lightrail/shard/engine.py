@@ -6,12 +6,12 @@ A queue is dispatched once per step, after everything that came has been applied
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
-from lightrail.namespace.records import Name
+from lightrail.shard.actions import Actions
 from lightrail.shard.admission import Admission
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.delivery_marks import DeliveryMarks
@@ -19,6 +19,7 @@ from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken, StoreBusy, StoreFull
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
@@ -81,7 +82,6 @@ class Engine:
         max_delivery_count: int,
         now_ms: int,
         names: Names | None = None,
-        wish_dropped: Callable[[Name], None] = lambda _: None,
         places: Places | None = None,
         marks: DeliveryMarks | None = None,
     ) -> None:
@@ -92,17 +92,19 @@ class Engine:
         self._counts = counts
         names = EveryName() if names is None else names
         tenancy = Tenancy(shard, EverythingHere(shard) if places is None else places, names)
-        self._queues = Queues(store, names, tenancy, max_delivery_count, marks)
+        self._queues = Queues(store, names, tenancy, max_delivery_count, marks, counts.retire)
         self._performer = Performer(self._queues, store, counts)
         self._house = Housekeeping(self._queues, store, counts, memory_mark, self._performer)
         self._memory = self._house.memory
         self._admission = Admission(store, self._performer, self._memory, counts, self._answer, self._refuse)
-        self._awaited = AwaitedConsumers(self._performer)
+        self._last_consumers = LastConsumers()
+        self._awaited = AwaitedConsumers(self._performer, self._last_consumers)
         self._links = Links(
             self._queues,
             self._performer,
             self._admission,
             self._awaited,
+            self._last_consumers,
             dict(recovered.producers),
             dict(recovered.parts),
         )
@@ -117,8 +119,8 @@ class Engine:
         )
         """Queues on their way here."""
         exports = Exports(self._performer, self._links, self.when_synced, f"{boot:08x}")
-        self.moves = MoveRequests(self._queues, self._links, self.freezing, exports, self.when_synced)
-        self._requests.add(self.moves.operations)
+        moves = MoveRequests(self._queues, self._links, self.freezing, exports, self.when_synced)
+        self._requests.add(moves.operations)
         self._follower = Follower(
             self._queues,
             self._performer,
@@ -130,7 +132,7 @@ class Engine:
             exports,
             self.arrivals,
             self._awaited,
-            wish_dropped,
+            self._last_consumers,
             self.when_synced,
         )
         self._peers: dict[bytes, Peer] = {}
@@ -142,13 +144,13 @@ class Engine:
         """Of batches that are partly in records that wait for a commit."""
         self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
         self._messages_committing = 0
+        self._is_committing = False
         self._failed: str | None = None
         self._ticked_ms = now_ms
         self._late: dict[Queue, None] = {}
         """Queues that came after the looks of a step were used up, and have consumers that select."""
         self._follower.restore(recovered.queues, now_ms)
         counts.queues = self._queues.figures
-        self._queues.retired = counts.retire
         counts.store_usage = self._usage
 
     # --- what the server asks --------------------------------------------------------------------------
@@ -224,8 +226,31 @@ class Engine:
         if peer is not None:
             peer.heard_ms = now_ms
 
-    def step(self, now_ms: int) -> None:
-        """Everything that came has been applied: deliver, journal what was settled, mind the memory."""
+    def step(self, now_ms: int, *, is_silent: bool = False, is_closing: bool = False) -> Actions:
+        """Decide what follows, after everything that was received has been applied.
+
+        Args:
+            is_silent: the disk hangs: nothing is sent, as if the shard stood still.
+            is_closing: the shard ends: what is to be sent waits for no delivery mark.
+        """
+        self._dispatch(now_ms)
+        if not (self._is_committing or self._store.pending):
+            self._answer_without_commit()
+        waits = is_silent or (self._queues.marks.holds and not is_closing)
+        output = [] if waits else self._take_output()
+        reads, self._performer.reads = self._performer.reads, []
+        return Actions(
+            self._failed,
+            output,
+            self._must_sync,
+            reads,
+            self._last_consumers.take_expired(),
+            self.freezing.take_wanted(),
+            self.deadline_ms,
+        )
+
+    def _dispatch(self, now_ms: int) -> None:
+        """Deliver, journal what was settled, mind the memory."""
         performer, store, memory = self._performer, self._store, self._memory
         if memory.waiting and not memory.index_is_full:
             performer.touched.update(memory.waiting)
@@ -294,8 +319,7 @@ class Engine:
             self._memory.update(queue)
             self._house.keep_within(queue, now_ms)
 
-    def take_output(self) -> list[tuple[bytes, list[bytes]]]:
-        """(identity, parts) for every frontend that has something to be told."""
+    def _take_output(self) -> list[tuple[bytes, list[bytes]]]:
         output = [(identity, [answer]) for identity, answer in self._strangers.items()]
         self._strangers.clear()
         for peer in self._peers.values():
@@ -303,13 +327,9 @@ class Engine:
                 output.append((peer.identity, peer.take()))
         return output
 
-    def take_reads(self) -> list[Read]:
-        """Messages that have to be read back from the store, in a thread."""
-        reads, self._performer.reads = self._performer.reads, []
-        return reads
-
     def commit_begun(self) -> None:
         """The records so far are in the commit that now runs; answers to them wait for it."""
+        self._is_committing = True
         self._committing, self._unsynced = self._unsynced, []
         self._refusals_committing, self._refusals = self._refusals, []
         self._messages_committing = self._performer.messages_unsynced
@@ -318,7 +338,8 @@ class Engine:
         self._memory.commit_begun()
 
     def commit_ended(self, now_ms: int) -> int:
-        """The commit is on disk: its batches are accepted. Returns the messages it held."""
+        """The commit is on disk: its batches are accepted. Returns how many messages were in it."""
+        self._is_committing = False
         self._memory.commit_ended()
         committing, self._committing = self._committing, []
         if self._memory.is_stuck:
@@ -334,37 +355,33 @@ class Engine:
         return self._messages_committing
 
     @property
-    def commit_is_awaited(self) -> bool:
+    def _must_sync(self) -> bool:
         """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
+        if not self._store.pending or self._failed is not None:
+            return False
         return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
 
-    def nothing_to_commit(self) -> bool:
-        """No record waits for the disk: answers that were held back for memory's sake may leave.
+    def _answer_without_commit(self) -> None:
+        """No record waits for the disk: answers that were kept back to save memory may leave.
 
         While more than twice the mark is in memory and can't flow to disk, they stay: senders run out of
         credit, and nothing grows without bound.
         """
         if not (self._unsynced or self._refusals) or self._failed is not None:
-            return False
+            return
         if self._house.stuck:
-            return self._tell_others()
-        self.commit_begun()
-        self.commit_ended(self._ticked_ms)
-        return True
+            self._answer_requests()
+        else:
+            self.commit_begun()
+            self.commit_ended(self._ticked_ms)
 
-    def _tell_others(self) -> bool:
-        """Who is no sender is not held back: requests, and other shards that copy a queue from here."""
+    def _answer_requests(self) -> None:
+        """Answers that are for no sender leave: requests, and other shards that copy a queue from here."""
         others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
         if others:
             self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
             for waiter, number in others:
                 waiter.accept(number)
-        return bool(others)
-
-    @property
-    def holds(self) -> bool:
-        """Whether what is to be sent has to wait for a delivery mark."""
-        return self._queues.marks.holds
 
     def last_marks(self) -> dict[int, int]:
         """By number of a queue: up to where messages that were delivered come again after an orderly end."""
@@ -428,6 +445,7 @@ class Engine:
         self._awaited.tick(now_ms)
         self.freezing.tick(now_ms)
         self._follower.tick(now_ms)
+        self._last_consumers.tick(now_ms)
         self._relays.tick(now_ms)
         if self._performer.unwritten:
             self._performer.write_again(now_ms)
@@ -446,19 +464,12 @@ class Engine:
         over_ms = self._routes.holding.next_ms
         return due_ms if over_ms is None else over_ms if due_ms is None else min(due_ms, over_ms)
 
-    @property
-    def has_work(self) -> bool:
-        """Whether something happened that a turn would go on with."""
-        return (
-            bool(self._performer.touched) or self._store.pending or any(p.out for p in self._peers.values())
-        )
-
     def refresh(self, now_ms: int) -> None:
-        """Asks the directory what changed; a turn should follow."""
+        """Ask the directory what changed; a step should follow."""
         self._follower.refresh(now_ms)
 
     def open_arrival(self, arrival: Arrival, now_ms: int) -> None:
-        """The transaction has made a queue this shard's; a turn should follow."""
+        """The transaction has made a queue this shard's; a step should follow."""
         self._follower.committed(arrival, now_ms)
 
     def lost(self, identity: bytes) -> None:

@@ -22,6 +22,7 @@ from lightrail.shard.declarations import LAST_CONSUMER
 from lightrail.shard.declared import declared_of
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
 from lightrail.shard.moving.awaited import AwaitedConsumers
@@ -49,8 +50,8 @@ class Follower:
         "_failed",
         "_freezing",
         "_house",
+        "_last_consumers",
         "_links",
-        "_lonely",
         "_now_ms",
         "_performer",
         "_queues",
@@ -59,7 +60,6 @@ class Follower:
         "_tenancy",
         "_undeleted",
         "_when_synced",
-        "_wish_dropped",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class Follower:
         exports: Exports,
         arrivals: Arrivals,
         awaited: AwaitedConsumers,
-        wish_dropped: Callable[[Name], None],
+        last_consumers: LastConsumers,
         when_synced: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
@@ -88,16 +88,12 @@ class Follower:
         self._arrivals = arrivals
         self._awaited = awaited
         self._tenancy = queues.tenancy
-        self._wish_dropped = wish_dropped
+        self._last_consumers = last_consumers
         self._when_synced = when_synced
         self._now_ms = 0
         self._failed = False
         self._undeleted: list[Queue] = []
         """Deleted, which the journal had no room for yet."""
-        self._lonely: dict[Queue, int] = {}
-        """Queues that go with their last consumer, which has gone: when to ask for their end."""
-        links.consumer_left = self.consumer_left
-        awaited.left = self.consumer_left
         queues.names.listen(self._changed)
         self._tenancy.places.listen(self._placed)
 
@@ -134,7 +130,7 @@ class Follower:
                     # A shared subscription: its links open it again in a moment, or they ended with the
                     # broker and it would gather messages for ever. A user's queue may not have had a consumer
                     # yet.
-                    self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
+                    self._last_consumers.await_first(queue, now_ms)
             else:
                 self._house.memory.update(queue)
                 if queue.is_frozen:
@@ -259,7 +255,7 @@ class Follower:
             return
         for queue in self._arrivals.open(arrival, now_ms):
             if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
-                self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
+                self._last_consumers.await_first(queue, now_ms)
         log.info("queue %s is here now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
@@ -344,7 +340,7 @@ class Follower:
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)
-        self._lonely.pop(queue, None)
+        self._last_consumers.forget(queue)
         self._performer.forget(queue)
         self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)
@@ -359,34 +355,15 @@ class Follower:
                 log.error("the end of queue %s could not be written down yet: %s", queue.name, error)
             self._undeleted.append(queue)
 
-    # --- queues that go with their last consumer ----------------------------------------------------------
-
-    def consumer_left(self, queue: Queue, lost: bool) -> None:
-        """A consumer has gone; one whose frontend only lost its way (`lost`) may be back in a moment."""
-        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.machine.consumers.competing:
-            self._lonely[queue] = self._now_ms + (limits.PEER_SILENCE_MS if lost else 0)
+    # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: ends that could not be written down, and wishes."""
+        """Write the ends of queues again that could not be written."""
         self._now_ms = now_ms
         if self._undeleted:
             undeleted, self._undeleted = self._undeleted, []
             for queue in undeleted:
                 self._write_deleted(queue)
-        if self._lonely:
-            self.wish(now_ms)
-
-    def wish(self, now_ms: int) -> None:
-        """Asks for the end of queues without consumers; again after a while where nothing came of it."""
-        for queue, due_ms in list(self._lonely.items()):
-            if not queue.is_serving:
-                continue
-            if queue.machine.consumers.competing:
-                del self._lonely[queue]
-            elif due_ms <= now_ms and not queue.machine.consumers.departed:
-                # What one that left still has under a timed lock is not forsaken yet.
-                self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
-                self._wish_dropped(queue.record)
 
 
 def _deleted(why: str) -> Refusal:

@@ -1,14 +1,15 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
 from lightrail.shard.admission import Admission
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.looking import selector
-from lightrail.shard.moving.awaited import AwaitedConsumers
+from lightrail.shard.moving.awaited import AwaitedConsumers, Origin
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
@@ -16,15 +17,6 @@ from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
-
-
-class Origin(NamedTuple):
-    """Where a consumer came from that came with its queue, and whom no link has taken over yet."""
-
-    boot: int
-    """Of the frontend."""
-    link: int
-    opened: ConsumerOpen
 
 
 class Known(NamedTuple):
@@ -44,6 +36,7 @@ class Links:
     __slots__ = (
         "_admission",
         "_awaited",
+        "_last_consumers",
         "_next_consumer",
         "_numbers",
         "_parts",
@@ -51,7 +44,6 @@ class Links:
         "_queues",
         "_sequences",
         "adopted",
-        "consumer_left",
     )
 
     def __init__(
@@ -60,6 +52,7 @@ class Links:
         performer: Performer,
         admission: Admission,
         awaited: AwaitedConsumers,
+        last_consumers: LastConsumers,
         numbers: dict[int, int],
         parts: dict[int, int],
     ) -> None:
@@ -67,6 +60,7 @@ class Links:
         self._performer = performer
         self._admission = admission
         self._awaited = awaited
+        self._last_consumers = last_consumers
         self._parts = parts
         """Of those of them whose last batch was taken in part: how many of its messages."""
         self._numbers = numbers
@@ -74,11 +68,7 @@ class Links:
         self._sequences: dict[int, dict[int, int]] = {}
         """What those of them knew that asked for sequences."""
         self._next_consumer = 1
-        self.adopted: dict[int, Origin] = {}
-        """Consumers of machines that came with their queues, until a link takes them over or they go."""
-        awaited.gone = self._awaited_gone
-        self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
-        """Told of each consumer that goes, and whether only its frontend lost its way."""
+        self.adopted = awaited.adopted
 
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
@@ -195,7 +185,7 @@ class Links:
             command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
-            self.consumer_left(queue, lost)
+            self._last_consumers.left(queue, now_ms, lost=lost)
 
     def send_away(self, queue: Queue) -> None:
         """All links of a queue are told to look elsewhere.
@@ -223,9 +213,6 @@ class Links:
                 yield consumer.peer.boot, consumer.link
             elif origin is not None:
                 yield origin.boot, origin.link
-
-    def _awaited_gone(self, id: int) -> None:
-        self.adopted.pop(id, None)
 
     def await_sent_away(self, queue: Queue) -> None:
         """The queue comes back: links may take their consumers over again."""

@@ -17,6 +17,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
+from lightrail.shard.actions import Actions
 from lightrail.shard.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
@@ -101,12 +102,18 @@ async def serve(process: Process) -> None:
     places.refresh()
     counts.queues_placed = lambda: places.loads[process.id]
     service = Service(coordinator, directory)
-    dropping: set[asyncio.Task[None]] = set()
+    deleting: set[asyncio.Task[None]] = set()
 
-    def wish_dropped(record: Name) -> None:
-        task = loop.create_task(_drop(service, record))
-        dropping.add(task)
-        task.add_done_callback(dropping.discard)
+    movers: list[Mover] = []
+
+    def ask(actions: Actions) -> None:
+        for name in actions.expired:
+            task = loop.create_task(_delete(service, name))
+            deleting.add(task)
+            task.add_done_callback(deleting.discard)
+        for queue in actions.wanted:
+            for mover in movers:
+                mover.want(queue)
 
     if settings.store != "memory":
         counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
@@ -143,7 +150,6 @@ async def serve(process: Process) -> None:
         max_delivery_count=settings.max_delivery_count,
         now_ms=now_ms,
         names=directory,
-        wish_dropped=wish_dropped,
         places=places,
         marks=marks,
     )
@@ -160,11 +166,11 @@ async def serve(process: Process) -> None:
     del recovered
     address = joining.wire or process.shard_address(process.id)
     try:
-        server = Server(loop, engine, store, counts, address, joining.key, archiver)
+        server = Server(loop, engine, store, counts, address, joining.key, archiver, ask=ask)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
     if isinstance(marks, FileMarks):
-        marks.on_release(server.send)
+        marks.on_release(server.turn)
     reading = None
     if isinstance(store, Journal) and archiver is not None:
         reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
@@ -172,6 +178,7 @@ async def serve(process: Process) -> None:
     await make_known(joining, residence, start, store, disk, server.address, page)
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, places, counts)
+    movers.append(mover)
     process.check = server.not_ready
     process.notice = server.disk.notice
     process.report_ready(metrics=str(page))
@@ -193,7 +200,7 @@ async def serve(process: Process) -> None:
     await asyncio.gather(keeping, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()
-    await asyncio.gather(*dropping)
+    await asyncio.gather(*deleting)
     await joining.leave()
     residence.leave()
 
@@ -262,12 +269,12 @@ def moving(
     return mover, sources
 
 
-async def _drop(service: Service, record: Name) -> None:
-    """A queue whose last consumer has gone goes; the shard asks again where that fails."""
+async def _delete(service: Service, record: Name) -> None:
+    """Delete a queue whose last consumer has left; the shard asks again where that fails."""
     try:
         await service.expire(record)
     except CoordinatorError as error:
-        log.warning("%s should go with its last consumer, and could not be dropped: %s", record.name, error)
+        log.warning("%s has lost its last consumer and can't be deleted yet: %s", record.name, error)
 
 
 if __name__ == "__main__":

@@ -281,13 +281,13 @@ class Queues:
         "_copies",
         "_max_delivery_count",
         "_next",
+        "_retire",
         "_store",
         "_uncaptured",
         "deadlines",
         "looks",
         "marks",
         "names",
-        "retired",
         "tenancy",
         "work",
     )
@@ -299,6 +299,7 @@ class Queues:
         tenancy: Tenancy,
         max_delivery_count: int,
         marks: DeliveryMarks | None = None,
+        retire: Callable[[QueueFigures], None] = lambda _: None,
     ) -> None:
         self._store = store
         self.marks = DeliveryMarks() if marks is None else marks
@@ -317,8 +318,8 @@ class Queues:
         self._captures = store.captures
         self._uncaptured: set[str] = set()
         """Queues that should be captured and can't be, which was said."""
-        self.retired: Callable[[QueueFigures], None] = lambda _: None
-        """Is given the figures of each queue that goes."""
+        self._retire = retire
+        """Counts the figures of a queue that ends."""
 
     def __iter__(self) -> Iterator[Queue]:
         return iter(self._by_name.values())
@@ -506,7 +507,7 @@ class Queues:
         if self._by_name.get(queue.name) is queue:
             del self._by_name[queue.name]
             self._uncaptured.discard(queue.name)
-            self.retired(queue.figures())
+            self._retire(queue.figures())
             self.marks.forget(queue.id)
 
     def change(self, queue: Queue, found: Name, now_ms: int) -> list[Effect]:

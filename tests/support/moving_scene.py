@@ -83,6 +83,9 @@ class Shard:
         if self.alive:
             self.scene.now_ms = self.cluster.now_ms
             self.scene.settle_down()
+            wanted, self.scene.wishes_back = self.scene.wishes_back, []
+            for queue in wanted:
+                self.mover.want(queue)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

@@ -1,7 +1,6 @@
-"""What a shard answers to another one that copies a queue from it, and to people who ask how moves go.
+"""What a shard answers to another one that copies a queue from it.
 
-`export` and `seal` are asked by the destination of a move, through a connection like any frontend's; `moves`
-by whoever wants to see what comes here.
+The destination of a move asks for `export` and `seal`, through a connection like any frontend's.
 """
 
 from collections.abc import Callable
@@ -35,7 +34,7 @@ class Later:
 
 
 class MoveRequests:
-    """The operations `export`, `seal` and `moves`."""
+    """The operations `export` and `seal`."""
 
     def __init__(
         self,
@@ -50,12 +49,9 @@ class MoveRequests:
         self._freezing = freezing
         self._exports = exports
         self._when_synced = when_synced
-        self.shown: Callable[[], list[Fields]] = list
-        """How the moves to this shard go, for people."""
         self.operations: dict[str, Operation] = {
             "export": self._export,
             "seal": self._freeze,
-            "moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.shown()},
         }
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:

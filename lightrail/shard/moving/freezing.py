@@ -7,7 +7,6 @@ all the same is returned as BOUNCED. A queue is frozen until its placement names
 """
 
 import logging
-from collections.abc import Callable
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
@@ -53,7 +52,7 @@ class Freezing:
         "_links",
         "_performer",
         "_queues",
-        "wish_back",
+        "_wanted",
     )
 
     def __init__(
@@ -69,9 +68,8 @@ class Freezing:
         self._links = links
         self._awaited = awaited
         self._counts = counts
-        self.wish_back: Callable[[str], None] = lambda _: None
-        """Asks the coordinator to assign a queue to this shard, which no other shard took in
-        limits.MOVE_SEALED_MS."""
+        self._wanted: list[str] = []
+        """Queues to ask the coordinator for: no other shard took them in limits.MOVE_SEALED_MS."""
         self._by_queue: dict[Queue, Frozen] = {}
         self._away: dict[tuple[int, int], tuple[str, int]] = {}
         """Queue and epoch of consumers that were awaited when their queue was frozen, by their link."""
@@ -184,7 +182,12 @@ class Freezing:
                     queue.name)
                 frozen.asked = True
                 frozen.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
-                self.wish_back(queue.name)
+                self._wanted.append(queue.name)
+
+    def take_wanted(self) -> list[str]:
+        """Queues to ask the coordinator for, each once."""
+        found, self._wanted = self._wanted, []
+        return found
 
     # --- the end ---------------------------------------------------------------------------------------
 

@@ -283,7 +283,7 @@ def test_a_transient_sender_waits_while_the_disk_is_far_behind(monkeypatch: pyte
     for number in (1, 2, 3):
         captured.send(number, 4, durable=False)
     assert captured.peer.accepted(1) == [1]
-    assert captured.scene.engine.commit_is_awaited
+    assert captured.scene.step().must_sync
     captured.scene.settle_down()
     assert captured.peer.accepted(1) == [2, 3]
 

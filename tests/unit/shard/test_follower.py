@@ -192,7 +192,7 @@ def test_messages_read_back_for_a_deleted_queue_do_not_reach_its_successor() -> 
         peer.send(1, number, [b"%01000d" % number])
         scene.settle_down()
     peer.consume(2, "q", 200)
-    reads = scene.engine.take_reads()
+    reads = scene.take_reads()
     assert reads
     names_of(scene).drop("q")
     names_of(scene).give("q", QUEUE)

@@ -27,18 +27,20 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.outcomes import outcome_in
-from lightrail.shard.peers import Numbered, NumberMissing, Peer, Settlement, Waiter
+from lightrail.shard.peers import Numbered, NumberMissing, Peer, Settlement
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
 from lightrail.shard.queue.machine import is_much
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.routes import Routes
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere, Places, Tenancy
+from lightrail.shard.waiting import Waiter
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
@@ -111,7 +113,7 @@ class Engine:
         self._routes = Routes(
             self._queues, self._performer, store, counts, self._memory, self._answer, self._refuse
         )
-        self._requests = Requests(self._queues, self._performer, self.when_synced)
+        self._requests = Requests(self._queues, self._performer, self._links, self.when_synced)
         self._relays = Relays(self._queues.names, tenancy, self._memory)
         self.freezing = Freezing(self._queues, self._performer, self._links, self._awaited, counts)
         self.arrivals = Arrivals(
@@ -284,7 +286,7 @@ class Engine:
                 pace = queue.pace
                 if pace.held_credit or machine.ready.count > limits.PACE_DEPTH_MIN:
                     for producer, count in pace.step(machine, now_ms):
-                        if producer in queue.producers:
+                        if producer.is_open:
                             producer.free_credit(count)
                 if queue.delivered:
                     performer.journal_delivered(queue, now_ms)
@@ -760,7 +762,7 @@ class Engine:
         _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
         consumer = peer.consumers.get(link)
         if consumer is None:
-            if link in peer.listeners:
+            if self._relays.has_listener(peer, link):
                 if asked:
                     self._answer_when_synced(peer, link, number, count)
                 self._relays.settle(peer, part)

@@ -29,12 +29,13 @@ from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
-from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.relays import Relays
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
+from lightrail.shard.waiting import Waiter
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")

@@ -12,7 +12,7 @@ from lightrail.shard.admission import fitting, waits_until
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import RouteProducer
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 
 
 class Wait(NamedTuple):

@@ -8,7 +8,7 @@ nothing follows.
 from lightrail.model import limits
 from lightrail.namespace.records import Name
 from lightrail.shard.declarations import LAST_CONSUMER
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 
 
 class LastConsumers:

@@ -17,8 +17,9 @@ from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import Kind, deliver, frame
 from lightrail.wire.messages import Refusal
@@ -307,8 +308,7 @@ class Performer:
         It comes before the records of their outcomes: the queue hears of those in a later step, or they are
         written by `journal_removed` after this.
         """
-        for consumer, ranges in queue.delivered.items():
-            key = consumer.peer.boot << 32 | consumer.link
+        for key, ranges in queue.delivered.items():
             self._tell(queue, Delivered(queue.id, key, ranges), now_ms)
         queue.delivered.clear()
 
@@ -469,9 +469,10 @@ def _note_delivered(queue: Queue, consumer: Consumer, run: Run) -> None:
     """What a consumer of a captured queue gets is written down with the step; a browser's copies are not."""
     if consumer.opened is not None and consumer.opened.browse:
         return
-    ranges = queue.delivered.get(consumer)
+    key = consumer.peer.boot << 32 | consumer.link
+    ranges = queue.delivered.get(key)
     if ranges is None:
-        queue.delivered[consumer] = [(run.sequence, run.end)]
+        queue.delivered[key] = [(run.sequence, run.end)]
     elif ranges[-1][1] == run.sequence:
         ranges[-1] = (ranges[-1][0], run.end)
     else:

@@ -1,10 +1,7 @@
 """The queues of one shard by name: made when first asked for, written down, restored after a start."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING
 
 from lightrail.filters.looks import Looks
 from lightrail.journal import record
@@ -14,262 +11,24 @@ from lightrail.model.names import is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
 from lightrail.shard.dead_letters import merge_annotations
+from lightrail.shard.deadlines import Deadlines
 from lightrail.shard.declarations import Names, shard_policy
 from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.delivery_marks import DeliveryMarks
-from lightrail.shard.figures import Figures
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.looking import look
 from lightrail.shard.ownership import Event, Ownership, State
-from lightrail.shard.pacing import Pace
 from lightrail.shard.queue import commands
-from lightrail.shard.queue.effects import Effect, Reason
+from lightrail.shard.queue.effects import Effect
 from lightrail.shard.queue.machine import Machine, Policy
-from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queue.work import Work
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.telemetry.queues import QueueFigures
 from lightrail.wire.frames import EPOCHS
 from lightrail.wire.messages import Refusal
 
-if TYPE_CHECKING:
-    from lightrail.shard.peers import Consumer, Producer, Waiter
-
 log = logging.getLogger("lightrail.shard.queues")
-
-
-class Parked:
-    """A batch that waits for room in its queue; its first `done` messages had their end already."""
-
-    __slots__ = ("batch", "done", "number", "producer", "until_ms")
-
-    def __init__(
-        self, producer: "Producer", number: int, batch: Batch, done: int, until_ms: int | None
-    ) -> None:
-        self.producer = producer
-        self.number = number
-        self.batch = batch
-        self.done = done
-        self.until_ms = until_ms
-        """When the overflow of the policy acts on the rest; None for never."""
-
-    def waits(self, now_ms: int) -> bool:
-        """Whether it still may wait."""
-        return self.until_ms is None or now_ms < self.until_ms
-
-
-class Queue:
-    """One queue of this shard: its machine, its number in the journal, and what gathered in this step."""
-
-    __slots__ = (
-        "captured",
-        "delivered",
-        "due_ms",
-        "id",
-        "index",
-        "machine",
-        "mark_ahead",
-        "mark_asked",
-        "mark_due",
-        "marked_ms",
-        "name",
-        "ownership",
-        "pace",
-        "parked",
-        "producers",
-        "record",
-        "redelivered_before",
-        "removed",
-        "resident",
-        "unanswered",
-    )
-
-    def __init__(
-        self, id: int, record: Name, machine: Machine, ownership: Ownership, *, captured: bool = False
-    ) -> None:
-        self.id = id
-        self.name = record.name
-        self.record = record
-        """What the directory said of the name when it was last asked."""
-        self.machine = machine
-        self.pace = Pace()
-        self.captured = captured
-        """All that happens to its messages is written down, transient ones included."""
-        self.ownership = ownership
-        self.resident = 0
-        self.index = 0
-        self.parked: deque[Parked] | None = None
-        """What waits for room, in the order it came; None for nothing."""
-        self.removed: dict[Reason, list[tuple[int, int]]] = {}
-        """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
-        self.delivered: dict[Consumer, list[tuple[int, int]]] = {}
-        """Of a captured queue: sequences that were delivered in this step, for one Delivered record each."""
-        self.producers: dict[Producer, None] = {}
-        self.due_ms: int | None = None
-        """When it stands among the deadlines."""
-        self.redelivered_before = 0
-        """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
-        redelivery, whatever their attempts are."""
-        self.mark_asked = 0
-        """Once a sequence from here on was delivered, it is looked whether the file has the mark for it."""
-        self.mark_due = 0
-        """Once a sequence from here on was delivered, the delivery mark of the queue is noted anew."""
-        self.mark_ahead = 0
-        """Messages by which the mark was ahead of what was delivered when it was noted last."""
-        self.marked_ms = 0
-        """When that was."""
-        self.unanswered: list[tuple[int, Waiter, int]] = []
-        """Who waits for outcomes that are deferred (queue/deferred.py): the number of the last, and of the
-        answer."""
-
-    @property
-    def state(self) -> State:
-        """What this shard does with the queue."""
-        return self.ownership.state
-
-    @property
-    def epoch(self) -> int:
-        """In which this shard owns it; of a copy, in which it will."""
-        return self.ownership.epoch
-
-    @property
-    def is_serving(self) -> bool:
-        """Whether links attach to it, and messages are stored and delivered."""
-        return self.ownership.is_serving
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether another shard is about to own it."""
-        return self.ownership.state is State.FROZEN
-
-    @property
-    def declared(self) -> str:
-        """The policy text of its Queue record in the journal."""
-        return self.declared_as(frozen=self.is_frozen)
-
-    def declared_as(self, *, frozen: bool) -> str:
-        """The same for a state that the queue is about to have."""
-        return encode_declared(self.record, self.epoch, sealed=frozen)
-
-    def answer_when_applied(self, waiter: "Waiter", number: int, before: int) -> bool:
-        """Keeps an answer to a settlement until the outcomes that it deferred are applied.
-
-        Args:
-            before: `machine.deferred.number` before the settlement.
-
-        Returns:
-            Whether it is kept; where not, nothing of it was deferred.
-        """
-        last = self.machine.deferred.number
-        if last == before:
-            return False
-        self.unanswered.append((last, waiter, number))
-        return True
-
-    def take_unanswered(self) -> list[tuple["Waiter", int]]:
-        """All of the answers, of a queue that ends: so have its messages."""
-        found = [(waiter, number) for _, waiter, number in self.unanswered]
-        self.unanswered = []
-        return found
-
-    def take_applied(self) -> list[tuple["Waiter", int]]:
-        """The answers for which all outcomes are applied now."""
-        oldest = self.machine.deferred.oldest
-        found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
-        self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
-        return found
-
-    def holder_lost(self) -> None:
-        """A frontend died with messages of the queue: any that was delivered may have been one of them."""
-        self.redelivered_before = self.machine.deliveries.seen_to
-
-    @property
-    def may_come_again_before(self) -> int:
-        """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
-        deliveries = self.machine.deliveries
-        return deliveries.seen_to if deliveries.count else self.redelivered_before
-
-    def park(self, entry: Parked) -> None:
-        """The batch waits behind those that came before."""
-        if self.parked is None:
-            self.parked = deque()
-        self.parked.append(entry)
-
-    @property
-    def parked_count(self) -> int:
-        """Messages that wait for room."""
-        return sum(entry.batch.count - entry.done for entry in self.parked or ())
-
-    def figures(self) -> QueueFigures:
-        """As they are now, for a scrape."""
-        return Figures(self)
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """When the queue wants a Tick: what is in it, or the first that waits for room."""
-        due = self.machine.next_deadline_ms
-        if self.parked:
-            until_ms = self.parked[0].until_ms
-            if until_ms is not None and (due is None or until_ms < due):
-                return until_ms
-        return due
-
-
-class Deadlines:
-    """When which queue wants a Tick, so that nobody has to ask all of them; entries may be stale."""
-
-    __slots__ = ("_heap", "_order")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Queue]] = []
-        self._order = 0
-
-    @property
-    def next_ms(self) -> int | None:
-        """The earliest, or None; a queue that has no reason to be looked at any more is passed over."""
-        heap = self._heap
-        while heap:
-            due_ms, order, queue = heap[0]
-            if due_ms != queue.due_ms:
-                heappop(heap)
-                continue
-            true_ms = queue.next_deadline_ms if queue.ownership.is_serving else None
-            if true_ms == due_ms:
-                return due_ms
-            queue.due_ms = true_ms
-            if true_ms is None:
-                heappop(heap)
-            else:
-                heapreplace(heap, (true_ms, order, queue))
-        return None
-
-    def note(self, queue: Queue) -> None:
-        """The queue changed: its next deadline may be earlier."""
-        due_ms = queue.next_deadline_ms if queue.parked else queue.machine.next_deadline_ms
-        if due_ms is None or not queue.ownership.is_serving:
-            return
-        if queue.due_ms is None or due_ms < queue.due_ms:
-            queue.due_ms = due_ms
-            self._order += 1
-            heappush(self._heap, (due_ms, self._order, queue))
-
-    def due(self, now_ms: int) -> list[Queue]:
-        """Takes out the queues that want a Tick now; the others are asked when their time has come."""
-        found: list[Queue] = []
-        heap = self._heap
-        while heap and heap[0][0] <= now_ms:
-            due_ms, _, queue = heappop(heap)
-            if due_ms != queue.due_ms:
-                continue
-            queue.due_ms = None
-            if not queue.ownership.is_serving:
-                continue
-            later_ms = queue.next_deadline_ms
-            if later_ms is not None and later_ms <= now_ms:
-                found.append(queue)
-            else:
-                self.note(queue)
-        return found
 
 
 class Queues:

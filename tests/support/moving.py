@@ -18,7 +18,7 @@ from lightrail.shard.moving.exporting import Exporting
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.queue import invariants
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.messages import SettleDetail

@@ -10,10 +10,12 @@ from lightrail.model import conditions, limits
 from lightrail.shard.links import Links
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
-from lightrail.shard.peers import Peer, Waiter
-from lightrail.shard.queues import Queue, Queues
-from lightrail.shard.requests import Bad, Fields, Operation, whole
+from lightrail.shard.peers import Peer
+from lightrail.shard.queues import Queues
+from lightrail.shard.requests import Fields, Operation, RequestError, whole
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
+from lightrail.shard.waiting import Waiter
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 
@@ -76,7 +78,7 @@ class MoveRequests:
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queues = self._freezing.freeze(name, epoch, now_ms)
         if isinstance(queues, Refusal):
-            raise Bad(queues.condition, queues.description)
+            raise RequestError(queues.condition, queues.description)
 
         def answer() -> None:
             states: list[Fields] = []
@@ -99,7 +101,7 @@ class MoveRequests:
         self._when_synced(Later(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
-        """The queue that is asked for, where this shard has it in that epoch. Raises Bad."""
+        """The queue that is asked for, where this shard has it in that epoch. Raises RequestError."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
         if queue is not None and queue.is_frozen and queue.epoch == epoch:
@@ -108,15 +110,15 @@ class MoveRequests:
             return None
         found = self._queues.open(name, now_ms, epoch)
         if isinstance(found, Refusal):
-            raise Bad(found.condition, found.description)
+            raise RequestError(found.condition, found.description)
         if not found.is_serving:
             refusal = moved(f"{name} is not served here")
-            raise Bad(refusal.condition, refusal.description)
+            raise RequestError(refusal.condition, refusal.description)
         return found
 
 
 def _name(fields: Fields) -> str:
     name = fields.get("queue")
     if not isinstance(name, str) or not name:
-        raise Bad(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
     return name

@@ -10,7 +10,8 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.moving.awaited import AwaitedConsumers, Key
 from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 
 log = logging.getLogger("lightrail.shard.moving.arrivals")

@@ -14,7 +14,7 @@ from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import HEADER, Kind
 from lightrail.wire.messages import ConsumerOpen
 

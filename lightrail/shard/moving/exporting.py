@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from lightrail.model import limits
 from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import pack, table
-from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Past
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.ready import Ready, fitting, rejoined
 from lightrail.shard.queue.runs import Run, ends_of
-from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.waiting import Waiter
 
 Done = Callable[[dict[str, Any], bytes], None]
 """Gets the answer: what goes into the JSON, and the blob."""

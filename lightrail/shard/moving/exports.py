@@ -3,7 +3,7 @@
 from lightrail.shard.links import Links
 from lightrail.shard.moving.exporting import Exporting, WhenSynced
 from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 
 
 class Exports:

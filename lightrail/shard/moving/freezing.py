@@ -17,8 +17,9 @@ from lightrail.shard.ownership import Event
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import HEADER, Kind, frame
@@ -178,8 +179,9 @@ class Freezing:
         for queue, frozen in self._by_queue.items():
             if frozen.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
                 if not frozen.asked:
-                    log.warning("queue %s is frozen, and no shard took it: this shard asks for it",
-                    queue.name)
+                    log.warning(
+                        "queue %s is frozen, and no shard took it: this shard asks for it", queue.name
+                    )
                 frozen.asked = True
                 frozen.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
                 self._wanted.append(queue.name)

@@ -37,7 +37,8 @@ from lightrail.shard.queue.copying import Incomplete, Stretch
 from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.messages import ConsumerOpen
 
 log = logging.getLogger("lightrail.shard.moving")

@@ -15,7 +15,7 @@ from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.duplicates import Duplicates, digest_of
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore
 

@@ -12,18 +12,19 @@ from typing import Final
 from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
 from lightrail.shard.actions import Actions
-from lightrail.shard.admission import Admission
+from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.follower import Follower
 from lightrail.shard.housekeeping import Housekeeping
+from lightrail.shard.ingress.admission import Admission
+from lightrail.shard.ingress.routes import Routes
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import JournalDamaged, Recovered, Store, StoreBroken, StoreBusy, StoreFull
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.answering import MoveRequests
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.outcomes import outcome_in
@@ -35,9 +36,8 @@ from lightrail.shard.queue.machine import is_much
 from lightrail.shard.queue.runs import Batch
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
-from lightrail.shard.relays import Relays
+from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.requests import Operation, Requests
-from lightrail.shard.routes import Routes
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import EverythingHere, Places, Tenancy
 from lightrail.shard.waiting import Waiter

@@ -18,6 +18,7 @@ from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
+from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.declarations import LAST_CONSUMER
 from lightrail.shard.declared import declared_of
 from lightrail.shard.housekeeping import Housekeeping
@@ -25,14 +26,13 @@ from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
 from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.freezing import Freezing
 from lightrail.shard.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queues
-from lightrail.shard.relays import Relays
+from lightrail.shard.relaying.relays import Relays
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.shard.waiting import Waiter

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import conditions, limits
-from lightrail.shard.archive import BeyondCommitted, NotThere
+from lightrail.shard.archiving.archive import BeyondCommitted, NotThere
 from lightrail.shard.peers import Peer
 from lightrail.shard.requests import Fields, Operation, RequestError, whole
 from lightrail.shard.worker import Worker

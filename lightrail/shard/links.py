@@ -6,10 +6,10 @@ from typing import NamedTuple
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Admission
+from lightrail.shard.awaited import AwaitedConsumers, Origin
+from lightrail.shard.field_access import selector
+from lightrail.shard.ingress.admission import Admission
 from lightrail.shard.last_consumers import LastConsumers
-from lightrail.shard.looking import selector
-from lightrail.shard.moving.awaited import AwaitedConsumers, Origin
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer

@@ -18,7 +18,7 @@ from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
 from lightrail.shard.actions import Actions
-from lightrail.shard.archive import Journals
+from lightrail.shard.archiving.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
@@ -33,10 +33,10 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefused
 from lightrail.shard.journal_requests import JournalRequests
-from lightrail.shard.moving.mover import Mover
-from lightrail.shard.moving.sources import ShardSources
+from lightrail.shard.mover import Mover
 from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
+from lightrail.shard.sources import ShardSources
 from lightrail.telemetry import exposition
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -95,7 +95,7 @@ async def serve(process: Process) -> None:
     joining = await Joining.begin(process)
     coordinator = joining.coordinator
     cluster = await patiently(process, coordinator.cluster_id)
-    residence, start = await move_in(joining, cluster)
+    data_directory, start = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
     places = Map(coordinator)
@@ -125,7 +125,7 @@ async def serve(process: Process) -> None:
     now_ms = Server.now_ms()
     try:
         store = open_store(settings, process.id, cluster)
-        disk = residence.settle(settings.store, cluster)
+        disk = data_directory.settle(settings.store, cluster)
         if isinstance(store, Journal):
             store.judge = start.judge
         recovered = store.recover(settings.memory_mark, now_ms)
@@ -133,9 +133,9 @@ async def serve(process: Process) -> None:
         archiver = archiver_of(settings, store, places, archive_counts)
         if archiver is not None:
             process.running.show(ARCHIVE_FAMILIES, archive_counts)
-        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(residence.directory)
+        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
         # A journal that had lost its identity has drawn it anew.
-        disk = residence.disk or disk
+        disk = data_directory.disk or disk
     except StoreError as error:
         raise CannotServe(str(error)) from error
     await compare_histories(process, coordinator, directory, recovered)
@@ -175,7 +175,7 @@ async def serve(process: Process) -> None:
     if isinstance(store, Journal) and archiver is not None:
         reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
         engine.answer(reading.operations)
-    await make_known(joining, residence, start, store, disk, server.address, page)
+    await make_known(joining, data_directory, start, store, disk, server.address, page)
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, places, counts)
     movers.append(mover)
@@ -202,7 +202,7 @@ async def serve(process: Process) -> None:
     await runner.cleanup()
     await asyncio.gather(*deleting)
     await joining.leave()
-    residence.leave()
+    data_directory.leave()
 
 
 async def compare_histories(

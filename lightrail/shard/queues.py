@@ -15,8 +15,8 @@ from lightrail.shard.deadlines import Deadlines
 from lightrail.shard.declarations import Names, shard_policy
 from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.delivery_marks import DeliveryMarks
+from lightrail.shard.field_access import look
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
-from lightrail.shard.looking import look
 from lightrail.shard.ownership import Event, Ownership, State
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Effect

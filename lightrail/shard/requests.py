@@ -27,7 +27,7 @@ log = logging.getLogger("lightrail.shard.requests")
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
-"""(peer, number of the request, fields, now_ms): the answer; None where it follows later. May raise RequestError."""
+"""(peer, number of the request, fields, now_ms): the answer; None: it follows later. Raises RequestError."""
 COLUMNS: Final = (
     "ready",
     "delayed",

@@ -17,7 +17,7 @@ from lightrail.telemetry.queues import QueueFigures
 
 
 class Waiting(Protocol):
-    """A batch that waits for room in the queue; `lightrail.shard.parking.Parked` is one."""
+    """A batch that waits for room in the queue; `lightrail.shard.ingress.parking.Parked` is one."""
 
     @property
     def batch(self) -> Batch: ...

@@ -14,7 +14,7 @@ from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.moving.mover import Mover
+from lightrail.shard.mover import Mover
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused

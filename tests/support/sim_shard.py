@@ -13,7 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
-from lightrail.shard.moving.mover import Mover
+from lightrail.shard.mover import Mover
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.peer import LoopSocket
 from lightrail.wire.shards import ShardAway, ShardPeer

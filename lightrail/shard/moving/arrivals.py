@@ -4,10 +4,10 @@ import logging
 from typing import Any
 
 from lightrail.model import names as rules
+from lightrail.shard.awaited import AwaitedConsumers, Key
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.awaited import AwaitedConsumers, Key
 from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queues

@@ -10,9 +10,9 @@ import logging
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
+from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.links import Links
-from lightrail.shard.moving.awaited import AwaitedConsumers
 from lightrail.shard.ownership import Event
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer

@@ -22,12 +22,12 @@ from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
+from lightrail.shard.awaited import Origin
 from lightrail.shard.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.links import Known, Links, options_of
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.awaited import Origin
 from lightrail.shard.moving.columns import BadColumns, Columns, rows, unpack
 from lightrail.shard.moving.exporting import RUN_COLUMNS
 from lightrail.shard.performer import Performer

@@ -30,7 +30,7 @@ from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 
-log = logging.getLogger("lightrail.shard.moving.mover")
+log = logging.getLogger("lightrail.shard.mover")
 
 WAITING: Final = "waiting"
 COPY: Final = "copy"

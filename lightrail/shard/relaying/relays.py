@@ -7,7 +7,7 @@ from lightrail.shard.declarations import Names
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
-from lightrail.shard.relay import Listener, Relay, Sender
+from lightrail.shard.relaying.relay import Listener, Relay, Sender
 from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Share, fitting, index_full, share
-from lightrail.shard.holding import Holding, Wait, looks_and_full, wait_of
+from lightrail.shard.ingress.admission import Share, fitting, index_full, share
+from lightrail.shard.ingress.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
@@ -27,7 +27,7 @@ from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 from lightrail.wire.messages import Refusal, Targets
 
-log = logging.getLogger("lightrail.shard.routes")
+log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 class Routes:

@@ -17,10 +17,10 @@ from typing import Final, NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
+from lightrail.shard.ingress.parking import Parked, Parking
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
-from lightrail.shard.parking import Parked, Parking
 from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
@@ -30,7 +30,7 @@ from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Refusal
 
-log = logging.getLogger("lightrail.shard.admission")
+log = logging.getLogger("lightrail.shard.ingress.admission")
 
 ADMITTED: Final = 8
 """Units of work (queue/work.py) of a batch that is let in."""

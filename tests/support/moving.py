@@ -174,7 +174,7 @@ class Side:
         self.peer.take()
         self.seen = {}
         engine = scene.engine
-        mine = next(iter(engine._peers.values()))
+        mine = next(iter(engine._frontends))
         queue = queue_of(scene, QUEUE)
         assert queue is not None
         for (boot, link), id in taken.items():

@@ -20,7 +20,7 @@ from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
 from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
 from lightrail.model.limits import COORDINATOR_PAUSE_MS, COORDINATOR_PAUSE_MS_MAX
 from lightrail.model.settings import Endpoint, Settings, SettingsError
-from lightrail.shard import residence
+from lightrail.shard import data_directory
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message
 
@@ -112,7 +112,7 @@ def of_this_machine(settings: Settings) -> Settings:
                 f"{name} is {found}, but `serve` runs several processes here, and each needs its own port: "
                 "leave the port to the system (0), or start the processes one by one"
             )
-    shards = residence.known(settings.data)
+    shards = data_directory.known(settings.data)
     if 0 < settings.shards < len(shards):
         raise Refused(
             f"{settings.shards} shards were asked for, but {settings.data} holds the directories of "

@@ -12,7 +12,8 @@ from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run, ends_of
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 
 log = logging.getLogger("lightrail.shard.cleaner")

@@ -1,13 +1,12 @@
-"""Declarations: what the directory says of a name, as the shard's queues and its journal understand it.
+"""Declarations: what the directory says of a name, as the shard's queues understand it.
 
 `Names` is the port to the directory; `EveryName` is the one in memory, for which every name is a plain queue
 until it is told otherwise.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from lightrail.model import names as rules
 from lightrail.model.policy import QUEUE, Role
@@ -124,53 +123,3 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
     ):
         values[same] = given[same]
     return Policy(**{name: value for name, value in values.items() if name in _KNOWN})
-
-
-class Declared(NamedTuple):
-    """What a Queue record in the journal says of a queue beside its policy."""
-
-    created: int | None = None
-    """The revision that made it; None where the record says nothing."""
-    epoch: int = 1
-    """In which this shard owns it, or will, where it is a copy."""
-    copy: bool = False
-    """It is on its way here, and not served."""
-    sealed: bool = False
-    """It is on its way to another shard: nothing of it changes any more in this epoch."""
-    captured: bool = False
-    """All that happens to its messages is written down, from this record on."""
-    history: str = ""
-    """Of the coordinator, in which `created` is a revision."""
-
-
-def encode_declared(record: Name, epoch: int = 1, *, copy: bool = False, sealed: bool = False) -> str:
-    """The policy text of a Queue record in the journal."""
-    text: dict[str, Any] = {"created": record.created, "policy": record.policy.to_json()}
-    if epoch != 1:
-        text["epoch"] = epoch
-    if copy:
-        text["copy"] = True
-    if sealed:
-        text["sealed"] = True
-    if record.policy["capture"]:
-        text["capture"] = True
-    if record.history:
-        text["history"] = record.history
-    return json.dumps(text, separators=(",", ":"))
-
-
-def declared_of(text: str) -> Declared:
-    """What such a text says, of this version or an older one."""
-    try:
-        found = json.loads(text)
-        created, epoch, history = found.get("created"), found.get("epoch", 1), found.get("history", "")
-    except (ValueError, AttributeError):
-        return Declared()
-    return Declared(
-        created if isinstance(created, int) else None,
-        epoch if isinstance(epoch, int) else 1,
-        found.get("copy") is True,
-        found.get("sealed") is True,
-        found.get("capture") is True,
-        history if isinstance(history, str) else "",
-    )

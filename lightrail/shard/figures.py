@@ -1,15 +1,15 @@
 """What one queue shows to telemetry: its machine's counters and gauges under the names of the metrics."""
 
-from typing import TYPE_CHECKING
-
 from lightrail.shard.queue.effects import Reason
-
-if TYPE_CHECKING:
-    from lightrail.shard.queues import Queue
+from lightrail.shard.queue.machine import Machine
 
 
 class Figures:
-    """A queue's counts as they were when the scrape asked."""
+    """A queue's counts as they were when the scrape asked.
+
+    Args:
+        parked: messages that wait for room in the queue.
+    """
 
     __slots__ = (
         "accepted",
@@ -35,8 +35,7 @@ class Figures:
         "unannotated",
     )
 
-    def __init__(self, queue: "Queue") -> None:
-        machine = queue.machine
+    def __init__(self, machine: Machine, parked: int) -> None:
         counters = machine.counters
         gauges = machine.gauges
         self.enqueued = counters.enqueued
@@ -58,5 +57,5 @@ class Figures:
         self.refused = counters.refused
         self.locks_expired = counters.locks_expired
         self.unannotated = counters.unannotated
-        self.parked = queue.parked_count
+        self.parked = parked
         self.locked = machine.locked_count

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.cluster.map import MapChanges
+from lightrail.cluster.map import MapChanges, Placed
 from lightrail.journal import record
 from lightrail.journal.record import QueueEvent
 from lightrail.model import conditions, limits
@@ -18,19 +18,24 @@ from lightrail.model import names as rules
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.records import Name
-from lightrail.shard.declarations import LAST_CONSUMER, declared_of
+from lightrail.shard.awaited import AwaitedConsumers
+from lightrail.shard.declarations import LAST_CONSUMER
+from lightrail.shard.declared import declared_of
 from lightrail.shard.housekeeping import Housekeeping
 from lightrail.shard.journal.store import RecoveredQueue, Store, StoreError
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.links import Links
 from lightrail.shard.moving.arrivals import Arrival, Arrivals
-from lightrail.shard.moving.awaited import AwaitedConsumers
-from lightrail.shard.moving.sealing import Sealing
-from lightrail.shard.moving.tenancy import Judgement, judge, moved
-from lightrail.shard.peers import Waiter
+from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.ownership import Event, Ownership, State, Verdict, judge, judge_name, recovered
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue, Queues
-from lightrail.shard.relays import Relays
+from lightrail.shard.queues import Queues
+from lightrail.shard.relaying.relays import Relays
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.tenancy import moved
+from lightrail.shard.waiting import Waiter
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.follower")
@@ -42,21 +47,20 @@ class Follower:
     __slots__ = (
         "_arrivals",
         "_awaited",
+        "_exports",
         "_failed",
+        "_freezing",
         "_house",
+        "_last_consumers",
         "_links",
-        "_lonely",
         "_now_ms",
         "_performer",
         "_queues",
-        "_recovered",
         "_relays",
-        "_sealing",
         "_store",
         "_tenancy",
         "_undeleted",
         "_when_synced",
-        "_wish_dropped",
     )
 
     def __init__(
@@ -67,10 +71,11 @@ class Follower:
         house: Housekeeping,
         links: Links,
         relays: Relays,
-        sealing: Sealing,
+        freezing: Freezing,
+        exports: Exports,
         arrivals: Arrivals,
         awaited: AwaitedConsumers,
-        wish_dropped: Callable[[Name], None],
+        last_consumers: LastConsumers,
         when_synced: Callable[[Waiter, int], None],
     ) -> None:
         self._queues = queues
@@ -79,87 +84,65 @@ class Follower:
         self._house = house
         self._links = links
         self._relays = relays
-        self._sealing = sealing
+        self._freezing = freezing
+        self._exports = exports
         self._arrivals = arrivals
         self._awaited = awaited
         self._tenancy = queues.tenancy
-        self._wish_dropped = wish_dropped
+        self._last_consumers = last_consumers
         self._when_synced = when_synced
         self._now_ms = 0
         self._failed = False
-        self._recovered = False
-        """There are copies of a former life, and nobody has decided yet what becomes of them."""
         self._undeleted: list[Queue] = []
         """Deleted, which the journal had no room for yet."""
-        self._lonely: dict[Queue, int] = {}
-        """Queues that go with their last consumer, which has gone: when to ask for their end."""
-        links.consumer_left = self.consumer_left
-        awaited.left = self.consumer_left
         queues.names.listen(self._changed)
         self._tenancy.places.listen(self._placed)
 
     # --- at the start ----------------------------------------------------------------------------------
 
     def restore(self, found: Iterable[RecoveredQueue], now_ms: int) -> None:
-        """Takes in what recovery found, as far as the names are still the same ones, and the queues ours."""
+        """Add what recovery found, as far as the names are still the same ones, and the queues this
+        shard's."""
         self._now_ms = now_ms
         unknown: list[Queue] = []
         for each in found:
             self._queues.remember(each.queue)
-            said = declared_of(each.policy)
-            if said.copy:
-                # Where it was not committed, its move begins anew.
+            declared = declared_of(each.policy)
+            if declared.copy:
+                # Where its move was not committed, the move begins anew.
                 copy = self._queues.restore_copy(each, now_ms)
                 self._house.memory.update(copy)
                 self._arrivals.recovered(copy)
                 continue
             named = self._queues.names.get(each.name)
-            # In another history than the journal's, no revision says that the queue was dropped.
-            comparable = said.history == self._queues.names.history
             placed = self._tenancy.places.placed(each.name)
-            judged = judge(placed, self._tenancy.shard, said.epoch, copy=False, sealed=said.sealed)
-            is_same = not comparable or said.created is None or named.created <= said.created
-            if named.role is Role.QUEUE and is_same:
-                # A revision before the one that the journal has: the directory was set back to a copy of
-                # former times, and nobody dropped the queue.
-                if judged is Judgement.DROPPED:
-                    queue = self._queues.restore(each, said.epoch, now_ms, known=False)
-                    self._delete(queue, moved(f"{each.name} is at another shard"))
-                    continue
-                queue = self._queues.restore(each, said.epoch, now_ms)
-                if judged is Judgement.SERVED and placed is not None:
-                    queue.epoch = placed.epoch
-                    if each.policy != queue.declared:
-                        self._change(queue, named)
-                    self._performer.touched[queue] = None
-                    if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
-                        # A shared subscription: its links open it again in a moment, or they ended with the
-                        # broker and it would gather messages for ever. A user's queue may have had none yet.
-                        self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
-                    continue
-                queue.served = False
-                self._house.memory.update(queue)
-                if judged is Judgement.STAYS:
-                    self._sealing.restored(queue, now_ms)
-                else:
-                    unknown.append(queue)
-                continue
-            gone = comparable and (named.role is Role.QUEUE or rules.is_system(rules.owner(each.name)))
-            queue = self._queues.restore(each, said.epoch, now_ms, known=not gone)
-            queue.served = False
-            if gone:
-                self._delete(queue, _dropped(f"{each.name} was dropped"))
+            history = self._queues.names.history
+            ownership = Ownership(*recovered(declared, named, history, placed, self._tenancy.shard))
+            queue = self._queues.restore(each, ownership, now_ms)
+            if ownership.state is State.MOVED:
+                self._end(queue, moved(f"{each.name} is at another shard"))
+            elif ownership.state is State.DELETED:
+                self._end(queue, _deleted(f"{each.name} was deleted"))
+            elif ownership.is_serving:
+                if each.policy != queue.declared:
+                    self._change(queue, named)
+                self._performer.touched[queue] = None
+                if named.policy["lifetime"] == LAST_CONSUMER and rules.is_system(each.name):
+                    # A shared subscription: its links open it again in a moment, or they ended with the
+                    # broker and it would gather messages for ever. A user's queue may not have had a consumer
+                    # yet.
+                    self._last_consumers.await_first(queue, now_ms)
             else:
-                unknown.append(queue)
                 self._house.memory.update(queue)
-                if said.sealed:
-                    self._sealing.restored(queue, now_ms)
-        self._recovered = bool(self._queues.copies)
+                if queue.is_frozen:
+                    self._freezing.restored(queue, now_ms)
+                if not queue.is_frozen or named.role is not Role.QUEUE:
+                    unknown.append(queue)
         self._tell_unknown(unknown)
 
     def _open_recovered(self) -> None:
-        """Copies that were committed, and not opened before this shard went down; the others go."""
-        for name in sorted({rules.owner(name) for name in self._queues.copies}):
+        """Open copies whose move was committed before this shard ended, and drop the others."""
+        for name in self._arrivals.take_recovered():
             found = self._queues.names.get(name)
             self._open(name)
             arrival = self._arrivals.find(name)
@@ -200,9 +183,7 @@ class Follower:
             self._failed = True
         else:
             self._failed = False
-            if self._recovered:
-                self._recovered = False
-                self._open_recovered()
+            self._open_recovered()
 
     def _changed(self, changes: Changes) -> None:
         for name in changes.names:
@@ -212,40 +193,31 @@ class Follower:
             self._relays.name_changed(name)
 
     def _follow(self, name: str) -> None:
+        """The name changed."""
         queue = self._queues.find(name)
         found = self._queues.names.get(name)
         if queue is None:
-            copy = self._queues.copies.get(name)
+            copy = self._queues.copy_of(name)
             if copy is not None and (found.role is not Role.QUEUE or found.created != copy.record.created):
                 self._drop_arrival(name)
             return
-        if not (queue.served or queue.sealed):
-            if found.role is Role.QUEUE and self._is_ours(queue):
-                queue.served = True
-                self._change(queue, found)
-                self._performer.touched[queue] = None
-        elif self._queues.names.history != queue.record.history:
-            self._follow_history(queue, found)
-        elif found.role is not Role.QUEUE:
-            self._delete(queue, _dropped(f"{name} was dropped"))
-        elif found.created != queue.record.created:
-            self._delete(queue, _dropped(f"{name} was dropped and made again"))
-        elif queue.sealed:
-            # It has the new policy where it goes on.
-            return
-        elif found.policy != queue.record.policy:
+        placed = self._tenancy.placed_here(name)
+        history = self._queues.names.history
+        verdict = judge_name(queue.ownership, queue.record, found, history, is_placed=placed is not None)
+        if verdict is Verdict.SERVE:
+            assert placed is not None
+            queue.ownership.apply(Event.CLAIM, placed.epoch)
             self._change(queue, found)
-            self._performer.touched[queue] = None
+        elif verdict is Verdict.CHANGE:
+            self._change(queue, found)
+        elif verdict is Verdict.DELETE:
+            again = " and made again" if found.role is Role.QUEUE else ""
+            self._delete(queue, Event.DELETE, _deleted(f"{name} was deleted{again}"))
+        elif verdict is Verdict.KEEP:
+            self._keep_unknown(queue)
 
-    def _follow_history(self, queue: Queue, found: Name) -> None:
-        """The coordinator was set back: what it lacks was not dropped, and what is there is taken for the
-        same.
-        """
-        if found.role is Role.QUEUE:
-            if not queue.sealed:
-                self._change(queue, found)
-                self._performer.touched[queue] = None
-            return
+    def _keep_unknown(self, queue: Queue) -> None:
+        """The coordinator was set back, and does not know the name of the queue."""
         log.error(
             "the coordinator, which was set back, knows no queue %s, which has %d messages: it is "
             "kept, not served. "
@@ -253,8 +225,9 @@ class Follower:
             queue.name,
             queue.machine.gauges.ready,
         )
-        self._links.end(queue, _dropped(f"the coordinator was set back and does not know {queue.name}"))
-        queue.served = False
+        self._links.end(queue, _deleted(f"the coordinator was set back and does not know {queue.name}"))
+        if queue.is_serving:
+            queue.ownership.apply(Event.DISOWN)
 
     def _placed(self, changes: MapChanges) -> None:
         for name in changes.placements:
@@ -271,10 +244,10 @@ class Follower:
         if arrival is None:
             return
         placed = self._tenancy.places.placed(name)
-        judged = judge(placed, self._tenancy.shard, arrival.epoch, copy=True, sealed=False)
-        if judged is Judgement.SERVED and arrival.complete:
+        verdict = judge(State.COPYING, arrival.epoch, placed, self._tenancy.shard)
+        if verdict is Verdict.SERVE and arrival.complete:
             self.committed(arrival, self._now_ms)
-        elif judged is not Judgement.STAYS:
+        elif verdict is not Verdict.STAY:
             self._drop_arrival(name)
 
     def committed(self, arrival: Arrival, now_ms: int) -> None:
@@ -283,7 +256,7 @@ class Follower:
             return
         for queue in self._arrivals.open(arrival, now_ms):
             if queue.record.policy["lifetime"] == LAST_CONSUMER and rules.is_system(queue.name):
-                self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
+                self._last_consumers.await_first(queue, now_ms)
         log.info("queue %s is here now, in epoch %d", arrival.name, arrival.epoch)
 
     def _drop_arrival(self, name: str) -> None:
@@ -292,83 +265,83 @@ class Follower:
             self._arrivals.drop(arrival, self._now_ms)
 
     def _end_exports(self, name: str) -> None:
-        """Nobody moves the queue any more."""
+        """The queue does not move any more."""
         for each in (name, rules.dead_letter_name(name)):
             queue = self._queues.find(each)
-            if queue is not None and queue.exporting is not None and not queue.sealed:
-                queue.exporting.end()
-
-    def _is_ours(self, queue: Queue) -> bool:
-        placed = self._tenancy.placed_here(queue.name)
-        if placed is None:
-            return False
-        queue.epoch = placed.epoch
-        return True
+            if queue is not None and not queue.is_frozen:
+                self._exports.end(queue)
 
     def _follow_place(self, name: str) -> None:
         """The placement of a queue changed."""
         queue = self._queues.find(name)
         placed = self._tenancy.places.placed(name)
         if queue is None or placed is None:
-            # One that is nowhere was dropped, and its name says so, or will in a moment.
+            # A queue without a placement was deleted, and its name shows that now or in a moment.
             return
-        judged = judge(placed, self._tenancy.shard, queue.epoch, copy=False, sealed=queue.sealed)
-        found = self._queues.names.get(name)
-        if judged is Judgement.DROPPED:
-            queue.sealed = True
-            self._sealing.left(queue)
-            self._delete(queue, moved(f"{name} is at shard {placed.shard}"))
-        elif judged is Judgement.KEPT:
-            if queue.served or queue.sealed:
-                log.error(
-                    "queue %s is at shard %d in epoch %d, says the coordinator, and was here in "
-                    "epoch %d, with %d "
-                    "messages that did not move: it is kept, not served",
-                    name,
-                    placed.shard,
-                    placed.epoch,
-                    queue.epoch,
-                    queue.machine.gauges.ready,
-                )
-            self._links.end(queue, moved(f"{name} is at shard {placed.shard}"))
-            queue.served = False
-            queue.sealed = False
-            self._sealing.gone(queue)
-        elif judged is Judgement.SERVED and (queue.epoch != placed.epoch or not queue.served):
-            self._take(queue, placed.epoch, found)
+        verdict = judge(queue.state, queue.epoch, placed, self._tenancy.shard)
+        if verdict is Verdict.LEAVE:
+            self._freezing.left(queue)
+            self._delete(queue, Event.LEAVE, moved(f"{name} is at shard {placed.shard}"))
+        elif verdict is Verdict.KEEP:
+            self._disown(queue, placed)
+        elif verdict is Verdict.SERVE and (queue.epoch != placed.epoch or not queue.is_serving):
+            self._serve(queue, placed.epoch)
 
-    def _take(self, queue: Queue, epoch: int, found: Name) -> None:
+    def _disown(self, queue: Queue, placed: Placed) -> None:
+        """Another shard owns the queue, and does not have what is here."""
+        if queue.state is State.UNOWNED:
+            return
+        log.error(
+            "queue %s is at shard %d in epoch %d, says the coordinator, and was here in epoch %d, with %d "
+            "messages that did not move: it is kept, not served",
+            queue.name,
+            placed.shard,
+            placed.epoch,
+            queue.epoch,
+            queue.machine.gauges.ready,
+        )
+        self._links.end(queue, moved(f"{queue.name} is at shard {placed.shard}"))
+        queue.ownership.apply(Event.DISOWN)
+        self._freezing.forget(queue)
+
+    def _serve(self, queue: Queue, epoch: int) -> None:
         """The queue is this shard's, in another epoch than before."""
-        queue.epoch = epoch
-        if queue.exporting is not None:
-            queue.exporting.end()
-        if queue.sealed:
-            log.info("queue %s was given back, in epoch %d", queue.name, epoch)
-            reads = self._sealing.given_back(queue, self._now_ms)
+        found = self._queues.names.get(queue.name)
+        self._exports.end(queue)
+        if queue.is_frozen:
+            log.info("queue %s stays at this shard, in epoch %d", queue.name, epoch)
+            reads = self._freezing.thaw(queue, epoch, self._now_ms)
             self._change(queue, found if found.role is Role.QUEUE else queue.record)
             for read in reads:
                 fetched = commands.Fetched(read.run.sequence, read.runs)
                 self._performer.perform(queue, queue.machine.apply(fetched, self._now_ms), self._now_ms)
         elif found.role is Role.QUEUE:
-            queue.served = True
+            queue.ownership.apply(Event.CLAIM if queue.state is State.UNOWNED else Event.RENEW, epoch)
             self._change(queue, found)
+        else:
+            queue.ownership.apply(Event.RENEW, epoch)
         self._performer.touched[queue] = None
 
     def _change(self, queue: Queue, found: Name) -> None:
+        """The queue has the policy of its name."""
         effects = self._queues.change(queue, found, self._now_ms)
         self._performer.perform(queue, effects, self._now_ms)
+        self._performer.touched[queue] = None
 
-    def _delete(self, queue: Queue, why: Refusal) -> None:
-        """Links end, messages are freed, the journal is told."""
-        queue.served = False
-        if queue.exporting is not None:
-            queue.exporting.end()
-        self._sealing.gone(queue)
+    def _delete(self, queue: Queue, event: Event, why: Refusal) -> None:
+        """The queue is not this shard's any more."""
+        queue.ownership.apply(event)
+        self._end(queue, why)
+
+    def _end(self, queue: Queue, why: Refusal) -> None:
+        """End the links, release the messages, and write that the queue is deleted."""
+        self._exports.end(queue)
+        self._freezing.forget(queue)
         self._awaited.forget(queue)
         self._links.end(queue, why)
         self._queues.remove(queue)
         self._house.memory.remove(queue)
-        self._lonely.pop(queue, None)
+        self._last_consumers.forget(queue)
         self._performer.forget(queue)
         self._performer.leaving.deleted(queue, queue.machine.surrender())
         self._write_deleted(queue)
@@ -383,35 +356,16 @@ class Follower:
                 log.error("the end of queue %s could not be written down yet: %s", queue.name, error)
             self._undeleted.append(queue)
 
-    # --- queues that go with their last consumer ----------------------------------------------------------
-
-    def consumer_left(self, queue: Queue, lost: bool) -> None:
-        """A consumer has gone; one whose frontend only lost its way (`lost`) may be back in a moment."""
-        if queue.record.policy["lifetime"] == LAST_CONSUMER and not queue.machine.consumers.competing:
-            self._lonely[queue] = self._now_ms + (limits.PEER_SILENCE_MS if lost else 0)
+    # --- time ------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: ends that could not be written down, and wishes."""
+        """Write the ends of queues again that could not be written."""
         self._now_ms = now_ms
         if self._undeleted:
             undeleted, self._undeleted = self._undeleted, []
             for queue in undeleted:
                 self._write_deleted(queue)
-        if self._lonely:
-            self.wish(now_ms)
-
-    def wish(self, now_ms: int) -> None:
-        """Asks for the end of queues without consumers; again after a while where nothing came of it."""
-        for queue, due_ms in list(self._lonely.items()):
-            if not queue.served:
-                continue
-            if queue.machine.consumers.competing:
-                del self._lonely[queue]
-            elif due_ms <= now_ms and not queue.machine.consumers.departed:
-                # What one that left still has under a timed lock is not forsaken yet.
-                self._lonely[queue] = now_ms + limits.PEER_SILENCE_MS
-                self._wish_dropped(queue.record)
 
 
-def _dropped(why: str) -> Refusal:
+def _deleted(why: str) -> Refusal:
     return Refusal(conditions.RESOURCE_DELETED, why)

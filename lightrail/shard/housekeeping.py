@@ -10,7 +10,8 @@ from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 
 log = logging.getLogger("lightrail.shard.housekeeping")

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import SegmentIndex
 from lightrail.model import conditions, limits
-from lightrail.shard.archive import BeyondCommitted, NotThere
+from lightrail.shard.archiving.archive import BeyondCommitted, NotThere
 from lightrail.shard.peers import Peer
-from lightrail.shard.requests import Bad, Fields, Operation, whole
+from lightrail.shard.requests import Fields, Operation, RequestError, whole
 from lightrail.shard.worker import Worker
 from lightrail.wire.frames import BLOB_FOLLOWS, Kind, frame
 from lightrail.wire.messages import encode_request
@@ -80,7 +80,9 @@ class JournalRequests:
             and isinstance(after[0], str)
             and type(after[1]) is int
         ):
-            raise Bad(conditions.INVALID_FIELD, f"after is {str(after)[:80]!a}; expected [disk, segment]")
+            raise RequestError(
+                conditions.INVALID_FIELD, f"after is {str(after)[:80]!a}; expected [disk, segment]"
+            )
         most = whole(fields, "limit", 1, limits.SEGMENTS_SHOWN_MAX, limits.SEGMENTS_SHOWN_MAX)
         disk, lsn = fields.get("disk"), whole(fields, "from", 0, OFFSET_MAX, 0)
         self._submit(peer, number, lambda: (self._page(disk, lsn, after, most), b""))
@@ -137,7 +139,7 @@ class JournalRequests:
     def _submit(self, peer: Peer, number: int, read: Callable[[], tuple[Fields, bytes]]) -> None:
         """Has `read` called in the thread, and answers what it gives."""
         if self._waiting >= limits.JOURNAL_READS_MAX:
-            raise Bad(
+            raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"{limits.JOURNAL_READS_MAX} requests wait for the shard's journals already; try again",
             )
@@ -167,7 +169,9 @@ class JournalRequests:
 def _place(fields: Fields) -> tuple[str, int]:
     disk = fields.get("disk")
     if not isinstance(disk, str) or not disk:
-        raise Bad(conditions.INVALID_FIELD, f"disk is {str(disk)[:80]!a}; expected the id of a journal")
+        raise RequestError(
+            conditions.INVALID_FIELD, f"disk is {str(disk)[:80]!a}; expected the id of a journal"
+        )
     return disk, whole(fields, "segment", 0, SEGMENT_MAX, None)
 
 

@@ -8,16 +8,19 @@ messages are in the queue again whose pieces were not written.
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightrail.shard.journal.store import Store
 from lightrail.shard.queue.effects import Reason, Removed
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.work import Work
+from lightrail.shard.shard_queue import Queue
 
-if TYPE_CHECKING:
-    from lightrail.shard.performer import Performer
-    from lightrail.shard.queues import Queue
+
+class Remover(Protocol):
+    """Who writes down what left its queue; `Performer` is one."""
+
+    def removed(self, queue: Queue, effect: Removed) -> None: ...
 
 
 class Departure:
@@ -25,7 +28,7 @@ class Departure:
 
     __slots__ = ("is_deleted", "queue", "runs", "then")
 
-    def __init__(self, queue: "Queue", runs: list[Run], *, is_deleted: bool) -> None:
+    def __init__(self, queue: Queue, runs: list[Run], *, is_deleted: bool) -> None:
         self.queue = queue
         self.runs = runs
         """The next one last."""
@@ -40,7 +43,7 @@ class Leaving:
 
     __slots__ = ("_performer", "_purged", "_store", "_work", "departures")
 
-    def __init__(self, performer: "Performer", store: Store, work: Work) -> None:
+    def __init__(self, performer: Remover, store: Store, work: Work) -> None:
         self.departures: deque[Departure] = deque()
         """Under way; empty for nearly every step."""
         self._purged: dict[Queue, list[Departure]] = {}
@@ -49,18 +52,18 @@ class Leaving:
         self._store = store
         self._work = work
 
-    def has(self, queue: "Queue") -> bool:
+    def has(self, queue: Queue) -> bool:
         """Whether messages leave that were purged from this queue."""
         return queue in self._purged
 
-    def purged(self, queue: "Queue", runs: list[Run]) -> None:
+    def purged(self, queue: Queue, runs: list[Run]) -> None:
         """These were purged, by rising sequences."""
         runs.reverse()
         departure = Departure(queue, runs, is_deleted=False)
         self.departures.append(departure)
         self._purged.setdefault(queue, []).append(departure)
 
-    def deleted(self, queue: "Queue", runs: list[Run]) -> None:
+    def deleted(self, queue: Queue, runs: list[Run]) -> None:
         """The queue is deleted, with all of these."""
         for each in self._purged.pop(queue, ()):
             each.is_deleted = True
@@ -68,7 +71,7 @@ class Leaving:
             self.departures.append(Departure(queue, runs, is_deleted=True))
             self.go_on()
 
-    def when_left(self, queue: "Queue", call: Callable[[], None]) -> None:
+    def when_left(self, queue: Queue, call: Callable[[], None]) -> None:
         """Calls when nothing of the queue leaves any more: now, or in a later step."""
         purged = self._purged.get(queue)
         if purged:

@@ -1,30 +1,23 @@
 """Links: the producers and consumers of all frontends, how they come and go, what is remembered of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.looks import Looks
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Admission
-from lightrail.shard.looking import selector
-from lightrail.shard.moving.awaited import AwaitedConsumers
+from lightrail.shard.awaited import AwaitedConsumers, Origin
+from lightrail.shard.field_access import selector
+from lightrail.shard.ingress.admission import Admission
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.outcomes import outcome_of
 from lightrail.shard.peers import Consumer, Peer, Producer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import ConsumerOpen, ProducerOpen, Refusal, SettleDetail
-
-
-class Origin(NamedTuple):
-    """Where a consumer came from that came with its queue, and whom no link has taken over yet."""
-
-    boot: int
-    """Of the frontend."""
-    link: int
-    opened: ConsumerOpen
 
 
 class Known(NamedTuple):
@@ -44,14 +37,15 @@ class Links:
     __slots__ = (
         "_admission",
         "_awaited",
+        "_last_consumers",
         "_next_consumer",
         "_numbers",
         "_parts",
         "_performer",
+        "_producers",
         "_queues",
         "_sequences",
         "adopted",
-        "consumer_left",
     )
 
     def __init__(
@@ -60,6 +54,7 @@ class Links:
         performer: Performer,
         admission: Admission,
         awaited: AwaitedConsumers,
+        last_consumers: LastConsumers,
         numbers: dict[int, int],
         parts: dict[int, int],
     ) -> None:
@@ -67,18 +62,17 @@ class Links:
         self._performer = performer
         self._admission = admission
         self._awaited = awaited
+        self._last_consumers = last_consumers
         self._parts = parts
         """Of those of them whose last batch was taken in part: how many of its messages."""
         self._numbers = numbers
         """Last batch number of producers that are not open now, the longest silent first."""
+        self._producers: dict[Queue, dict[Producer, None]] = {}
+        """Those that are open, by queue."""
         self._sequences: dict[int, dict[int, int]] = {}
         """What those of them knew that asked for sequences."""
         self._next_consumer = 1
-        self.adopted: dict[int, Origin] = {}
-        """Consumers of machines that came with their queues, until a link takes them over or they go."""
-        awaited.gone = self._awaited_gone
-        self.consumer_left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
-        """Told of each consumer that goes, and whether only its frontend lost its way."""
+        self.adopted = awaited.adopted
 
     def open_producer(
         self, peer: Peer, link: int, epoch: int, body: ProducerOpen, next_number: int, now_ms: int
@@ -102,7 +96,7 @@ class Links:
         producer.next_number = next_number
         if body.sequences:
             producer.stored = {} if producer.is_named else self._sequences.pop(id, {})
-        queue.producers[producer] = None
+        self._producers.setdefault(queue, {})[producer] = None
         peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def _take_over(self, queue: Queue, id: int) -> None:
@@ -111,7 +105,7 @@ class Links:
         So its batches have one order. What waits for room is dropped and comes again; what is in records that
         wait for a commit is answered still, and known here.
         """
-        for former in [each for each in queue.producers if each.id == id]:
+        for former in [each for each in self._producers.get(queue, ()) if each.id == id]:
             self._leave(former)
             former.peer.producers.pop(former.link, None)
             refusal = Refusal(conditions.STOLEN, "another request of the same producer has come")
@@ -135,7 +129,7 @@ class Links:
         """
         producer = peer.producers.pop(link, None)
         if producer is not None:
-            producer.queue.producers.pop(producer, None)
+            self._drop(producer)
             self._admission.drop(producer)
             if producer.is_named:
                 self._keep_number(producer)
@@ -195,7 +189,7 @@ class Links:
             command = commands.Lose(consumer.id) if lost else commands.Detach(consumer.id)
             self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
             self._performer.touched[queue] = None
-            self.consumer_left(queue, lost)
+            self._last_consumers.left(queue, now_ms, lost=lost)
 
     def send_away(self, queue: Queue) -> None:
         """All links of a queue are told to look elsewhere.
@@ -203,7 +197,7 @@ class Links:
         It is still known here who they were, and the machine keeps its consumers as they are, until
         `forget_sent_away`.
         """
-        for producer in queue.producers:
+        for producer in self._producers.get(queue, ()):
             peer, link = producer.peer, producer.link
             self._admission.drop(producer)
             self._keep(producer)
@@ -224,12 +218,9 @@ class Links:
             elif origin is not None:
                 yield origin.boot, origin.link
 
-    def _awaited_gone(self, id: int) -> None:
-        self.adopted.pop(id, None)
-
     def await_sent_away(self, queue: Queue) -> None:
         """The queue comes back: links may take their consumers over again."""
-        queue.producers.clear()
+        self._producers.pop(queue, None)
         for id in queue.machine.consumers.by_id:
             consumer = self._performer.consumers.pop(id, None)
             if consumer is not None and consumer.opened is not None:
@@ -237,7 +228,7 @@ class Links:
 
     def forget_sent_away(self, queue: Queue) -> None:
         """The queue has gone, with its consumers."""
-        queue.producers.clear()
+        self._producers.pop(queue, None)
         for id in queue.machine.consumers.by_id:
             self._performer.consumers.pop(id, None)
             self.adopted.pop(id, None)
@@ -248,11 +239,11 @@ class Links:
             self.send_away(queue)
             self.forget_sent_away(queue)
             return
-        for producer in list(queue.producers):
+        for producer in list(self._producers.get(queue, ())):
             self._admission.drop(producer)
             del producer.peer.producers[producer.link]
             _gone(producer.peer, producer.link, refusal)
-        queue.producers.clear()
+        self._producers.pop(queue, None)
         for id in list(queue.machine.consumers.by_id):
             self.adopted.pop(id, None)
             consumer = self._performer.consumers.pop(id, None)
@@ -301,7 +292,7 @@ class Links:
         numbers = dict(self._numbers)
         parts = dict(self._parts)
         sequences = dict(self._sequences)
-        for producer in queue.producers:
+        for producer in self._producers.get(queue, ()):
             if producer.last_number:
                 numbers[producer.id] = producer.last_number
                 if producer.part:
@@ -332,9 +323,21 @@ class Links:
             del numbers[silent]
             self._parts.pop(silent, None)
 
+    def producer_count(self, queue: Queue) -> int:
+        """Sending links that are attached to a queue."""
+        return len(self._producers.get(queue, ()))
+
+    def _drop(self, producer: Producer) -> None:
+        """The link is not attached to its queue any more."""
+        attached = self._producers.get(producer.queue)
+        if attached is not None:
+            attached.pop(producer, None)
+            if not attached:
+                del self._producers[producer.queue]
+
     def _leave(self, producer: Producer) -> None:
         """It has left its queue, and may come back after a greeting."""
-        producer.queue.producers.pop(producer, None)
+        self._drop(producer)
         self._admission.drop(producer)
         self._keep(producer)
 

@@ -17,12 +17,13 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
-from lightrail.shard.archive import Journals
+from lightrail.shard.actions import Actions
+from lightrail.shard.archiving.archive import Journals
 from lightrail.shard.archiving.archiver import Archiver
 from lightrail.shard.archiving.folders import RealFolders
 from lightrail.shard.archiving.retention import Rule
 from lightrail.shard.collecting import Collecting
-from lightrail.shard.declarations import declared_of
+from lightrail.shard.declared import declared_of
 from lightrail.shard.delivery_marks import DeliveryMarks, FileMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.files import RealFiles
@@ -32,10 +33,10 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefused
 from lightrail.shard.journal_requests import JournalRequests
-from lightrail.shard.moving.mover import Mover
-from lightrail.shard.moving.sources import ShardSources
+from lightrail.shard.mover import Mover
 from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
+from lightrail.shard.sources import ShardSources
 from lightrail.telemetry import exposition
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -94,19 +95,25 @@ async def serve(process: Process) -> None:
     joining = await Joining.begin(process)
     coordinator = joining.coordinator
     cluster = await patiently(process, coordinator.cluster_id)
-    residence, start = await move_in(joining, cluster)
+    data_directory, start = await move_in(joining, cluster)
     directory = Directory(coordinator)
     directory.refresh()
     places = Map(coordinator)
     places.refresh()
     counts.queues_placed = lambda: places.loads[process.id]
     service = Service(coordinator, directory)
-    dropping: set[asyncio.Task[None]] = set()
+    deleting: set[asyncio.Task[None]] = set()
 
-    def wish_dropped(record: Name) -> None:
-        task = loop.create_task(_drop(service, record))
-        dropping.add(task)
-        task.add_done_callback(dropping.discard)
+    movers: list[Mover] = []
+
+    def ask(actions: Actions) -> None:
+        for name in actions.expired:
+            task = loop.create_task(_delete(service, name))
+            deleting.add(task)
+            task.add_done_callback(deleting.discard)
+        for queue in actions.wanted:
+            for mover in movers:
+                mover.want(queue)
 
     if settings.store != "memory":
         counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")
@@ -118,7 +125,7 @@ async def serve(process: Process) -> None:
     now_ms = Server.now_ms()
     try:
         store = open_store(settings, process.id, cluster)
-        disk = residence.settle(settings.store, cluster)
+        disk = data_directory.settle(settings.store, cluster)
         if isinstance(store, Journal):
             store.judge = start.judge
         recovered = store.recover(settings.memory_mark, now_ms)
@@ -126,9 +133,9 @@ async def serve(process: Process) -> None:
         archiver = archiver_of(settings, store, places, archive_counts)
         if archiver is not None:
             process.running.show(ARCHIVE_FAMILIES, archive_counts)
-        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(residence.directory)
+        marks = DeliveryMarks() if settings.store == "memory" else FileMarks(data_directory.directory)
         # A journal that had lost its identity has drawn it anew.
-        disk = residence.disk or disk
+        disk = data_directory.disk or disk
     except StoreError as error:
         raise CannotServe(str(error)) from error
     await compare_histories(process, coordinator, directory, recovered)
@@ -143,7 +150,6 @@ async def serve(process: Process) -> None:
         max_delivery_count=settings.max_delivery_count,
         now_ms=now_ms,
         names=directory,
-        wish_dropped=wish_dropped,
         places=places,
         marks=marks,
     )
@@ -160,18 +166,19 @@ async def serve(process: Process) -> None:
     del recovered
     address = joining.wire or process.shard_address(process.id)
     try:
-        server = Server(loop, engine, store, counts, address, joining.key, archiver)
+        server = Server(loop, engine, store, counts, address, joining.key, archiver, ask=ask)
     except zmq.ZMQError as error:
         raise joining.cannot_bind(error) from None
     if isinstance(marks, FileMarks):
-        marks.on_release(server.send)
+        marks.on_release(server.turn)
     reading = None
     if isinstance(store, Journal) and archiver is not None:
         reading = JournalRequests(loop, Journals(store, archiver.contents), server.turn)
         engine.answer(reading.operations)
-    await make_known(joining, residence, start, store, disk, server.address, page)
+    await make_known(joining, data_directory, start, store, disk, server.address, page)
     keeping = asyncio.create_task(start.keep(store))
     mover, sources = moving(joining, engine, server, directory, places, counts)
+    movers.append(mover)
     process.check = server.not_ready
     process.notice = server.disk.notice
     process.report_ready(metrics=str(page))
@@ -193,9 +200,9 @@ async def serve(process: Process) -> None:
     await asyncio.gather(keeping, return_exceptions=True)
     await start.close(store)
     await runner.cleanup()
-    await asyncio.gather(*dropping)
+    await asyncio.gather(*deleting)
     await joining.leave()
-    residence.leave()
+    data_directory.leave()
 
 
 async def compare_histories(
@@ -262,12 +269,12 @@ def moving(
     return mover, sources
 
 
-async def _drop(service: Service, record: Name) -> None:
-    """A queue whose last consumer has gone goes; the shard asks again where that fails."""
+async def _delete(service: Service, record: Name) -> None:
+    """Delete a queue whose last consumer has left; the shard asks again where that fails."""
     try:
         await service.expire(record)
     except CoordinatorError as error:
-        log.warning("%s should go with its last consumer, and could not be dropped: %s", record.name, error)
+        log.warning("%s has lost its last consumer and can't be deleted yet: %s", record.name, error)
 
 
 if __name__ == "__main__":

@@ -12,12 +12,8 @@ of queues that look into their messages, and what is parked. Where the indexes r
 who sends to such a queue waits; where they and what is parked are more than that, everybody does (ADR 20).
 """
 
-from typing import TYPE_CHECKING
-
 from lightrail.model import limits
-
-if TYPE_CHECKING:
-    from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 
 
 class Memory:

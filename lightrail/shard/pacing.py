@@ -14,13 +14,20 @@ each limits.CREDIT_HELD_MS. Where messages may be ready that no consumer gets (s
 that are barred), their number does not show how far consumers are behind, and no credit is held.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightrail.model import limits
+from lightrail.shard.queue.machine import Machine
 
-if TYPE_CHECKING:
-    from lightrail.shard.peers import Producer
-    from lightrail.shard.queue.machine import Machine
+
+class Paced(Protocol):
+    """A sending link whose credit may be held; `lightrail.shard.peers.Producer` is one."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def free_credit(self, count: int) -> None:
+        """Give the sender credit that was held for so many messages; 0: all of it."""
 
 
 class Pace:
@@ -43,7 +50,7 @@ class Pace:
     def __init__(self) -> None:
         self.depth: int | None = None
         """Messages that may be ready before credit is held; None: senders are not paced."""
-        self.held_credit: dict[Producer, int] = {}
+        self.held_credit: dict[Paced, int] = {}
         """For how many messages credit is held, about, by producer; the one whose turn it is first."""
         self._since_ms = 0
         self._enqueued = 0
@@ -60,15 +67,15 @@ class Pace:
         """Messages enqueued and messages delivered in a millisecond, as means."""
         self._delivery_rate = 0.0
 
-    def is_full(self, machine: "Machine") -> bool:
+    def is_full(self, machine: Machine) -> bool:
         """Whether what is answered now is answered HELD."""
         return self.depth is not None and machine.ready.count > self.depth and bool(machine.consumers.by_id)
 
-    def hold(self, producer: "Producer", count: int) -> None:
+    def hold(self, producer: Paced, count: int) -> None:
         """Credit for so many more messages of a producer is held."""
         self.held_credit[producer] = self.held_credit.get(producer, 0) + count
 
-    def step(self, machine: "Machine", now_ms: int) -> list[tuple["Producer", int]]:
+    def step(self, machine: Machine, now_ms: int) -> list[tuple[Paced, int]]:
         """The queue has delivered what it could.
 
         Returns:
@@ -101,9 +108,9 @@ class Pace:
         self._delivered_before += 2 * (self._expected - before)
         return freed
 
-    def _free(self, room: int) -> list[tuple["Producer", int]]:
+    def _free(self, room: int) -> list[tuple[Paced, int]]:
         """Frees credit for about so many messages, to one producer after another."""
-        freed: list[tuple[Producer, int]] = []
+        freed: list[tuple[Paced, int]] = []
         held = self.held_credit
         share = max(limits.PACE_FREED_MIN, room // max(1, len(held)))
         while room > 0 and held:
@@ -119,7 +126,7 @@ class Pace:
             self._expected += count
         return freed
 
-    def _sample(self, machine: "Machine", now_ms: int, since_ms: int) -> None:
+    def _sample(self, machine: Machine, now_ms: int, since_ms: int) -> None:
         counters = machine.counters
         # A mean over many samples: consumers give credit in bursts.
         weight = min(1.0, since_ms / limits.PACE_MEAN_MS)

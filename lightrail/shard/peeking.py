@@ -9,8 +9,8 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import Peeked, State
 from lightrail.shard.queue.runs import Batch, Run
-from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
 
 LOCKED: Final = "locked"
 

@@ -1,22 +1,11 @@
 """A frontend as the shard sees it: its producers, its consumers, and what waits to be sent to it."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
 
 from lightrail.model import limits
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import HELD, IDENTITY, SEQUENCE, UNCERTAIN, UNKNOWN_SEQUENCE, Kind, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
-
-if TYPE_CHECKING:
-    from lightrail.shard.queues import Queue
-    from lightrail.shard.relay import Listener, Sender
-
-
-class Waiter(Protocol):
-    """Who is told when what it asked for is on disk."""
-
-    def accept(self, number: int) -> None:
-        """It is there: the batch of this number, of a producer."""
 
 
 class NumberMissing(Exception):
@@ -81,7 +70,7 @@ class Producer(Numbered):
 
     __slots__ = ("entered", "goes_on", "is_named", "part", "queue", "stored")
 
-    def __init__(self, peer: "Peer", link: int, queue: "Queue", id: int, last_number: int, part: int) -> None:
+    def __init__(self, peer: "Peer", link: int, queue: Queue, id: int, last_number: int, part: int) -> None:
         super().__init__(peer, link, id, last_number)
         self.queue = queue
         self.entered = 0
@@ -104,8 +93,13 @@ class Producer(Numbered):
         pace.hold(self, count)
         return True
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the link is still attached to the queue."""
+        return self.peer.producers.get(self.link) is self
+
     def free_credit(self, count: int) -> None:
-        """Its sender gets credit that was held, for so many messages; 0: for all."""
+        """Give the sender credit that was held for so many messages; 0: all of it."""
         self.peer.out.append(frame(Kind.FREED, link=self.link, count=count))
 
     def note(self, number: int, sequence: int) -> None:
@@ -147,7 +141,7 @@ class Consumer:
         self,
         peer: "Peer",
         link: int,
-        queue: "Queue",
+        queue: Queue,
         id: int,
         label: str = "",
         since_ms: int = 0,
@@ -200,13 +194,11 @@ class Peer:
         "heard",
         "heard_ms",
         "identity",
-        "listeners",
         "moved",
         "out",
         "producers",
         "routers",
         "said",
-        "senders",
     )
 
     def __init__(self, identity: bytes, frontend: str, boot: int, attempt: int, now_ms: int) -> None:
@@ -220,8 +212,6 @@ class Peer:
         self.said = 0
         self.producers: dict[int, Producer] = {}
         self.routers: dict[int, RouteProducer] = {}
-        self.senders: dict[int, Sender] = {}
-        self.listeners: dict[int, Listener] = {}
         self.consumers: dict[int, Consumer] = {}
         self.moved: dict[int, tuple[str, int]] = {}
         """Consumers that were sent away: queue and epoch by link; what they settle comes back to them."""

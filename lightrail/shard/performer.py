@@ -3,7 +3,7 @@
 import logging
 from array import array
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from lightrail.journal import record
 from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Delivered, Settle
@@ -17,8 +17,9 @@ from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects
 from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.runs import Run
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import Kind, deliver, frame
 from lightrail.wire.messages import Refusal
@@ -41,6 +42,12 @@ WAITS_SAMPLED_EVERY: Final = 8
 """Of so many slices that are delivered one is looked at, how long it has waited: 0.1 us for each of them."""
 
 
+class Rewrites(Protocol):
+    """Who has to know which messages of a queue were rewritten in place."""
+
+    def note(self, run: Run) -> None: ...
+
+
 class Performer:
     """Performs effects in the order they come; what gathers here is taken by the engine once per step."""
 
@@ -53,6 +60,7 @@ class Performer:
         "captured_bytes",
         "consumers",
         "damaged",
+        "exports",
         "leaving",
         "messages_unsynced",
         "reading",
@@ -67,6 +75,8 @@ class Performer:
         self._counts = counts
         self.consumers: dict[int, Consumer] = {}
         """By their number in the machines."""
+        self.exports: dict[Queue, Rewrites] = {}
+        """Of queues that are being copied to other shards (moving/exports.py)."""
         self.damaged: set[int] = set()
         """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
         self._deliveries = 0
@@ -298,8 +308,7 @@ class Performer:
         It comes before the records of their outcomes: the queue hears of those in a later step, or they are
         written by `journal_removed` after this.
         """
-        for consumer, ranges in queue.delivered.items():
-            key = consumer.peer.boot << 32 | consumer.link
+        for key, ranges in queue.delivered.items():
             self._tell(queue, Delivered(queue.id, key, ranges), now_ms)
         queue.delivered.clear()
 
@@ -331,8 +340,8 @@ class Performer:
     def _replaced(self, queue: Queue, effect: effects.Replaced, now_ms: int) -> None:
         run = effect.run
         batch = run.batch
-        if queue.exporting is not None:
-            queue.exporting.note(run)
+        if (export := self.exports.get(queue)) is not None:
+            export.note(run)
         if not (batch.durable or queue.captured):
             return
         flags = REWRITTEN if batch.durable else REWRITTEN | SPILLED
@@ -460,9 +469,10 @@ def _note_delivered(queue: Queue, consumer: Consumer, run: Run) -> None:
     """What a consumer of a captured queue gets is written down with the step; a browser's copies are not."""
     if consumer.opened is not None and consumer.opened.browse:
         return
-    ranges = queue.delivered.get(consumer)
+    key = consumer.peer.boot << 32 | consumer.link
+    ranges = queue.delivered.get(key)
     if ranges is None:
-        queue.delivered[consumer] = [(run.sequence, run.end)]
+        queue.delivered[key] = [(run.sequence, run.end)]
     elif ranges[-1][1] == run.sequence:
         ranges[-1] = (ranges[-1][0], run.end)
     else:

@@ -8,17 +8,17 @@ from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_sets
 from lightrail.model import limits
 from lightrail.model.settings import Endpoint
-from lightrail.shard import residence as residences
+from lightrail.shard import data_directory as residences
+from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import NOTHING
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.residence import Residence
 from lightrail.shard.start import Start
 from lightrail.telemetry.process import CannotServe
 
 
-async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
-    """The directory of this shard and, where it was not told, its number; see residence.py and start.py.
+async def move_in(joining: Joining, cluster: str) -> tuple[DataDirectory, Start]:
+    """The directory of this shard and, where it was not told, its number; see data_directory.py and start.py.
 
     Raises CannotServe, Stopped.
     """
@@ -30,31 +30,31 @@ async def move_in(joining: Joining, cluster: str) -> tuple[Residence, Start]:
             async def allocate(disk: str) -> int:
                 return await patiently(process, lambda: allocate_shard(joining.coordinator, disk))
 
-            residence = None
-            while residence is None:
-                residence = await residences.find(settings.data, settings.store, cluster, allocate)
-                if residence is None:
+            data_directory = None
+            while data_directory is None:
+                data_directory = await residences.find(settings.data, settings.store, cluster, allocate)
+                if data_directory is None:
                     await asyncio.sleep(limits.COORDINATOR_PAUSE_MS / 1000)
-            joining.adopt(residence.shard)
+            joining.adopt(data_directory.shard)
         else:
-            residence = residences.hold(settings.data, process.id)
-            if residence is None:
+            data_directory = residences.hold(settings.data, process.id)
+            if data_directory is None:
                 raise CannotServe(residences.held_by_other(settings.data, process.id))
-        disk = residence.disk
+        disk = data_directory.disk
         if settings.store != "memory":
             known = await patiently(process, lambda: shard_sets(joining.coordinator))
-            check_disk(process.id, known.get(process.id), disk, residence.directory)
+            check_disk(process.id, known.get(process.id), disk, data_directory.directory)
         joining.own = replace(joining.own, disk=disk or "")
-        start = Start(joining, residence)
+        start = Start(joining, data_directory)
         await start.until_alone()
     except (StoreError, MemberRefused) as error:
         raise CannotServe(str(error)) from None
-    return residence, start
+    return data_directory, start
 
 
 async def make_known(
     joining: Joining,
-    residence: Residence,
+    data_directory: DataDirectory,
     start: Start,
     store: Store,
     disk: str,
@@ -68,7 +68,7 @@ async def make_known(
         await patiently(
             process,
             lambda: pin_disk(
-                joining.coordinator, process.id, disk, lasting=lasting, directory=residence.directory
+                joining.coordinator, process.id, disk, lasting=lasting, directory=data_directory.directory
             ),
         )
         await start.begin(disk, store.extent if isinstance(store, Journal) else NOTHING)

@@ -11,12 +11,15 @@ from heapq import nsmallest
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
+from lightrail.shard.links import Links
 from lightrail.shard.peeking import Peeking
-from lightrail.shard.peers import Peer, Waiter
+from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.effects import LockAnswer, Renewed
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.waiting import Waiter
 from lightrail.wire.frames import HEADER_SIZE, Kind, WireError, frame
 from lightrail.wire.messages import Refusal, decode_request, encode_request
 
@@ -24,7 +27,7 @@ log = logging.getLogger("lightrail.shard.requests")
 
 Fields = dict[str, Any]
 Operation = Callable[[Peer, int, Fields, int], Fields | None]
-"""(peer, number of the request, fields, now_ms): the answer, or None where it comes later. May raise Bad."""
+"""(peer, number of the request, fields, now_ms): the answer; None: it follows later. Raises RequestError."""
 COLUMNS: Final = (
     "ready",
     "delayed",
@@ -39,7 +42,7 @@ COLUMNS: Final = (
 """Of a queue in the answer to `queues`."""
 
 
-class Bad(Exception):
+class RequestError(Exception):
     """A request that can't be done: the error to answer."""
 
     def __init__(self, condition: str, description: str) -> None:
@@ -69,11 +72,14 @@ class Requests:
         wait: takes what is to be told when everything so far is on disk.
     """
 
-    __slots__ = ("_operations", "_peeks", "_performer", "_queues", "_wait")
+    __slots__ = ("_links", "_operations", "_peeks", "_performer", "_queues", "_wait")
 
-    def __init__(self, queues: Queues, performer: Performer, wait: Callable[[Waiter, int], None]) -> None:
+    def __init__(
+        self, queues: Queues, performer: Performer, links: Links, wait: Callable[[Waiter, int], None]
+    ) -> None:
         self._queues = queues
         self._performer = performer
+        self._links = links
         self._wait = wait
         self._peeks = 0
         """Peeks that wait for the disk."""
@@ -97,19 +103,21 @@ class Requests:
         """One REQUEST; answered now, or later. With an error where the store has `failed`."""
         try:
             if failed is not None:
-                raise Bad(conditions.INTERNAL_ERROR, f"the store failed, the shard starts again: {failed}")
+                raise RequestError(
+                    conditions.INTERNAL_ERROR, f"the store failed, the shard starts again: {failed}"
+                )
             fields, _ = decode_request(memoryview(part)[HEADER_SIZE:])
             operation = self._operations.get(str(fields.get("op")))
             if operation is None:
                 known = ", ".join(sorted(self._operations))
-                raise Bad(
+                raise RequestError(
                     conditions.NOT_IMPLEMENTED,
                     f"the operation {str(fields.get('op'))[:80]!a} is not known; there are {known}",
                 )
             answer = operation(peer, number, fields, now_ms)
         except WireError as error:
             answer = _error(conditions.DECODE_ERROR, str(error))
-        except Bad as error:
+        except RequestError as error:
             answer = _error(error.condition, str(error))
         except Exception:
             log.exception("a request of %s could not be answered", peer.frontend)
@@ -153,7 +161,7 @@ class Requests:
             "next_sequence": machine.next_sequence,
             "counters": asdict(machine.counters),
             "consumer_count": gauges.consumers,
-            "producer_count": len(queue.producers),
+            "producer_count": self._links.producer_count(queue),
             "consumers": consumers,
         }
 
@@ -162,17 +170,19 @@ class Requests:
         wanted = fields.get("names")
         if wanted is not None:
             if not isinstance(wanted, list) or len(wanted) > limits.QUEUES_SHOWN_MAX:
-                raise Bad(
+                raise RequestError(
                     conditions.INVALID_FIELD,
                     f"names is expected to be a list of at most {limits.QUEUES_SHOWN_MAX} names",
                 )
             found = [self._queues.find(name) for name in wanted if isinstance(name, str)]
-            return _brief([queue for queue in found if queue is not None and queue.served], None)
+            return _brief([queue for queue in found if queue is not None and queue.is_serving], None)
         after = fields.get("after", "")
         if not isinstance(after, str):
-            raise Bad(conditions.INVALID_FIELD, "after is expected to be the last name of the page before")
+            raise RequestError(
+                conditions.INVALID_FIELD, "after is expected to be the last name of the page before"
+            )
         limit = whole(fields, "limit", 1, limits.QUEUES_SHOWN_MAX, limits.QUEUES_SHOWN_MAX)
-        later = (queue for queue in self._queues if queue.served and queue.name > after)
+        later = (queue for queue in self._queues if queue.is_serving and queue.name > after)
         page = nsmallest(limit + 1, later, key=lambda queue: queue.name)
         return _brief(page[:limit], page[limit - 1].name if len(page) > limit else None)
 
@@ -194,7 +204,7 @@ class Requests:
         count = whole(fields, "count", 1, limits.PEEK_MESSAGES_MAX, 100)
         size = whole(fields, "bytes", 1, limits.PEEK_BYTES_MAX, limits.PEEK_BYTES_DEFAULT)
         if self._peeks >= limits.PEEKS_MAX:
-            raise Bad(
+            raise RequestError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"{limits.PEEKS_MAX} requests wait for messages from disk already; try again",
             )
@@ -224,7 +234,7 @@ class Requests:
             or not 0 < len(sequences) <= limits.PEEK_MESSAGES_MAX
             or not all(type(each) is int and 0 <= each < 1 << 63 for each in sequences)
         ):
-            raise Bad(
+            raise RequestError(
                 conditions.INVALID_FIELD,
                 f"sequences is {str(sequences)[:80]!a}; expected a list of 1 to {limits.PEEK_MESSAGES_MAX} "
                 "sequences",
@@ -265,7 +275,7 @@ class Requests:
             or not 0 < len(numbers) <= limits.LOCKS_RENEWED_MAX
             or not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers)
         ):
-            raise Bad(
+            raise RequestError(
                 conditions.INVALID_FIELD,
                 f"numbers is {str(numbers)[:80]!a}; expected a list of 1 to {limits.LOCKS_RENEWED_MAX} "
                 "delivery numbers",
@@ -274,7 +284,9 @@ class Requests:
         consumer = peer.consumers.get(link)
         if consumer is None or consumer.queue is not queue:
             # It comes with its queue, or is said anew: whoever asks again finds it then.
-            raise Bad(conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now")
+            raise RequestError(
+                conditions.MOVED, f"no consumer of {queue.name} has the number {link} here now"
+            )
         found = queue.machine.apply(commands.RenewDeliveries(consumer.id, numbers), now_ms)
         self._performer.perform(queue, found, now_ms)
         self._performer.touched[queue] = None
@@ -297,10 +309,10 @@ class Requests:
     def _named(self, fields: Fields) -> Queue:
         name = fields.get("queue")
         if not isinstance(name, str) or not name:
-            raise Bad(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+            raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
         queue = self._queues.look(name)
         if isinstance(queue, Refusal):
-            raise Bad(queue.condition, queue.description)
+            raise RequestError(queue.condition, queue.description)
         return queue
 
 
@@ -309,7 +321,7 @@ def _lock(fields: Fields) -> tuple[str, int]:
     found = fields.get("lock")
     key, dash, number = found.rpartition("-") if isinstance(found, str) else ("", "", "")
     if not (dash and key and number.isascii() and number.isdigit() and len(number) < 20):
-        raise Bad(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
+        raise RequestError(conditions.INVALID_FIELD, f"lock is {str(found)[:80]!a}; expected KEY-NUMBER")
     return key, int(number)
 
 
@@ -318,13 +330,15 @@ def _outcome(fields: Fields) -> commands.Outcome:
     name = fields.get("outcome", "accepted")
     kinds = {kind.name.lower(): kind for kind in commands.OutcomeKind}
     if not isinstance(name, str) or name not in kinds:
-        raise Bad(
+        raise RequestError(
             conditions.INVALID_FIELD, f"outcome is {str(name)[:80]!a}; expected one of {', '.join(kinds)}"
         )
     try:
         annotations = bytes.fromhex(fields.get("annotations") or "")
     except (ValueError, TypeError):
-        raise Bad(conditions.INVALID_FIELD, "annotations is expected to be an encoded map in hex") from None
+        raise RequestError(
+            conditions.INVALID_FIELD, "annotations is expected to be an encoded map in hex"
+        ) from None
     return commands.Outcome(
         kinds[name],
         str(fields.get("condition", "")),
@@ -336,10 +350,10 @@ def _outcome(fields: Fields) -> commands.Outcome:
 
 
 def whole(fields: Fields, name: str, low: int, high: int, default: int | None) -> int:
-    """A whole number of a request, within bounds; required where there is no default. Raises Bad."""
+    """A whole number of a request, within bounds; required where there is no default. Raises RequestError."""
     found = fields.get(name, default)
     if type(found) is not int or not low <= found <= high:
-        raise Bad(
+        raise RequestError(
             conditions.INVALID_FIELD,
             f"{name} is {str(found)[:80]!a}; expected a whole number from {low} to {high}",
         )

@@ -11,6 +11,7 @@ import zmq
 
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
+from lightrail.shard.actions import Actions
 from lightrail.shard.archiving.archiver import Archiver, Round
 from lightrail.shard.disk import DiskWatch
 from lightrail.shard.engine import Engine
@@ -37,8 +38,13 @@ class Server:
         key: WireKey | None = None,
         archiver: Archiver | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ask: Callable[[Actions], None] = lambda _: None,
     ) -> None:
-        """`clock` gives seconds, never goes back, and says how long a commit takes."""
+        """
+        Args:
+            clock: seconds, never goes back; commits are timed with it.
+            ask: asks the coordinator for what actions have expired, and wanted.
+        """
         self._loop = loop
         self._engine = engine
         self._store = store
@@ -55,6 +61,9 @@ class Server:
         counts.commit_under_way = lambda: self.disk.age_s(clock())
         counts.store_full = lambda: self.disk.is_full
         self._timer: asyncio.TimerHandle | None = None
+        self._ask = ask
+        self._deadline_ms: int | None = None
+        """Of the last step: when the engine wants a tick."""
         self._beat_ms = 0
         """When the timer rings."""
         self._idle = asyncio.Event()
@@ -151,11 +160,6 @@ class Server:
             self._go_on_soon()
         self._turn()
 
-    def send(self) -> None:
-        """What was held back may leave."""
-        if not self._closed:
-            self._send()
-
     def turn(self) -> None:
         """The engine did something that came by no socket."""
         self._turn()
@@ -166,13 +170,11 @@ class Server:
             return
         try:
             self._engine.refresh(self.now_ms())
-            has_work = self._engine.has_work
         except Exception as error:
             log.exception("what changed in the directory could not be applied")
             self._fail(error)
         else:
-            if has_work:
-                self._turn()
+            self._turn()
 
     def not_ready(self) -> str | None:
         """Why this shard does not serve, or None."""
@@ -201,35 +203,30 @@ class Server:
             self._fail(error)
 
     def _turn_once(self) -> None:
-        engine = self._engine
-        engine.step(self.now_ms())
-        if engine.failed is not None and not self.failed.is_set():
-            self._fail(RuntimeError(engine.failed))
-        self._send()
-        if self._commit is None and not self.failed.is_set():
-            if not self._store.pending:
-                if engine.nothing_to_commit():
-                    self._send()
-            elif engine.commit_is_awaited or self._closing:
+        # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
+        # back after shard_wait. What is to be sent now is sent when the disk has answered.
+        is_silent = self._commit is not None and self.disk.is_silent(self._clock())
+        actions = self._engine.step(self.now_ms(), is_silent=is_silent, is_closing=self._closing)
+        if actions.failure is not None and not self.failed.is_set():
+            self._fail(RuntimeError(actions.failure))
+        self._send(actions.output)
+        if self._commit is None and not self.failed.is_set() and self._store.pending:
+            if actions.must_sync or self._closing:
                 self._begin_commit()
             elif self._lazy_timer is None:
                 # Only settlements and the like: nobody waits for them, and a little later they are more.
                 self._lazy_timer = self._loop.call_later(limits.LAZY_COMMIT_MS / 1000, self._commit_lazily)
-        for read in engine.take_reads():
+        for read in actions.reads:
             self._begin_read(read)
-        deadline = engine.deadline_ms
-        if deadline is not None and deadline < self._beat_ms:
-            # Something that came in this turn is due before the timer rings.
+        if actions.expired or actions.wanted:
+            self._ask(actions)
+        self._deadline_ms = actions.deadline_ms
+        if self._deadline_ms is not None and self._deadline_ms < self._beat_ms:
+            # Something that was received in this turn is due before the timer rings.
             self._arm()
 
-    def _send(self) -> None:
-        if self._commit is not None and self.disk.is_silent(self._clock()):
-            # To frontends a shard whose disk hangs is one that stands still: they give senders their messages
-            # back after shard_wait. What is said now leaves when the disk has answered.
-            return
-        if self._engine.holds and not self._closing:
-            return
-        for identity, parts in self._engine.take_output():
+    def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        for identity, parts in output:
             if not self._socket.send([identity, *parts]):
                 self._engine.lost(identity)
                 # What it held is for others now.
@@ -334,10 +331,9 @@ class Server:
         if self._closing:
             return
         now_ms = self.now_ms()
-        deadline = self._engine.deadline_ms
         wait_ms = limits.HEARTBEAT_MS
-        if deadline is not None:
-            wait_ms = max(1, min(wait_ms, deadline - now_ms))
+        if self._deadline_ms is not None:
+            wait_ms = max(1, min(wait_ms, self._deadline_ms - now_ms))
         self._beat_ms = now_ms + wait_ms
         self._timer = self._loop.call_later(wait_ms / 1000, self._beat)
 

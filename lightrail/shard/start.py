@@ -1,6 +1,6 @@
 """Start: one start of a shard on its directory, from the question whether it may serve to its orderly end.
 
-    start = Start(joining, residence, cluster)
+    start = Start(joining, data_directory, cluster)
     await start.until_alone()          # nobody who lives is registered, and the directory is no copy
     store.judge = start.judge          # recovery: the journal goes as far as the coordinator knows
     await start.begin(extent)          # from here on every other directory of this shard is a copy
@@ -30,10 +30,10 @@ from lightrail.cluster.joining import LEAVE_TIME_MAX_S, Joining, patiently
 from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import ATTEMPTS_MAX, MemberRefused
 from lightrail.model import limits
+from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import Extent
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Store, StoreRefused
-from lightrail.shard.residence import Residence
 
 log = logging.getLogger("lightrail.shard")
 TOKEN_BYTES: Final = 12
@@ -42,11 +42,11 @@ TOKEN_BYTES: Final = 12
 class Start:
     """Of a shard with a store that lasts; one in memory has nothing that a copy could be behind of."""
 
-    def __init__(self, joining: Joining, residence: Residence) -> None:
+    def __init__(self, joining: Joining, data_directory: DataDirectory) -> None:
         self._joining = joining
         self._coordinator = joining.coordinator
-        self._residence = residence
-        self._shard = residence.shard
+        self._data_directory = data_directory
+        self._shard = data_directory.shard
         self._lasting = joining.process.settings.store != "memory"
         self._together = not joining.process.settings.etcd
         """The coordinator is a file beside the directory, and copied with it."""
@@ -66,14 +66,14 @@ class Start:
         """
         await self._look()
         dead = None
-        lock = self._residence.lock_id
+        lock = self._data_directory.lock_id
         if self._last is not None and lock and self._last.lock == lock:
             # Whoever had this very lock has ended, for it is ours now.
             dead = self._last.boot
         await self._joining.until_free(f"{SHARDS}{self._shard}", dead)
         if self._lasting:
             await self._look()
-            self._mark = self._residence.mark
+            self._mark = self._data_directory.mark
             self._check()
 
     async def _look(self) -> None:
@@ -82,15 +82,15 @@ class Start:
         )
 
     def _check(self) -> None:
-        residence = self._residence
-        disk = residence.disk
+        data_directory = self._data_directory
+        disk = data_directory.disk
         check_generation(
             self._shard,
             self._last,
             self._mark,
             disk=disk,
-            inode=residence.inode if disk and not self._together else 0,
-            directory=residence.directory,
+            inode=data_directory.inode if disk and not self._together else 0,
+            directory=data_directory.directory,
         )
 
     def judge(self, found: Extent) -> None:
@@ -99,9 +99,9 @@ class Start:
             check_extent(
                 self._shard,
                 self._last,
-                disk=self._residence.disk,
+                disk=self._data_directory.disk,
                 next_lsn=found.next_lsn,
-                directory=self._residence.directory,
+                directory=self._data_directory.directory,
             )
         except MemberRefused as error:
             raise StoreRefused(str(error)) from None
@@ -122,17 +122,18 @@ class Start:
                 number=mark.number,
                 token=mark.token,
                 boot=self._joining.process.boot,
-                lock=self._residence.lock_id,
-                inode=0 if self._together else self._residence.inode,
+                lock=self._data_directory.lock_id,
+                inode=0 if self._together else self._data_directory.inode,
                 segment=extent.segment,
                 next_lsn=extent.next_lsn,
             )
             try:
-                self._residence.write_mark(mark)
+                self._data_directory.write_mark(mark)
             except OSError as error:
                 raise StoreRefused(
                     f"expected to write the generation of shard {self._shard} into "
-                    f"{self._residence.directory}, found {error.strerror}: make room on this disk, or mend it"
+                    f"{self._data_directory.directory}, found {error.strerror}: "
+                    "make room on this disk, or mend it"
                 ) from error
             if await patiently(self._joining.process, lambda own=own: self._written(own)):  # type: ignore[misc]
                 return

@@ -83,8 +83,8 @@ class ShardProcess(Scene):
 
     wire: Wire
 
-    def _deliver_output(self) -> None:
-        for _, parts in self.engine.take_output():
+    def _deliver(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        for _, parts in output:
             self.wire.to_frontend.append(parts)
 
 

@@ -85,7 +85,7 @@ def check(cluster: Cluster, frontend: Frontend, *, died: bool) -> None:
     shard, _ = cluster.placed("q")
     others = [each for each in cluster.shards if each.id != shard]
     assert all(each.scene.engine._queues.find(name) is None for each in others for name in ("q", "q/$dlq"))
-    assert not any(each.scene.engine._queues.copies for each in cluster.shards)
+    assert not any(each.scene.engine._queues.copying for each in cluster.shards)
     assert not any(len(each.scene.engine._awaited) for each in cluster.shards)
     if not died:
         assert frontend.taken == sorted(set(frontend.taken)), "delivered twice, or out of order"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import declared_of
+from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from tests.support.fake_files import Crash, FakeFiles
 from tests.support.moving import (
@@ -131,7 +131,7 @@ def test_the_destination_dies_at_any_byte(policy: str) -> None:
         scene = scene_of(source.policy, image, memory_mark=(1, 1 << 30)[steps % 2], placed=placed)
         # What becomes of a copy is decided at the first look at the placements.
         scene.refresh()
-        assert not scene.engine._queues.copies, what
+        assert not scene.engine._queues.copying, what
         scene.settle_down()
         if not progress.verified:
             assert queue_of(scene, QUEUE) is None, what
@@ -139,6 +139,6 @@ def test_the_destination_dies_at_any_byte(policy: str) -> None:
         check_whole(scene, source, what)
         image = image.after_crash(1, "none")
         again = scene_of(source.policy, image, memory_mark=1 << 30, placed=(0, 2))
-        assert not again.engine._queues.copies, what
+        assert not again.engine._queues.copying, what
         check_whole(again, source, what)
     assert seen == {(False,), (False, True), (True, True), (True, False)}

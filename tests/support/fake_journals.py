@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.index import Block, SegmentIndex
-from lightrail.shard.archive import BeyondCommitted, NotThere
+from lightrail.shard.archiving.archive import BeyondCommitted, NotThere
 
 
 class FakeJournals:

@@ -15,10 +15,11 @@ from lightrail.shard import peers
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.moving.exporting import Exporting
+from lightrail.shard.moving.exports import Exports
 from lightrail.shard.moving.importing import ImportFailed, Importing
-from lightrail.shard.moving.tenancy import EverythingHere
 from lightrail.shard.queue import invariants
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.tenancy import EverythingHere
 from lightrail.wire.frames import Kind, OutcomeCode
 from lightrail.wire.messages import SettleDetail
 from tests.support import captured
@@ -90,11 +91,15 @@ def queue_of(scene: Scene, name: str) -> Queue | None:
     return scene.engine._queues.find(name)
 
 
-def exporting_of(scene: Scene, name: str, identity: str) -> Exporting:
+def exports_of(scene: Scene, identity: str) -> Exports:
     engine = scene.engine
-    queue = engine._queues.find(name)
+    return Exports(engine._performer, engine._links, engine.when_synced, identity)
+
+
+def exporting_of(scene: Scene, name: str, identity: str) -> Exporting:
+    queue = scene.engine._queues.find(name)
     assert queue is not None
-    return Exporting(queue, engine._performer, engine._links, engine.when_synced, identity)
+    return exports_of(scene, identity).of(queue)
 
 
 def importing_of(scene: Scene, name: str, epoch: int = 2) -> Importing:
@@ -169,7 +174,7 @@ class Side:
         self.peer.take()
         self.seen = {}
         engine = scene.engine
-        mine = next(iter(engine._peers.values()))
+        mine = next(iter(engine._frontends))
         queue = queue_of(scene, QUEUE)
         assert queue is not None
         for (boot, link), id in taken.items():

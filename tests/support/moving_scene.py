@@ -14,7 +14,7 @@ from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.moving.mover import Mover
+from lightrail.shard.mover import Mover
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
@@ -83,6 +83,9 @@ class Shard:
         if self.alive:
             self.scene.now_ms = self.cluster.now_ms
             self.scene.settle_down()
+            wanted, self.scene.wishes_back = self.scene.wishes_back, []
+            for queue in wanted:
+                self.mover.want(queue)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

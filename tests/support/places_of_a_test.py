@@ -7,7 +7,7 @@ from lightrail.model import names
 
 
 class TestPlaces:
-    """See `lightrail.shard.moving.tenancy.Places`."""
+    """See `lightrail.shard.tenancy.Places`."""
 
     __test__ = False
 

@@ -9,14 +9,16 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from lightrail.journal.record import Settle
+from lightrail.shard.actions import Actions
 from lightrail.shard.declarations import EveryName, Names
 from lightrail.shard.delivery_marks import DeliveryMarks
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
-from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place
+from lightrail.shard.reading import Read
+from lightrail.shard.tenancy import Places
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
@@ -131,11 +133,11 @@ class Scene:
             max_delivery_count=max_delivery_count,
             now_ms=now_ms,
             names=self.names,
-            wish_dropped=lambda record: self.wishes.append(record.name),
             places=places,
             marks=marks,
         )
-        self.engine.sealing.wish_back = self.wishes_back.append
+        self.reads: list[Read] = []
+        """Messages to read back that no turn has read."""
         self.peers: dict[bytes, Peer] = {}
         self.commit: Commit | None = None
         self.reading = True
@@ -155,18 +157,24 @@ class Scene:
 
     def turn(self) -> None:
         """The end of a turn without any commit: what need not wait leaves."""
-        engine = self.engine
-        engine.step(self.now_ms)
-        if self.commit is None and not self.store.pending:
-            engine.nothing_to_commit()
-        self._deliver_output()
-        if self.reading:
-            while reads := engine.take_reads():
-                for read in reads:
-                    read.perform(self.store)
-                    engine.read_ended(read, None, self.now_ms)
-                engine.step(self.now_ms)
-                self._deliver_output()
+        self.step()
+        while self.reading and self.reads:
+            for read in self.take_reads():
+                read.perform(self.store)
+                self.engine.read_ended(read, None, self.now_ms)
+            self.step()
+
+    def step(self) -> Actions:
+        actions = self.engine.step(self.now_ms)
+        self._deliver(actions.output)
+        self.reads += actions.reads
+        self.wishes += [record.name for record in actions.expired]
+        self.wishes_back += actions.wanted
+        return actions
+
+    def take_reads(self) -> list[Read]:
+        reads, self.reads = self.reads, []
+        return reads
 
     def begin_commit(self) -> None:
         assert self.commit is None
@@ -205,8 +213,8 @@ class Scene:
         figures = dict(self.engine._queues.figures(""))[name]()
         return {"ready": figures.ready, "in_flight": figures.in_flight}
 
-    def _deliver_output(self) -> None:
-        for identity, parts in self.engine.take_output():
+    def _deliver(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        for identity, parts in output:
             peer = self.peers.get(identity)
             if peer is not None:
                 peer.hear(parts)

@@ -261,7 +261,7 @@ class Cluster:
             for shard in self.shards:
                 life = shard.life
                 found = None if life is None else life.engine._queues.find(queue)
-                if found is not None and found.served:
+                if found is not None and found.is_serving:
                     served.append(shard.id)
             placed = self.shards[0].life.map.placed(queue) if self.shards[0].life else None
             if placed is None or served != [placed.shard]:

@@ -13,7 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
-from lightrail.shard.moving.mover import Mover
+from lightrail.shard.mover import Mover
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.peer import LoopSocket
 from lightrail.wire.shards import ShardAway, ShardPeer
@@ -147,14 +147,13 @@ class Life:
     def turn(self) -> None:
         if self.dead:
             return
-        self.engine.step(self.now_ms())
-        self._send()
-        if self._commit is None:
-            if self.store.pending:
-                self._begin()
-            elif self.engine.nothing_to_commit():
-                self._send()
-        for read in self.engine.take_reads():
+        actions = self.engine.step(self.now_ms())
+        self._send(actions.output)
+        if self._commit is None and self.store.pending:
+            self._begin()
+        for queue in actions.wanted:
+            self.mover.want(queue)
+        for read in actions.reads:
             read.perform(self.store)
             self.loop.call_later(self.chance.uniform(*COMMIT_S), self._read, read)
 
@@ -177,8 +176,8 @@ class Life:
         self.engine.commit_ended(self.now_ms())
         self.turn()
 
-    def _send(self) -> None:
-        for identity, parts in self.engine.take_output():
+    def _send(self, output: list[tuple[bytes, list[bytes]]]) -> None:
+        for identity, parts in output:
             self.cluster.said(self.shard.id, parts)
             if not self.socket.send([identity, *parts]):
                 self.engine.lost(identity)

@@ -19,7 +19,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.segment import Segment, name_of
 from lightrail.telemetry.archive import ArchiveCounts
 
-log = logging.getLogger("lightrail.shard.archive")
+log = logging.getLogger("lightrail.shard.archiving.archive")
 
 Readers = Callable[[], Mapping[str, Holder]]
 """The readers that are registered now, by name."""

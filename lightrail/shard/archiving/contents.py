@@ -28,7 +28,7 @@ from lightrail.shard.archiving.folders import Folders
 from lightrail.shard.archiving.retention import Kept
 from lightrail.shard.journal.files import NO_LINK, DiskFile, Files, copy
 
-log = logging.getLogger("lightrail.shard.archive")
+log = logging.getLogger("lightrail.shard.archiving.archive")
 
 
 def kept_of(index: SegmentIndex) -> Kept:

@@ -1,22 +1,21 @@
-"""What a shard answers to another one that copies a queue from it, and to people who ask how moves go.
+"""What a shard answers to another one that copies a queue from it.
 
-`export` and `seal` are asked by the destination of a move, through a connection like any frontend's; `moves`
-by whoever wants to see what comes here.
+The destination of a move asks for `export` and `seal`, through a connection like any frontend's.
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, Final
 
 from lightrail.model import conditions, limits
 from lightrail.shard.links import Links
-from lightrail.shard.moving.exporting import Exporting
-from lightrail.shard.moving.sealing import Sealing
-from lightrail.shard.moving.tenancy import moved
-from lightrail.shard.peers import Peer, Waiter
-from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queue, Queues
-from lightrail.shard.requests import Bad, Fields, Operation, whole
+from lightrail.shard.moving.exports import Exports
+from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.peers import Peer
+from lightrail.shard.queues import Queues
+from lightrail.shard.requests import Fields, Operation, RequestError, whole
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.tenancy import moved
+from lightrail.shard.waiting import Waiter
 from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 
@@ -37,34 +36,24 @@ class Later:
 
 
 class MoveRequests:
-    """The operations `export`, `seal` and `moves`.
-
-    Args:
-        identity: of this life of the shard; another one after every start.
-    """
+    """The operations `export` and `seal`."""
 
     def __init__(
         self,
         queues: Queues,
-        performer: Performer,
         links: Links,
-        sealing: Sealing,
+        freezing: Freezing,
+        exports: Exports,
         when_synced: Callable[[Waiter, int], None],
-        identity: str,
     ) -> None:
         self._queues = queues
-        self._performer = performer
         self._links = links
-        self._sealing = sealing
+        self._freezing = freezing
+        self._exports = exports
         self._when_synced = when_synced
-        self._identity = identity
-        self._numbers = count(1)
-        self.shown: Callable[[], list[Fields]] = list
-        """How the moves to this shard go, for people."""
         self.operations: dict[str, Operation] = {
             "export": self._export,
-            "seal": self._seal,
-            "moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.shown()},
+            "seal": self._freeze,
         }
 
     def _export(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> Fields | None:
@@ -80,21 +69,22 @@ class MoveRequests:
             peer.out.append(frame(Kind.RESPONSE, number=number, body=encode_request(answer, blob)))
 
         rewritten = fields.get("rewritten") is True
-        self._exporting(queue).piece(first, size, messages, done, rewritten=rewritten)
+        self._exports.of(queue).piece(first, size, messages, done, rewritten=rewritten)
         return None
 
-    def _seal(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
-        """The queue stops here; answered with its state, and that of its dead-letter queue, when on disk."""
+    def _freeze(self, peer: Peer, number: int, fields: Fields, now_ms: int) -> None:
+        """Freeze a queue; answered with its state, and that of its dead-letter queue, when that is on
+        disk."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
-        queues = self._sealing.seal(name, epoch, now_ms)
+        queues = self._freezing.freeze(name, epoch, now_ms)
         if isinstance(queues, Refusal):
-            raise Bad(queues.condition, queues.description)
+            raise RequestError(queues.condition, queues.description)
 
         def answer() -> None:
             states: list[Fields] = []
             blobs: list[bytes] = []
             for queue in queues:
-                state, blob = self._exporting(queue).state(now_ms)
+                state, blob = self._exports.of(queue).state(now_ms)
                 blobs.append(blob)
                 links = [list(key) for key in self._links.keys_of(queue)]
                 states.append({"queue": queue.name, "state": state, "links": links, "blob": len(blob)})
@@ -102,7 +92,7 @@ class MoveRequests:
             peer.out.append(frame(Kind.RESPONSE, number=number, body=body))
 
         def synced() -> None:
-            if all(queue.sealed and self._queues.find(queue.name) is queue for queue in queues):
+            if all(queue.is_frozen and self._queues.find(queue.name) is queue for queue in queues):
                 answer()
             else:
                 gone = {"error": {"condition": conditions.MOVED, "description": f"{name} is here no more"}}
@@ -111,30 +101,24 @@ class MoveRequests:
         self._when_synced(Later(synced), 0)
 
     def _owned(self, fields: Fields, now_ms: int) -> Queue | None:
-        """The queue that is asked for, where this shard has it in that epoch. Raises Bad."""
+        """The queue that is asked for, where this shard has it in that epoch. Raises RequestError."""
         name, epoch = _name(fields), whole(fields, "epoch", 1, (1 << 63) - 1, None)
         queue = self._queues.find(name)
-        if queue is not None and queue.sealed and queue.epoch == epoch:
+        if queue is not None and queue.is_frozen and queue.epoch == epoch:
             return queue
         if queue is None and self._queues.is_absent_dead_letter(name):
             return None
         found = self._queues.open(name, now_ms, epoch)
         if isinstance(found, Refusal):
-            raise Bad(found.condition, found.description)
-        if not found.served:
+            raise RequestError(found.condition, found.description)
+        if not found.is_serving:
             refusal = moved(f"{name} is not served here")
-            raise Bad(refusal.condition, refusal.description)
+            raise RequestError(refusal.condition, refusal.description)
         return found
-
-    def _exporting(self, queue: Queue) -> Exporting:
-        if queue.exporting is None:
-            identity = f"{self._identity}-{next(self._numbers)}"
-            return Exporting(queue, self._performer, self._links, self._when_synced, identity)
-        return queue.exporting
 
 
 def _name(fields: Fields) -> str:
     name = fields.get("queue")
     if not isinstance(name, str) or not name:
-        raise Bad(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
+        raise RequestError(conditions.INVALID_FIELD, "queue is expected to be the name of a queue")
     return name

@@ -4,13 +4,14 @@ import logging
 from typing import Any
 
 from lightrail.model import names as rules
+from lightrail.shard.awaited import AwaitedConsumers, Key
 from lightrail.shard.journal.store import Store
 from lightrail.shard.links import Links
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.awaited import AwaitedConsumers, Key
 from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.performer import Performer
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 
 log = logging.getLogger("lightrail.shard.moving.arrivals")
@@ -41,7 +42,17 @@ class Arrival:
 class Arrivals:
     """All of them, by name of the queue."""
 
-    __slots__ = ("_awaited", "_by_name", "_counts", "_links", "_memory", "_performer", "_queues", "_store")
+    __slots__ = (
+        "_awaited",
+        "_by_name",
+        "_counts",
+        "_links",
+        "_memory",
+        "_performer",
+        "_queues",
+        "_recovered",
+        "_store",
+    )
 
     def __init__(
         self,
@@ -61,6 +72,8 @@ class Arrivals:
         self._awaited = awaited
         self._counts = counts
         self._by_name: dict[str, Arrival] = {}
+        self._recovered: set[str] = set()
+        """Names of those that the journal had, as long as nothing is decided on them."""
 
     def find(self, name: str) -> Arrival | None:
         """The one of this name, or None: it was dropped, is open, or never began."""
@@ -119,8 +132,15 @@ class Arrivals:
         arrival.parts[queue.name] = Importing.recovered(
             queue, self._queues, self._performer, self._store, self._memory, self._links
         )
+        self._recovered.add(owner)
         self._counted()
         return arrival
+
+    def take_recovered(self) -> list[str]:
+        """Names of those that the journal had, once: the caller decides on them."""
+        found = sorted(self._recovered)
+        self._recovered.clear()
+        return found
 
     def open(self, arrival: Arrival, now_ms: int) -> list[Queue]:
         """The placement says that the queue is this shard's: it is served, its consumers are awaited."""
@@ -131,7 +151,6 @@ class Arrivals:
         for name, part in arrival.parts.items():
             consumers = part.open(self._queues.names.get(name), arrival.epoch, now_ms)
             queue = part.queue
-            queue.served = True
             self._awaited.opened(queue, consumers, now_ms)
             self._performer.touched[queue] = None
             self._memory.update(queue)

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from lightrail.model import limits
 from lightrail.shard.links import Links
 from lightrail.shard.moving.columns import pack, table
-from lightrail.shard.peers import Waiter
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.commands import Past
 from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.ready import Ready, fitting, rejoined
 from lightrail.shard.queue.runs import Run, ends_of
-from lightrail.shard.queues import Queue
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.waiting import Waiter
 
 Done = Callable[[dict[str, Any], bytes], None]
 """Gets the answer: what goes into the JSON, and the blob."""
@@ -42,7 +42,7 @@ messages, each run's counted from its own first byte) and `data`."""
 
 
 class Exporting:
-    """Lives while its queue is being copied, at `queue.exporting`.
+    """The export of one queue, from its first piece to the end of its move; `Exports` has all of them.
 
     Args:
         identity: says whether two answers belong together: another one after every start of the shard, and
@@ -56,7 +56,6 @@ class Exporting:
     def __init__(
         self, queue: Queue, performer: Performer, links: Links, when_synced: WhenSynced, identity: str
     ) -> None:
-        """Begins: `queue.exporting` is this from now on."""
         self.queue = queue
         self.identity = identity
         self.ended = False
@@ -67,16 +66,13 @@ class Exporting:
         """Pieces may have had the sequences below."""
         self._notes: dict[int, int] = {}
         """First and last sequence of what was rewritten below that."""
-        queue.exporting = self
 
     def end(self) -> None:
-        """The move is over, or begins anew: `queue.exporting` is None, pieces under way go unanswered."""
+        """The move is over, or begins anew: pieces under way go unanswered."""
         self.ended = True
-        if self.queue.exporting is self:
-            self.queue.exporting = None
 
     def note(self, run: Run) -> None:
-        """Performer: messages were rewritten in place."""
+        """Messages were rewritten in place."""
         if run.sequence < self._given_to:
             self._notes[run.sequence] = max(run.end, self._notes.get(run.sequence, 0))
 

@@ -8,7 +8,7 @@ See docs/adr/0010-moving-queues.md. The protocol (when to ask what, the transact
     finish(state); sync what was appended; the transaction
     open(name, epoch, now_ms), or drop(now_ms)
 
-After a start the copies of the journal are in `queues.copies`: `Importing.recovered` opens or drops one.
+After a start, `Importing.recovered` makes one of each copy that the journal has, to be opened or dropped.
 """
 
 import logging
@@ -22,10 +22,11 @@ from lightrail.model import limits
 from lightrail.model.names import is_dead_letter
 from lightrail.model.policy import Role
 from lightrail.namespace.records import Name
-from lightrail.shard.declarations import encode_declared
+from lightrail.shard.awaited import Origin
+from lightrail.shard.declared import encode_declared
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
-from lightrail.shard.links import Known, Links, Origin, options_of
+from lightrail.shard.links import Known, Links, options_of
 from lightrail.shard.memory import Memory
 from lightrail.shard.moving.columns import BadColumns, Columns, rows, unpack
 from lightrail.shard.moving.exporting import RUN_COLUMNS
@@ -36,7 +37,8 @@ from lightrail.shard.queue.copying import Incomplete, Stretch
 from lightrail.shard.queue.duplicates import DIGEST_BYTES
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.runs import Batch, Run, ends_of
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.messages import ConsumerOpen
 
 log = logging.getLogger("lightrail.shard.moving")
@@ -79,7 +81,7 @@ class Importing:
     )
 
     queue: Queue
-    """The copy, in `queues.copies`; once it is open the queue itself, in `queues`."""
+    """The copy; once it is open, the queue itself."""
 
     def __init__(
         self,
@@ -137,9 +139,9 @@ class Importing:
             ImportFailed: there is a queue or a copy of that name here, or there are too many queues.
         """
         queues = self._queues
-        if queues.find(self.name) is not None or self.name in queues.copies:
+        if queues.find(self.name) is not None or queues.copy_of(self.name) is not None:
             raise ImportFailed(f"expected no queue {self.name} in this shard, found one")
-        if len(queues) + len(queues.copies) >= limits.QUEUES_MAX and not is_dead_letter(self.name):
+        if len(queues) + len(queues.copying) >= limits.QUEUES_MAX and not is_dead_letter(self.name):
             raise ImportFailed(f"this shard has as many queues as it may have: {limits.QUEUES_MAX}")
         found = queues.names.get(self.name)
         # Joined messages share their time of arrival: not where the queue looks at each one's own.
@@ -406,7 +408,7 @@ class Importing:
         Then it comes back after a restart, to be dropped again.
         """
         queue = self.queue
-        if self._queues.copies.get(queue.name) is not queue:
+        if self._queues.copy_of(queue.name) is not queue:
             return
         self._queues.drop_copy(queue)
         self._memory.remove(queue)

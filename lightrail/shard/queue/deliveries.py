@@ -1,7 +1,5 @@
 """Deliveries: who gets which ready runs in one step, and how much is in flight because of it."""
 
-from typing import TYPE_CHECKING
-
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer, Consumers
 from lightrail.shard.queue.counters import Counters
@@ -9,12 +7,10 @@ from lightrail.shard.queue.effects import Deliver, Drained, Effect, Fetch, Large
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.in_flight import Remembering
 from lightrail.shard.queue.locks import Locks
+from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.ready import Ready, fitting
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.work import Work
-
-if TYPE_CHECKING:
-    from lightrail.shard.queue.order import Order
 
 
 class Deliveries:

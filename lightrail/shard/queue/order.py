@@ -4,7 +4,7 @@ The base is the order by sequence with consumers that select: each of them has a
 every message once. Ranked and grouped orders are built on it (ranked.py, groups.py).
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lightrail.model import limits
 from lightrail.shard.queue.consumers import Consumer
@@ -15,8 +15,25 @@ from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.views import View
 
-if TYPE_CHECKING:
-    from lightrail.shard.queue.deliveries import Deliveries
+
+class Deliverer(Protocol):
+    """What an order asks to deliver what it has chosen; `Deliveries` is one."""
+
+    def deliver(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """Deliver ready messages from the head; whether any were, and whether the disk has to be read
+        first."""
+
+    def deliver_around(self, consumer: Consumer, share: int, effects: list[Effect]) -> tuple[bool, bool]:
+        """The same past those that are barred for the consumer."""
+
+    def hand_over(self, consumer: Consumer, run: Run, size: int, effects: list[Effect]) -> None:
+        """Deliver a run that was removed from the ready ones."""
+
+    def show_copy(self, browser: Consumer, run: Run, effects: list[Effect]) -> None:
+        """Deliver a copy of a run to a browser."""
+
+    def report_larger(self, consumer: Consumer, effects: list[Effect]) -> None:
+        """Report a message that is larger than the consumer's room."""
 
 
 class Order:
@@ -37,7 +54,7 @@ class Order:
     )
 
     def __init__(
-        self, ready: Ready, eviction: Eviction, deliveries: "Deliveries", next_sequence: int = 0
+        self, ready: Ready, eviction: Eviction, deliveries: Deliverer, next_sequence: int = 0
     ) -> None:
         self._ready = ready
         self._eviction = eviction

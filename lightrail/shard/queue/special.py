@@ -446,9 +446,7 @@ class Special:
         if self.delays is not None:
             line, held = self.delays.line, self._held
             if len(self._keys) > limits.STALE_ENTRIES_MIN + 2 * (len(line) + len(held)):
-                self._keys = {
-                    each: key for each, key in self._keys.items() if each in held or line.has(each)
-                }
+                self._keys = {each: key for each, key in self._keys.items() if each in held or line.has(each)}
         self.tell(effects)
 
     def tell(self, effects: list[Effect]) -> None:

@@ -12,7 +12,7 @@ from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import Kind, frame
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch

@@ -8,7 +8,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import SettleDetail
@@ -282,7 +283,7 @@ def test_a_transient_sender_waits_while_the_disk_is_far_behind(monkeypatch: pyte
     for number in (1, 2, 3):
         captured.send(number, 4, durable=False)
     assert captured.peer.accepted(1) == [1]
-    assert captured.scene.engine.commit_is_awaited
+    assert captured.scene.step().must_sync
     captured.scene.settle_down()
     assert captured.peer.accepted(1) == [2, 3]
 

@@ -8,14 +8,14 @@ from lightrail.amqp.sections import Properties
 from lightrail.amqp.types import ULong, encode
 from lightrail.journal.record import CONTINUED, Ids
 from lightrail.model import limits
+from lightrail.shard.field_access import look
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
-from lightrail.shard.looking import look
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.duplicates import Duplicates, digest_of
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore
 

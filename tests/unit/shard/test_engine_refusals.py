@@ -50,16 +50,15 @@ class Wire:
     def say(self, *parts: bytes) -> list[tuple[Kind, int, int]]:
         """(kind, number, count) of what was answered after a commit."""
         self.engine.receive(IDENTITY, list(parts), 0)
-        self.engine.step(0)
+        output = self.engine.step(0).output
         if self.store.pending:
             commit = self.store.begin_commit()
             self.engine.commit_begun()
             self.store.end_commit(commit)
             self.engine.commit_ended(0)
-        else:
-            self.engine.nothing_to_commit()
+            output += self.engine.step(0).output
         found = []
-        for _, answers in self.engine.take_output():
+        for _, answers in output:
             for part in answers:
                 kind, _, _, _, _, count, number = HEADER.unpack_from(part)
                 if kind in (Kind.ACCEPTED, Kind.REFUSED):

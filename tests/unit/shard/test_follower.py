@@ -16,7 +16,8 @@ from lightrail.model.policy import QUEUE, Policy
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import ANYBODY
 from lightrail.namespace.service import Service
-from lightrail.shard.declarations import EveryName, declared_of, encode_declared, shard_policy
+from lightrail.shard.declarations import EveryName, shard_policy
+from lightrail.shard.declared import declared_of, encode_declared
 from lightrail.shard.journal.journal import Journal
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import ProducerOpen, SettleDetail
@@ -191,7 +192,7 @@ def test_messages_read_back_for_a_deleted_queue_do_not_reach_its_successor() -> 
         peer.send(1, number, [b"%01000d" % number])
         scene.settle_down()
     peer.consume(2, "q", 200)
-    reads = scene.engine.take_reads()
+    reads = scene.take_reads()
     assert reads
     names_of(scene).drop("q")
     names_of(scene).give("q", QUEUE)

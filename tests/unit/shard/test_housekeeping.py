@@ -168,12 +168,12 @@ def test_a_read_that_failed_is_made_again(error: Exception) -> None:
     sent = fill(scene, peer, "q", 100)
     scene.reading = False
     peer.consume(2, "q", len(sent))
-    failed = scene.engine.take_reads()
+    failed = scene.take_reads()
     assert failed
     for read in failed:
         scene.engine.read_ended(read, error, scene.now_ms)
     scene.turn()
-    assert scene.engine.take_reads() == []
+    assert scene.take_reads() == []
     scene.reading = True
     for _ in range(100):
         scene.tick(500)
@@ -186,7 +186,7 @@ def test_damaged_messages_are_given_up_and_the_queue_goes_on() -> None:
     sent = fill(scene, peer, "q", 100)
     scene.reading = False
     peer.consume(2, "q", len(sent))
-    first, *others = scene.engine.take_reads()
+    first, *others = scene.take_reads()
     scene.engine.read_ended(first, JournalDamaged("1", 0, "nothing good"), scene.now_ms)
     for read in others:
         read.perform(scene.store)
@@ -210,7 +210,7 @@ def test_damaged_messages_stay_on_disk_for_a_repair(caplog: pytest.LogCaptureFix
     scene.tick(10)
     scene.reading = False
     peer.consume(2, "q", 10_000)
-    first, *others = scene.engine.take_reads()
+    first, *others = scene.take_reads()
     segment = first.place.segment
     for read in (first, *others):
         scene.engine.read_ended(read, JournalDamaged("1", 0, "nothing good"), scene.now_ms)
@@ -266,7 +266,7 @@ def test_what_is_being_read_is_not_cleaned() -> None:
     sent = fill(scene, peer, "q", 40)
     scene.reading = False
     peer.consume(2, "q", len(sent))
-    reads = scene.engine.take_reads()
+    reads = scene.take_reads()
     assert reads
     busy = {read.segment for read in reads}
     assert all(scene.engine._house._cleaner._in_use(segment) for segment in busy)

@@ -5,7 +5,7 @@ import time
 from lightrail.amqp.types import encode
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
-from lightrail.shard.looking import selector
+from lightrail.shard.field_access import selector
 from tests.support.shard_scene import Peer, Scene, numbered_messages
 
 ONE_LOOK = 1_000_000

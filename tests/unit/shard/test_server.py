@@ -148,7 +148,7 @@ def play(
         server = Server(asyncio.get_running_loop(), engine, store, counts, address, clock=clock)
         if marks is not None:
             marks.begin(asyncio.get_running_loop())
-            marks.on_release(server.send)
+            marks.on_release(server.turn)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         frontend = Frontend(context, address)
         try:
@@ -397,7 +397,7 @@ def test_a_delivery_leaves_when_its_mark_is_in_the_file(
         disk.go_on.clear()
         frontend.say(batch(1, 1, [b"a"], durable=False))
         if not hangs:
-            await asyncio.to_thread(wait.until, lambda: server._engine.holds, "it holds")
+            await asyncio.to_thread(wait.until, lambda: server._engine._queues.marks.holds, "it holds")
             assert Kind.DELIVER not in [kind for kind, _, _ in frontend.heard]
             disk.go_on.set()
         await frontend.until(Kind.DELIVER)

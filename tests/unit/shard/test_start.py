@@ -21,7 +21,7 @@ from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import limits
 from lightrail.model.settings import Settings, endpoint
-from lightrail.shard import residence as residences
+from lightrail.shard import data_directory as residences
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefused
@@ -40,7 +40,7 @@ class Life:
         self.joining = Joining(process, coordinator, None)
         found = residences.hold(str(data), 0)
         assert found is not None, "the directory is free"
-        self.residence = found
+        self.data_directory = found
         self.start = Start(self.joining, found)
         self.journal: Journal | None = None
         self.held: set[str] = set()
@@ -52,8 +52,8 @@ class Life:
 
     async def serve(self) -> None:
         await self.start.until_alone()
-        self.journal = Journal(RealFiles(self.residence.directory), "c", 0, segment_bytes=10_000)
-        disk = self.residence.settle("journal", "c")
+        self.journal = Journal(RealFiles(self.data_directory.directory), "c", 0, segment_bytes=10_000)
+        disk = self.data_directory.settle("journal", "c")
         self.journal.judge = self.start.judge
         recovered = self.journal.recover(0)
         self.held = {queue.name for queue in recovered.queues}
@@ -84,7 +84,7 @@ class Life:
         self.journal.close()
         await self.start.close(self.journal)
         await self.joining.coordinator.unregister(f"{SHARDS}0")
-        self.residence.leave()
+        self.data_directory.leave()
 
     def kill(self) -> None:
         """Its locks go, and nothing else."""
@@ -92,7 +92,7 @@ class Life:
             for segment in self.journal.segments():
                 segment.close()
             self.journal.files.unlock()
-        self.residence.leave()
+        self.data_directory.leave()
 
 
 @contextlib.asynccontextmanager

@@ -12,9 +12,10 @@ from lightrail.journal.record import Queue as QueueRecord
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy as NamePolicy
 from lightrail.shard.declarations import EveryName
-from lightrail.shard.moving.tenancy import moved
+from lightrail.shard.ownership import Event
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.work import LETTER_MESSAGE
+from lightrail.shard.tenancy import moved
 from lightrail.wire.frames import Kind, OutcomeCode, frame
 from lightrail.wire.messages import Refusal, SettleDetail
 from tests.support.shard_scene import Peer, Scene, SmallStore, batch, numbered_messages
@@ -107,12 +108,12 @@ def test_a_queue_that_is_being_purged_is_sealed_after_that() -> None:
     scene = Metered()
     peer = filled(scene)
     peer.ask("purge", queue="q")
-    refused = scene.engine.sealing.seal("q", 0, scene.now_ms)
+    refused = scene.engine.freezing.freeze("q", 0, scene.now_ms)
     assert isinstance(refused, Refusal)
     assert refused.condition == conditions.RESOURCE_LIMIT_EXCEEDED
     assert "purge" in refused.description
     scene.go_on()
-    assert isinstance(scene.engine.sealing.seal("q", 0, scene.now_ms), list)
+    assert isinstance(scene.engine.freezing.freeze("q", 0, scene.now_ms), list)
 
 
 def test_a_queue_that_is_dropped_while_it_is_purged_writes_nothing_after_its_end() -> None:
@@ -120,7 +121,9 @@ def test_a_queue_that_is_dropped_while_it_is_purged_writes_nothing_after_its_end
     peer = filled(scene)
     number = peer.ask("purge", queue="q")
     assert isinstance(scene.store, SmallStore)
-    scene.engine._follower._delete(scene.engine._queues.find("q"), moved("gone"))  # type: ignore[arg-type]
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    scene.engine._follower._delete(queue, Event.DELETE, moved("gone"))
     scene.turn()
     scene.go_on()
     [end] = [
@@ -138,7 +141,9 @@ def test_a_queue_that_is_dropped_is_gone_at_once_and_its_messages_are_freed_in_p
     peer = filled(scene, 2 * COUNT)
     peer.consume(2, "q", COUNT)
     scene.spent.clear()
-    scene.engine._follower._delete(scene.engine._queues.find("q"), moved("gone"))  # type: ignore[arg-type]
+    queue = scene.engine._queues.find("q")
+    assert queue is not None
+    scene.engine._follower._delete(queue, Event.DELETE, moved("gone"))
     scene.turn()
     assert scene.engine._queues.find("q") is None
     assert scene.store.usage().live_bytes > 0
@@ -203,7 +208,7 @@ def test_what_a_lost_frontend_held_comes_back_in_pieces_and_in_its_order() -> No
     peer.consume(3, "q", COUNT + 1)
     assert 0 < scene.queue("q")["in_flight"] < COUNT
     assert not peer.messages(3)
-    refused = scene.engine.sealing.seal("q", 0, scene.now_ms)
+    refused = scene.engine.freezing.freeze("q", 0, scene.now_ms)
     assert isinstance(refused, Refusal)
     scene.go_on()
     assert peer.messages(3) == numbered_messages(COUNT + 1)

@@ -253,7 +253,7 @@ def test_failures_are_said_once_counted_and_tried_again(caplog: pytest.LogCaptur
     scene = ArchiveScene(files, journal)
     settle(journal, filled(journal, 9))
     files.fail_links = errno.EACCES
-    with caplog.at_level(logging.INFO, "lightrail.shard.archive"):
+    with caplog.at_level(logging.INFO, "lightrail.shard.archiving.archive"):
         scene.tick()
         for _ in range(3):
             scene.now_ms += limits.ARCHIVE_RETRY_MS

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import declared_of
+from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreFull
 from lightrail.shard.moving.columns import BadColumns, pack, unpack
@@ -25,6 +25,7 @@ from tests.support.moving import (
     ask,
     contents,
     exporting_of,
+    exports_of,
     importing_of,
     queue_of,
     scene_of,
@@ -267,7 +268,7 @@ def test_a_copy_is_nobodys_queue() -> None:
         importing_of(move.target, QUEUE).begin(0)
     move.importing.drop(0)
     move.importing.drop(0)
-    assert not queues.copies
+    assert not queues.copying
     assert move.target.engine._house.memory.resident == 0
     move.target.settle_down()
     assert move.target.store.usage().live_bytes == 0
@@ -342,14 +343,17 @@ def test_a_copy_without_what_was_rewritten_is_not_complete() -> None:
 def test_a_piece_that_is_not_wanted_any_more_goes_unanswered() -> None:
     move = Move()
     move.begin()
-    answers: list[Answer] = []
-    move.exporting.piece(0, 10, 10, lambda said, blob: answers.append((said, blob)))
-    move.exporting.end()
-    move.source.settle_down()
-    assert not answers
     queue = queue_of(move.source, QUEUE)
     assert queue is not None
-    assert queue.exporting is None
+    exports = exports_of(move.source, "2")
+    first = exports.of(queue)
+    answers: list[Answer] = []
+    first.piece(0, 10, 10, lambda said, blob: answers.append((said, blob)))
+    exports.end(queue)
+    move.source.settle_down()
+    assert not answers
+    assert queue not in move.source.engine._performer.exports
+    assert exports.of(queue).identity != first.identity
 
 
 def test_columns_say_what_is_wrong_with_them() -> None:

@@ -25,12 +25,12 @@ from lightrail.shard.journal.store import StoreError
 from lightrail.shard.moving.answering import Later
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailed
-from lightrail.shard.moving.tenancy import Places
+from lightrail.shard.tenancy import Places
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 
-log = logging.getLogger("lightrail.shard.moving.mover")
+log = logging.getLogger("lightrail.shard.mover")
 
 WAITING: Final = "waiting"
 COPY: Final = "copy"
@@ -146,8 +146,7 @@ class Mover:
         self._progress: dict[str, Progress] = {}
         self._ended: deque[Progress] = deque(maxlen=limits.MOVES_SHOWN_MAX)
         self._closing = False
-        engine.moves.shown = self.shown
-        engine.sealing.wish_back = self.wish_back
+        engine.answer({"moves": lambda _peer, _number, _fields, _now_ms: {"moves": self.shown()}})
         places.listen(self._changed)
 
     # --- which moves -----------------------------------------------------------------------------------
@@ -487,8 +486,8 @@ class Mover:
 
     # --- queues that this shard wants back -------------------------------------------------------------
 
-    def wish_back(self, queue: str) -> None:
-        """A queue has been sealed for long and nobody took it: this shard tries to win it back."""
+    def want(self, queue: str) -> None:
+        """Ask the coordinator for a queue that this shard has frozen, and that no shard took for long."""
         if queue not in self._giving_up and not self._closing:
             self._giving_up[queue] = asyncio.get_running_loop().create_task(self._give_up(queue))
 

@@ -5,7 +5,7 @@ import pytest
 from lightrail.amqp.sections import with_annotations
 from lightrail.amqp.types import Described, Symbol, Timestamp, UByte, ULong, encode
 from lightrail.filters.errors import FilterError
-from lightrail.shard.looking import look
+from lightrail.shard.field_access import look
 from lightrail.shard.performer import JOURNAL_OUTCOME
 from lightrail.shard.queue.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.delays import DELAY_PATH, TIME_PATH

@@ -7,7 +7,8 @@ import pytest
 from lightrail.journal.record import Queue
 from lightrail.model import conditions, limits
 from lightrail.model.policy import Policy
-from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.declared import declared_of
 from lightrail.wire.frames import HEADER, Kind, OutcomeCode
 from tests.support.places_of_a_test import TestPlaces
 from tests.support.shard_scene import Peer, Scene, SmallStore
@@ -144,7 +145,7 @@ def test_the_loss_of_a_frontend_releases_nothing_of_a_sealed_queue() -> None:
     story.seal()
     for _ in range(0, 2 * limits.PEER_SILENCE_MS, 1_000):
         story.scene.tick(1_000)
-    assert story.scene.engine._peers == {}
+    assert list(story.scene.engine._frontends) == []
     assert story.scene.queue("q") == {"ready": 1, "in_flight": 2}
 
 

@@ -5,7 +5,7 @@ import pytest
 from lightrail.journal.archive import segment_name
 from lightrail.journal.index import SegmentIndex, decode_index
 from lightrail.journal.record import CONTINUED, SPILLED, Queue, QueueEvent
-from lightrail.shard.archive import BeyondCommitted, Journals, NotThere
+from lightrail.shard.archiving.archive import BeyondCommitted, Journals, NotThere
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.segment import name_of

@@ -8,11 +8,11 @@ is larger than the queue waits until the queue is empty, and is taken in part th
 from collections import deque
 from typing import NamedTuple
 
-from lightrail.shard.admission import fitting, waits_until
+from lightrail.shard.ingress.admission import fitting, waits_until
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import RouteProducer
 from lightrail.shard.queue.runs import Batch
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 
 
 class Wait(NamedTuple):

@@ -5,15 +5,16 @@ consumer over; one that only wants to settle, or to close, finds it as well. Wha
 limits.PEER_SILENCE_MS is released.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from lightrail.model import limits
+from lightrail.shard.last_consumers import LastConsumers
 from lightrail.shard.outcomes import outcome_in
 from lightrail.shard.peers import Consumer, Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import HEADER, Kind
 from lightrail.wire.messages import ConsumerOpen
 
@@ -22,6 +23,15 @@ EVERYTHING: Final = 1 << 62
 
 Key = tuple[int, int]
 """Boot of the frontend, number of the link."""
+
+
+class Origin(NamedTuple):
+    """The link of a consumer that came with its queue, and that no link has taken over yet."""
+
+    boot: int
+    """Of the frontend."""
+    link: int
+    opened: ConsumerOpen
 
 
 class AwaitedConsumer:
@@ -41,16 +51,15 @@ class AwaitedConsumer:
 class AwaitedConsumers:
     """All of them, by link; and links whose consumers are about to come, with what they said meanwhile."""
 
-    __slots__ = ("_by_key", "_expected", "_performer", "gone", "left")
+    __slots__ = ("_by_key", "_expected", "_last_consumers", "_performer", "adopted")
 
-    def __init__(self, performer: Performer) -> None:
+    def __init__(self, performer: Performer, last_consumers: LastConsumers) -> None:
         self._performer = performer
+        self._last_consumers = last_consumers
         self._by_key: dict[Key, AwaitedConsumer] = {}
         self._expected: dict[Key, list[bytes]] = {}
-        self.left: Callable[[Queue, bool], None] = lambda _queue, _lost: None
-        """Told of each that goes; see `Links.consumer_left`."""
-        self.gone: Callable[[int], None] = lambda _id: None
-        """Told the number of each that goes, before its queue is."""
+        self.adopted: dict[int, Origin] = {}
+        """Consumers of machines that came with their queues, by number, until a link takes them over."""
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -136,13 +145,13 @@ class AwaitedConsumers:
     def tick(self, now_ms: int) -> None:
         """Time has passed: what nobody took is released."""
         for each in [each for each in self._by_key.values() if each.until_ms <= now_ms]:
-            if each.queue.served:
+            if each.queue.is_serving:
                 self.release(each, now_ms)
 
     def _detach(self, found: AwaitedConsumer, now_ms: int, *, lost: bool) -> None:
-        self.gone(found.id)
+        self.adopted.pop(found.id, None)
         self._apply(found.queue, commands.Detach(found.id), now_ms)
-        self.left(found.queue, lost)
+        self._last_consumers.left(found.queue, now_ms, lost=lost)
 
     def _apply(self, queue: Queue, command: commands.Command, now_ms: int) -> None:
         self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)

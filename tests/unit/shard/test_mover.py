@@ -147,12 +147,12 @@ def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing() -> None:
         shown = cluster.shards[1].mover.shown
         await cluster.until(lambda: [each["result"] for each in shown()] == ["cancelled"])
         assert cluster.placed("q") == (0, 1)
-        assert cluster.shards[1].scene.engine._queues.copies == {}
+        assert cluster.shards[1].scene.engine._queues.copying == []
         assert cluster.shards[1].scene.counts.queues_copying == 0
         assert contents(cluster, 0, "q") == [b"a"]
         queue = cluster.shards[0].scene.engine._queues.find("q")
         assert queue is not None
-        assert queue.exporting is None
+        assert queue not in cluster.shards[0].scene.engine._performer.exports
 
     run(story)
 
@@ -173,7 +173,7 @@ def test_a_queue_that_is_dropped_while_it_moves_is_gone_everywhere_and_its_move_
         await cluster.until(lambda: cluster.shards[0].scene.engine._queues.find("q") is None)
         await cluster.coordinator.unplace(["q"])
         await cluster.until(lambda: not cluster.shards[1].mover._tasks and not cluster.is_moving("q"))
-        assert not cluster.shards[1].scene.engine._queues.copies
+        assert not cluster.shards[1].scene.engine._queues.copying
 
     run(story)
 
@@ -200,7 +200,7 @@ def test_a_destination_that_does_not_come_back_loses_the_queue_to_its_source() -
         assert peer.messages(2) == [b"a", b"b"]
         cluster.shards[1].start()
         cluster.look()
-        assert cluster.shards[1].scene.engine._queues.copies == {}
+        assert cluster.shards[1].scene.engine._queues.copying == []
         assert cluster.shards[1].scene.engine._queues.find("q") is None
         assert not cluster.is_moving("q")
 

@@ -14,7 +14,7 @@ from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.commands import Change
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Place
-from lightrail.shard.queues import Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.wire.frames import UNKNOWN_SEQUENCE, Kind, OutcomeCode
 from tests.support.fake_files import FakeFiles
 from tests.support.shard_scene import Peer, Scene, SmallStore

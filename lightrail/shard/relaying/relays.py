@@ -5,18 +5,21 @@ from lightrail.model import conditions
 from lightrail.model.policy import Role
 from lightrail.shard.declarations import Names
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.tenancy import Tenancy, moved
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
-from lightrail.shard.relay import Listener, Relay, Sender
+from lightrail.shard.relaying.relay import Listener, Relay, Sender
+from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
+
+Key = tuple[Peer, int]
+"""Frontend, and number of the link."""
 
 
 class Relays:
     """Every connection point that has a link on this shard."""
 
-    __slots__ = ("_by_name", "_memory", "_names", "_tenancy", "touched")
+    __slots__ = ("_by_name", "_listeners", "_memory", "_names", "_senders", "_tenancy", "touched")
 
     def __init__(self, names: Names, tenancy: Tenancy, memory: Memory) -> None:
         self._names = names
@@ -24,6 +27,8 @@ class Relays:
         self._tenancy = tenancy
         tenancy.places.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
+        self._senders: dict[Key, Sender] = {}
+        self._listeners: dict[Key, Listener] = {}
         self.touched: dict[Relay, None] = {}
 
     # --- links -----------------------------------------------------------------------------------------
@@ -33,7 +38,7 @@ class Relays:
         self.close_sender(peer, link)
         relay = self._open(peer, link, epoch, name)
         if relay is not None:
-            sender = peer.senders[link] = Sender(relay, peer, link, now_ms)
+            sender = self._senders[peer, link] = Sender(relay, peer, link, now_ms)
             relay.senders.append(sender)
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
@@ -42,31 +47,35 @@ class Relays:
         self.close_listener(peer, link)
         relay = self._open(peer, link, epoch, options.queue)
         if relay is not None:
-            listener = peer.listeners[link] = Listener(relay, peer, link, options)
+            listener = self._listeners[peer, link] = Listener(relay, peer, link, options)
             relay.listeners.append(listener)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
 
     def close_sender(self, peer: Peer, link: int) -> None:
         """It has gone; outcomes of what it sent have nowhere to go."""
-        sender = peer.senders.pop(link, None)
+        sender = self._senders.pop((peer, link), None)
         if sender is not None:
             sender.relay.forget(sender)
             self._left(sender.relay)
 
     def close_listener(self, peer: Peer, link: int) -> None:
         """It has gone: what it did not settle gets its default outcome."""
-        listener = peer.listeners.pop(link, None)
+        listener = self._listeners.pop((peer, link), None)
         if listener is not None:
             listener.relay.leave(listener, *listener.default)
             self._left(listener.relay)
 
     def forget(self, peer: Peer) -> None:
         """The frontend is gone: it was us, not the client, who failed, and nothing counts as an attempt."""
-        for listener in list(peer.listeners.values()):
+        for listener in [each for each in self._listeners.values() if each.peer is peer]:
             listener.default = (OutcomeCode.RELEASED, b"")
             self.close_listener(peer, listener.link)
-        for link in list(peer.senders):
-            self.close_sender(peer, link)
+        for sender in [each for each in self._senders.values() if each.peer is peer]:
+            self.close_sender(peer, sender.link)
+
+    def has_listener(self, peer: Peer, link: int) -> bool:
+        """Whether the link is a listener of a connection point."""
+        return (peer, link) in self._listeners
 
     def name_changed(self, name: str) -> None:
         """The directory says something new of a name."""
@@ -77,18 +86,23 @@ class Relays:
         if found.role is Role.CONNECTION_POINT and not found.is_another(relay.record):
             relay.record = found
         else:
-            relay.end(Refusal(conditions.RESOURCE_DELETED, f"{name} was dropped"))
-            del self._by_name[name]
-            self.touched.pop(relay, None)
+            self._end(relay, Refusal(conditions.RESOURCE_DELETED, f"{name} was deleted"))
 
     def _placed(self, changes: MapChanges) -> None:
         """Connection points that are elsewhere now: their links go there, nothing is taken along."""
         for name in changes.placements & self._by_name.keys():
             placed = self._tenancy.places.placed(name)
             if placed is not None and placed.shard != self._tenancy.shard:
-                relay = self._by_name.pop(name)
-                relay.end(moved(f"{name} is at another shard"))
-                self.touched.pop(relay, None)
+                self._end(self._by_name[name], moved(f"{name} is at another shard"))
+
+    def _end(self, relay: Relay, why: Refusal) -> None:
+        for listener in relay.listeners:
+            self._listeners.pop((listener.peer, listener.link), None)
+        for sender in relay.senders:
+            self._senders.pop((sender.peer, sender.link), None)
+        relay.end(why)
+        del self._by_name[relay.name]
+        self.touched.pop(relay, None)
 
     def _open(self, peer: Peer, link: int, epoch: int, name: str) -> Relay | None:
         if self._tenancy.refusal(name, epoch) is not None:
@@ -118,7 +132,7 @@ class Relays:
     def send(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """An ENQUEUE of a link that is not a queue's."""
         _kind, _flags, _priority, _epoch, link, messages, number = HEADER.unpack_from(part)
-        sender = peer.senders.get(link)
+        sender = self._senders.get((peer, link))
         if sender is not None:
             sender.relay.send(sender, part, messages, number, now_ms)
             self.touched[sender.relay] = None
@@ -126,7 +140,7 @@ class Relays:
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
         """A CREDIT of a link that is not a queue's; with drain it is taken back at once."""
         _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
-        listener = peer.listeners.get(link)
+        listener = self._listeners.get((peer, link))
         if listener is None:
             return
         listener.allow(
@@ -145,7 +159,7 @@ class Relays:
     def settle(self, peer: Peer, part: bytes) -> None:
         """A SETTLE of a link that is not a queue's."""
         _kind, code, _, _, link, messages, number = HEADER.unpack_from(part)
-        listener = peer.listeners.get(link)
+        listener = self._listeners.get((peer, link))
         if listener is not None:
             listener.settle(number, number + messages, code, part[HEADER_SIZE:])
 

@@ -10,22 +10,24 @@ from collections.abc import Callable, Sequence
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
 from lightrail.model import conditions, limits
-from lightrail.shard.admission import Share, fitting, index_full, share
-from lightrail.shard.holding import Holding, Wait, looks_and_full, wait_of
+from lightrail.shard.ingress.admission import Share, fitting, index_full, share
+from lightrail.shard.ingress.holding import Holding, Wait, looks_and_full, wait_of
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
-from lightrail.shard.moving.tenancy import moved
+from lightrail.shard.ownership import State
 from lightrail.shard.peers import Numbered, Peer, RouteProducer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queue.runs import Batch, Run, joined
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.tenancy import moved
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
 from lightrail.wire.messages import Refusal, Targets
 
-log = logging.getLogger("lightrail.shard.routes")
+log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 class Routes:
@@ -397,8 +399,8 @@ def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:
     if isinstance(targets, Refusal):
         return targets
     for queue in targets:
-        if queue.sealed:
+        if queue.state in (State.FROZEN, State.MOVED):
             return moved(f"{queue.name} is on its way to another shard; find the targets anew")
-        if not queue.served:
+        if not queue.is_serving:
             return Refusal(conditions.NOT_FOUND, f"{queue.name} was dropped; find the targets anew")
     return targets

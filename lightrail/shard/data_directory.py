@@ -1,4 +1,4 @@
-"""Residence: the directory that a shard lives in, and with it the shard's number.
+"""The data directory of a shard, and with it the number of the shard.
 
 ``DATA/shard-N`` holds the messages of shard N; ``DATA/shard-N.lock`` is held by the process that serves
 them. A process that was not told its number takes the first directory that nobody holds; where there is
@@ -35,7 +35,7 @@ Allocate = Callable[[str], Awaitable[int]]
 
 
 @dataclass(slots=True)
-class Residence:
+class DataDirectory:
     """A directory that this process holds for as long as it lives."""
 
     shard: int
@@ -160,11 +160,11 @@ def known(data: str) -> list[int]:
     return sorted(int(match[1]) for match in found if match and os.path.isdir(os.path.join(data, match[0])))
 
 
-def hold(data: str, shard: int) -> Residence | None:
+def hold(data: str, shard: int) -> DataDirectory | None:
     """The directory of a shard, which may not be there yet; None when another process holds it."""
     directory = os.path.join(data, f"shard-{shard}")
     lock = _lock(f"{directory}.lock")
-    return None if lock is None else Residence(shard, directory, lock)
+    return None if lock is None else DataDirectory(shard, directory, lock)
 
 
 def held_by_other(data: str, shard: int) -> str:
@@ -175,7 +175,7 @@ def held_by_other(data: str, shard: int) -> str:
     )
 
 
-async def find(data: str, store: str, cluster: str, allocate: Allocate) -> Residence | None:
+async def find(data: str, store: str, cluster: str, allocate: Allocate) -> DataDirectory | None:
     """The first directory that nobody holds, or a new one; None while another process looks for a new one.
 
     Raises:
@@ -204,7 +204,7 @@ async def find(data: str, store: str, cluster: str, allocate: Allocate) -> Resid
         os.close(looking)
 
 
-def _first(data: str) -> Residence | None:
+def _first(data: str) -> DataDirectory | None:
     return next((found for shard in known(data) if (found := hold(data, shard)) is not None), None)
 
 

@@ -5,74 +5,18 @@ from typing import Any
 
 import pytest
 
-from lightrail.cluster.map import Placed
 from lightrail.journal.record import Queue
 from lightrail.model import conditions
 from lightrail.model.policy import QUEUE, Policy
-from lightrail.shard.declarations import EveryName, declared_of
+from lightrail.shard.declarations import EveryName
+from lightrail.shard.declared import declared_of
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.moving.tenancy import Judgement, judge
 from lightrail.wire.frames import Kind, OutcomeCode
 from tests.support.fake_files import FakeFiles
 from tests.support.places_of_a_test import TestPlaces
 from tests.support.shard_scene import Peer, Scene, SmallStore
 
 POINT = Policy.parse({"role": "connection-point"})
-
-
-# --- the law ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shard", "epoch", "sealed", "expected"),
-    [
-        (0, 3, False, Judgement.SERVED),
-        (0, 4, False, Judgement.SERVED),
-        (0, 2, False, Judgement.SERVED),
-        (0, 3, True, Judgement.STAYS),
-        (0, 5, True, Judgement.SERVED),
-        (1, 4, False, Judgement.KEPT),
-        (1, 4, True, Judgement.DROPPED),
-        (1, 3, False, Judgement.KEPT),
-        (1, 3, True, Judgement.STAYS),
-    ],
-)
-def test_a_queue_goes_on_as_its_placement_says(
-    shard: int, epoch: int, sealed: bool, expected: Judgement
-) -> None:
-    assert judge(Placed(shard, epoch, 9), 0, 3, copy=False, sealed=sealed) is expected
-
-
-@pytest.mark.parametrize(
-    ("lost", "expected"),
-    [(0, Judgement.DROPPED), (3, Judgement.DROPPED), (4, Judgement.KEPT), (7, Judgement.KEPT)],
-)
-def test_what_an_operator_gave_up_is_kept_where_it_comes_back(lost: int, expected: Judgement) -> None:
-    placed = Placed(1, 9, 9, lost)
-    assert judge(placed, 0, 3, copy=False, sealed=True) is expected
-    assert judge(placed, 0, 3, copy=False, sealed=False) is Judgement.KEPT
-
-
-@pytest.mark.parametrize(
-    ("shard", "epoch", "expected"),
-    [
-        (1, 2, Judgement.STAYS),
-        (0, 3, Judgement.SERVED),
-        (1, 3, Judgement.DROPPED),
-        (1, 4, Judgement.DROPPED),
-        (0, 4, Judgement.DROPPED),
-    ],
-)
-def test_a_copy_becomes_the_queue_in_the_epoch_that_it_was_made_for_and_no_other(
-    shard: int, epoch: int, expected: Judgement
-) -> None:
-    assert judge(Placed(shard, epoch, 9), 0, 3, copy=True, sealed=False) is expected
-
-
-def test_without_a_placement_nothing_is_decided() -> None:
-    assert judge(None, 0, 3, copy=False, sealed=False) is Judgement.KEPT
-    assert judge(None, 0, 3, copy=False, sealed=True) is Judgement.STAYS
-    assert judge(None, 0, 3, copy=True, sealed=False) is Judgement.STAYS
 
 
 # --- openings --------------------------------------------------------------------------------------------

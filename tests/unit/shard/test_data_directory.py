@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.shard import residence
+from lightrail.shard import data_directory
+from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal import identity
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import StoreRefused
-from lightrail.shard.residence import Residence
 
 
 class Numbers:
@@ -29,18 +29,18 @@ class Numbers:
         return self.disks.index(disk)
 
 
-def find(data: Path, numbers: Numbers, store: str = "journal") -> Residence:
-    found = asyncio.run(residence.find(str(data), store, "c", numbers.allocate))
+def find(data: Path, numbers: Numbers, store: str = "journal") -> DataDirectory:
+    found = asyncio.run(data_directory.find(str(data), store, "c", numbers.allocate))
     assert found is not None
     return found
 
 
 def test_a_directory_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
-    first = residence.hold(str(tmp_path), 3)
+    first = data_directory.hold(str(tmp_path), 3)
     assert first is not None
-    assert residence.hold(str(tmp_path), 3) is None
+    assert data_directory.hold(str(tmp_path), 3) is None
     first.leave()
-    again = residence.hold(str(tmp_path), 3)
+    again = data_directory.hold(str(tmp_path), 3)
     assert again is not None
     again.leave()
 
@@ -50,7 +50,7 @@ def test_the_first_free_directory_is_taken_and_then_a_new_one_made(tmp_path: Pat
     one = find(tmp_path, numbers)
     two = find(tmp_path, numbers)
     assert (one.shard, two.shard) == (2, 3)
-    assert residence.known(str(tmp_path)) == [2, 3]
+    assert data_directory.known(str(tmp_path)) == [2, 3]
     disks = one.disk, two.disk
     assert list(disks) == numbers.disks[2:]
     two.leave()
@@ -71,12 +71,12 @@ def test_a_number_is_not_lost_when_the_process_dies_before_it_has_a_directory(tm
     numbers.fails = False
     found = find(tmp_path, numbers)
     assert (found.shard, found.disk) == (0, numbers.disks[0])
-    assert not (tmp_path / residence.DRAFT).exists()
+    assert not (tmp_path / data_directory.DRAFT).exists()
     assert find(tmp_path, numbers).shard == 1
 
 
 def test_a_half_written_draft_is_no_draft(tmp_path: Path) -> None:
-    (tmp_path / residence.DRAFT).write_text('{"di')
+    (tmp_path / data_directory.DRAFT).write_text('{"di')
     assert find(tmp_path, Numbers()).shard == 0
 
 
@@ -89,9 +89,9 @@ def test_only_one_process_looks_for_a_new_number(tmp_path: Path) -> None:
             await go_on.wait()
             return 0
 
-        first = asyncio.create_task(residence.find(str(tmp_path), "journal", "c", slowly))
+        first = asyncio.create_task(data_directory.find(str(tmp_path), "journal", "c", slowly))
         await begun.wait()
-        assert await residence.find(str(tmp_path), "journal", "c", slowly) is None
+        assert await data_directory.find(str(tmp_path), "journal", "c", slowly) is None
         go_on.set()
         found = await first
         assert found is not None
@@ -114,7 +114,7 @@ def test_the_disk_of_a_journal_is_that_of_its_identity(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_holds_nothing_has_no_disk_until_it_settles(tmp_path: Path) -> None:
-    found = residence.hold(str(tmp_path), 0)
+    found = data_directory.hold(str(tmp_path), 0)
     assert found is not None
     assert found.disk is None
     disk = found.settle("sqlite", "c")
@@ -124,7 +124,7 @@ def test_a_directory_that_holds_nothing_has_no_disk_until_it_settles(tmp_path: P
 
 
 def test_a_store_in_memory_is_another_disk_each_time(tmp_path: Path) -> None:
-    found = residence.hold(str(tmp_path), 0)
+    found = data_directory.hold(str(tmp_path), 0)
     assert found is not None
     assert found.settle("memory", "c") != found.settle("memory", "c")
     assert found.disk is None
@@ -132,10 +132,10 @@ def test_a_store_in_memory_is_another_disk_each_time(tmp_path: Path) -> None:
 
 
 def test_a_disk_file_that_nobody_can_read_is_told(tmp_path: Path) -> None:
-    found = residence.hold(str(tmp_path), 0)
+    found = data_directory.hold(str(tmp_path), 0)
     assert found is not None
     found.settle("sqlite", "c")
-    path = Path(found.directory) / residence.DISK_FILE
+    path = Path(found.directory) / data_directory.DISK_FILE
     for text in ("", "[]", json.dumps({"other": 1})):
         path.write_text(text)
         with pytest.raises(StoreRefused, match="expected the id of a disk"):

@@ -1,47 +1,49 @@
-"""Sealing: a queue of this shard that another one is about to own stops at one frame, and may be given back.
+"""Freezing: a queue of this shard stops between two frames, because another shard is about to own it.
 
-What is sealed stays as it is: nothing comes in, nothing is delivered, settled, released or expires, and who
-held something still holds it. Links are told to look elsewhere; what consumers say all the same comes back to
-them as BOUNCED. A queue is sealed until its placement names another epoch (docs/adr/0010-moving-queues.md).
+A frozen queue does not change: no message is stored, delivered, settled, released or expires, and consumers
+keep their unsettled deliveries. Links get MOVED and look for the owner; a settlement that a consumer sends
+all the same is returned as BOUNCED. A queue is frozen until its placement names a later epoch
+(docs/adr/0010-moving-queues.md): of another shard, or of this one, which then thaws the queue.
 """
 
 import logging
-from collections.abc import Callable
 
 from lightrail.model import conditions, limits
 from lightrail.model import names as rules
+from lightrail.shard.awaited import AwaitedConsumers
 from lightrail.shard.journal.store import StoreError
 from lightrail.shard.links import Links
-from lightrail.shard.moving.awaited import AwaitedConsumers
-from lightrail.shard.moving.tenancy import moved
+from lightrail.shard.ownership import Event
 from lightrail.shard.peers import Peer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
-from lightrail.shard.queues import Queue, Queues
+from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
+from lightrail.shard.shard_queue import Queue
+from lightrail.shard.tenancy import moved
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 
-log = logging.getLogger("lightrail.shard.moving.sealing")
+log = logging.getLogger("lightrail.shard.moving.freezing")
 
 
-class Sealed:
-    """A queue that is sealed."""
+class Frozen:
+    """A queue that is frozen."""
 
     __slots__ = ("again_ms", "asked", "queue", "reads")
 
     def __init__(self, queue: Queue, now_ms: int) -> None:
         self.queue = queue
         self.again_ms = now_ms + limits.MOVE_SEALED_MS
-        """When this shard asks for it back (again)."""
+        """When this shard asks for the queue (again), so that it can serve it."""
         self.asked = False
         self.reads: list[Read] = []
-        """What came from disk since: it waits, for nothing changes."""
+        """Messages that were read from disk since. They wait, because nothing of the queue changes."""
 
 
-class Sealing:
-    """The queues of this shard that are sealed."""
+class Freezing:
+    """The queues of this shard that are frozen."""
 
     __slots__ = (
         "_awaited",
@@ -51,7 +53,7 @@ class Sealing:
         "_links",
         "_performer",
         "_queues",
-        "wish_back",
+        "_wanted",
     )
 
     def __init__(
@@ -67,29 +69,30 @@ class Sealing:
         self._links = links
         self._awaited = awaited
         self._counts = counts
-        self.wish_back: Callable[[str], None] = lambda _: None
-        """Asks for a queue to be given back, which nobody has taken for limits.MOVE_SEALED_MS."""
-        self._by_queue: dict[Queue, Sealed] = {}
+        self._wanted: list[str] = []
+        """Queues to ask the coordinator for: no other shard took them in limits.MOVE_SEALED_MS."""
+        self._by_queue: dict[Queue, Frozen] = {}
         self._away: dict[tuple[int, int], tuple[str, int]] = {}
-        """Queue and epoch of consumers that nobody had taken over yet when they went on, by their link."""
+        """Queue and epoch of consumers that were awaited when their queue was frozen, by their link."""
 
-    # --- sealing ---------------------------------------------------------------------------------------
+    # --- freezing --------------------------------------------------------------------------------------
 
-    def seal(self, name: str, epoch: int, now_ms: int) -> list[Queue] | Refusal:
-        """Seals a queue and its dead-letter queue, where it has one.
+    def freeze(self, name: str, epoch: int, now_ms: int) -> list[Queue] | Refusal:
+        """Freeze a queue and its dead-letter queue, where it has one.
 
-        Once more in the same epoch changes nothing. The answer may leave when what was written is on disk.
+        To repeat it in the same epoch changes nothing. The answer may leave when the records are on disk.
 
         Returns:
-            The queues; a refusal where this shard does not own the queue in that epoch, or can't now.
+            The queues; a refusal where this shard does not own the queue in that epoch, or can't freeze it
+            now.
         """
         queue = self._queues.find(name)
-        if queue is not None and queue.sealed and queue.epoch == epoch:
+        if queue is not None and queue.is_frozen and queue.epoch == epoch:
             return self._family(name)
         opened = self._queues.open(name, now_ms, epoch)
         if isinstance(opened, Refusal):
             return opened
-        if not opened.served:
+        if not opened.is_serving:
             return moved(f"{name} is not served here")
         queues = self._family(name)
         if any(source in queues for source, _ in self._performer.unwritten):
@@ -97,23 +100,23 @@ class Sealing:
             if any(source in queues for source, _ in self._performer.unwritten):
                 return Refusal(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
-                    f"dead letters of {name} wait for room on the disk; it is sealed when they have it",
+                    f"dead letters of {name} wait for room on the disk; it is frozen when they have it",
                 )
             queues = self._family(name)
         if any(queue.machine.returning for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"what a lost frontend held of {name} comes back to it; it is sealed when all of it is there",
+                f"what a lost frontend held of {name} comes back to it; it is frozen when all of it is there",
             )
         if any(self._performer.leaving.has(queue) for queue in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"a purge of {name} is under way; it is sealed when that is written",
+                f"a purge of {name} is under way; it is frozen when that is written",
             )
         if any(len(each.machine.deferred) for each in queues):
             return Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"messages of {name} are read from disk for their outcomes; it is sealed after that",
+                f"messages of {name} are read from disk for their outcomes; it is frozen after that",
             )
         return self._write(queues, now_ms) or self._stop(queues, now_ms)
 
@@ -123,22 +126,20 @@ class Sealing:
 
     def _write(self, queues: list[Queue], now_ms: int) -> Refusal | None:
         for queue in queues:
-            # What left the queue in this step is before the seal.
+            # What left the queue in this step is written before the queue is frozen.
             self._performer.journal_removed(queue, now_ms)
         for queue in queues:
-            queue.sealed = True
             try:
-                self._queues.note(queue, now_ms)
+                self._queues.note_frozen(queue, now_ms)
             except StoreError as error:
-                for each in queues:
-                    each.sealed = False
-                return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, f"the seal can't be written: {error}")
+                why = f"that {queue.name} is frozen can't be written: {error}"
+                return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, why)
         return None
 
     def _stop(self, queues: list[Queue], now_ms: int) -> list[Queue]:
         for queue in queues:
-            queue.served = False
-            self._by_queue[queue] = Sealed(queue, now_ms)
+            queue.ownership.apply(Event.FREEZE)
+            self._by_queue[queue] = Frozen(queue, now_ms)
             for key in self._awaited.of(queue):
                 self._away[key] = (queue.name, queue.epoch)
                 if len(self._away) > limits.MOVED_LINKS_MAX:
@@ -150,15 +151,14 @@ class Sealing:
         return queues
 
     def restored(self, queue: Queue, now_ms: int) -> None:
-        """A queue that was sealed when this process started; its consumers have gone."""
-        queue.sealed = True
-        self._by_queue[queue] = Sealed(queue, now_ms)
+        """Add a queue that was frozen when this process started. It has no consumers."""
+        self._by_queue[queue] = Frozen(queue, now_ms)
         self._counted()
 
     # --- meanwhile -------------------------------------------------------------------------------------
 
     def bounce(self, peer: Peer, part: bytes) -> None:
-        """A SETTLE or CONSUMER_CLOSE for a consumer that was sent away comes back; nobody would repeat it."""
+        """Return a SETTLE or CONSUMER_CLOSE for a consumer that was sent away; else it would be lost."""
         link = HEADER.unpack_from(part)[4]
         known = (peer.moved.get(link), self._away.get((peer.boot, link)))
         away = [each for each in known if each is not None]
@@ -168,32 +168,38 @@ class Sealing:
             peer.out.append(frame(Kind.BOUNCED, epoch=epoch, link=link, body=body))
 
     def read_ended(self, queue: Queue, read: Read) -> bool:
-        """Messages came from disk; they wait where the queue is sealed."""
-        sealed = self._by_queue.get(queue)
-        if sealed is not None:
-            sealed.reads.append(read)
-        return sealed is not None
+        """Keep messages that were read from disk, where the queue is frozen; whether it is."""
+        frozen = self._by_queue.get(queue)
+        if frozen is not None:
+            frozen.reads.append(read)
+        return frozen is not None
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: what nobody took for long is asked for back."""
-        for queue, sealed in self._by_queue.items():
-            if sealed.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
-                if not sealed.asked:
-                    log.warning("queue %s is sealed, and nobody took it: it is asked for back", queue.name)
-                sealed.asked = True
-                sealed.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
-                self.wish_back(queue.name)
+        """Ask for queues that have been frozen for long and that no shard took."""
+        for queue, frozen in self._by_queue.items():
+            if frozen.again_ms <= now_ms and not rules.is_dead_letter(queue.name):
+                if not frozen.asked:
+                    log.warning(
+                        "queue %s is frozen, and no shard took it: this shard asks for it", queue.name
+                    )
+                frozen.asked = True
+                frozen.again_ms = now_ms + limits.MOVE_AGAIN_MS_MAX
+                self._wanted.append(queue.name)
+
+    def take_wanted(self) -> list[str]:
+        """Queues to ask the coordinator for, each once."""
+        found, self._wanted = self._wanted, []
+        return found
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    def given_back(self, queue: Queue, now_ms: int) -> list[Read]:
-        """The placement names this shard in another epoch: the queue goes on, its consumers are awaited.
+    def thaw(self, queue: Queue, epoch: int, now_ms: int) -> list[Read]:
+        """Serve a queue again whose placement names this shard in a later epoch. Its consumers are awaited.
 
         Returns:
-            What came from disk meanwhile, which the caller gives to the machine.
+            Messages that were read from disk meanwhile, for the queue's machine.
         """
-        sealed = self._by_queue.pop(queue)
-        queue.sealed = False
+        frozen = self._by_queue.pop(queue)
         self._counted()
         self._links.await_sent_away(queue)
         keys: dict[tuple[int, int], int] = {}
@@ -202,17 +208,17 @@ class Sealing:
             origin = self._links.adopted.get(id)
             if origin is not None:
                 keys[origin.boot, origin.link] = id
-        queue.served = True
+        queue.ownership.apply(Event.THAW, epoch)
         self._awaited.opened(queue, keys, now_ms)
-        return sealed.reads
+        return frozen.reads
 
     def left(self, queue: Queue) -> None:
-        """Another shard owns the queue, and has all of it."""
+        """Count a queue that another shard owns now, with all of its messages."""
         if not rules.is_dead_letter(queue.name):
             self._counts.moves_out += 1
 
-    def gone(self, queue: Queue) -> None:
-        """The queue is not here any more."""
+    def forget(self, queue: Queue) -> None:
+        """The queue is deleted here, or nobody knows who owns it."""
         if self._by_queue.pop(queue, None) is not None:
             self._links.forget_sent_away(queue)
             self._counted()

@@ -418,9 +418,7 @@ class Relay:
         kind = Kind.GONE if body else Kind.MOVED
         for listener in list(self.listeners):
             self.leave(listener, OutcomeCode.RELEASED, b"")
-            listener.peer.listeners.pop(listener.link, None)
             listener.peer.out.append(frame(kind, link=listener.link, body=body))
         for sender in self.senders:
-            sender.peer.senders.pop(sender.link, None)
             sender.peer.out.append(frame(kind, link=sender.link, body=body))
         self.senders.clear()

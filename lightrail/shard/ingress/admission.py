@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
+from lightrail.shard.ingress.parking import Parked, Parking
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
@@ -25,11 +26,11 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.machine import Policy
 from lightrail.shard.queue.runs import Batch, Place, Run, joined
-from lightrail.shard.queues import Parked, Queue
+from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Refusal
 
-log = logging.getLogger("lightrail.shard.admission")
+log = logging.getLogger("lightrail.shard.ingress.admission")
 
 ADMITTED: Final = 8
 """Units of work (queue/work.py) of a batch that is let in."""
@@ -93,7 +94,7 @@ class Chosen:
 class Admission:
     """Lets batches into guarded queues."""
 
-    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_refuse", "_store", "unfinished")
+    __slots__ = ("_answer", "_counts", "_memory", "_parking", "_performer", "_refuse", "_store", "unfinished")
 
     def __init__(
         self,
@@ -106,6 +107,7 @@ class Admission:
     ) -> None:
         self._store = store
         self._memory = memory
+        self._parking = Parking(memory)
         self._performer = performer
         self._counts = counts
         self._answer = answer
@@ -142,36 +144,34 @@ class Admission:
         What is looked into counts as work of the step; what that leaves over is for the next one.
         """
         machine = queue.machine
-        while queue.parked:
-            entry = queue.parked[0]
+        while (entry := self._parking.first(queue)) is not None:
             if entry.waits(now_ms) and bounds.is_full(machine.policy, machine.held, machine.held_bytes):
                 return
             if machine.work.left <= 0:
                 self.unfinished[queue] = None
                 return
-            queue.parked.popleft()
+            self._parking.begin(queue)
             done = entry.done
             progress = self._admit(queue, entry, now_ms)
             machine.work.left -= ADMITTED
             if machine.policy.examines:
                 machine.work.left -= EXAMINED * (entry.done - done)
-            if progress is not Progress.DONE:
-                queue.parked.appendleft(entry)
-                if progress is Progress.WAITS:
-                    return
+            if progress is Progress.DONE:
+                self._parking.end(entry)
                 continue
-            self._memory.park(-entry.batch.size)
-        queue.parked = None
+            self._parking.put_back(queue, entry)
+            if progress is Progress.WAITS:
+                return
 
     def drop(self, producer: Producer) -> None:
         """The producer is gone, or says everything once more: what is parked of it goes unanswered."""
-        if self._take_out(producer):
+        if self._parking.remove(producer):
             # Those behind it may have room.
             self._performer.touched[producer.queue] = None
 
     def abandon(self, producer: Producer) -> None:
         """Who sent has gone: what is parked of it is refused, so that it is not stored hours later."""
-        parked = self._take_out(producer)
+        parked = self._parking.remove(producer)
         if not parked:
             return
         queue = producer.queue
@@ -191,21 +191,8 @@ class Admission:
             refusal.description += f"; {self._memory.parked} bytes wait in this shard already"
             self._turn_away(queue, entry, entry.done, refusal)
             return
-        self._memory.park(size)
-        queue.park(entry)
+        self._parking.park(queue, entry)
         self._performer.touched[queue] = None
-
-    def _take_out(self, producer: Producer) -> list[Parked]:
-        """Takes what is parked of one producer, in order."""
-        queue = producer.queue
-        taken = [entry for entry in queue.parked or () if entry.producer is producer]
-        for entry in taken:
-            assert queue.parked is not None
-            queue.parked.remove(entry)
-            self._memory.park(-entry.batch.size)
-        if not queue.parked:
-            queue.parked = None
-        return taken
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
         """Lets in what there is room for, so much as may be looked into at once."""
@@ -326,7 +313,7 @@ class Admission:
         refusal.accepted = done
         producer.refusing = True
         self._refuse(producer, entry.number, refusal, entry.batch.durable and done > 0)
-        self._turn_away_behind(queue, producer, self._take_out(producer))
+        self._turn_away_behind(queue, producer, self._parking.remove(producer))
 
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
         """Refuses what was parked behind a batch that was refused."""

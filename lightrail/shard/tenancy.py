@@ -1,11 +1,10 @@
-"""Tenancy: which queues are this shard's, and in which epoch, as the placements say.
+"""Tenancy: which names the placements assign to this shard, and in which epoch.
 
-`Places` is the port to the map of the cluster; `EverythingHere` is the one in memory, for which every name is
-at this shard in epoch 1. `judge` is the law by which a queue goes on that is in the journal, or served now.
+`Places` is the port to the map of the cluster. `EverythingHere` is the one in memory: every name is at this
+shard in epoch 1. What a placement means for a queue that this shard stores is in ownership.py.
 """
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Protocol
 
 from lightrail.cluster.map import MapChanges, Move, Placed
@@ -49,45 +48,6 @@ class EverythingHere:
 
     def listen(self, listener: Callable[[MapChanges], None]) -> None:
         """See `Places`."""
-
-
-class Judgement(Enum):
-    """How a queue goes on that is here."""
-
-    SERVED = 1
-    """In the epoch that the placement says, which is written down first where it is another one."""
-    STAYS = 2
-    """As it is: sealed until its move is decided, or a copy that is being made."""
-    DROPPED = 3
-    """Its owner has all of it, by a move from here that was committed."""
-    KEPT = 4
-    """Nobody knows whose it is, or its owner does not have what is here: kept, and not served."""
-
-
-def judge(placed: Placed | None, shard: int, epoch: int, *, copy: bool, sealed: bool) -> Judgement:
-    """What becomes of a queue of this shard.
-
-    Args:
-        placed: where its placement says that it is.
-        epoch: the one that is written down here; of a copy, the one that it will be served in.
-    """
-    if placed is None:
-        return Judgement.STAYS if copy or sealed else Judgement.KEPT
-    if copy:
-        if placed.epoch == epoch and placed.shard == shard:
-            return Judgement.SERVED
-        return Judgement.STAYS if placed.epoch < epoch else Judgement.DROPPED
-    if placed.shard == shard:
-        return Judgement.STAYS if sealed and placed.epoch == epoch else Judgement.SERVED
-    if placed.epoch <= epoch:
-        return Judgement.STAYS if sealed else Judgement.KEPT
-    if sealed and placed.lost <= epoch:
-        # Only a queue that was sealed here can have moved away, and a placement is committed after its new
-        # owner
-        # had synced everything.
-        return Judgement.DROPPED
-    # An operator gave up this disk while it could not be reached, or the disk is a copy of former times.
-    return Judgement.KEPT
 
 
 class Tenancy:

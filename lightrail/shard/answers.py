@@ -1,0 +1,109 @@
+"""Answers: who waits for the disk, and what leaves when the commit under way has ended."""
+
+from lightrail.shard.memory import Memory
+from lightrail.shard.peers import Numbered
+from lightrail.shard.waiting import Waiter
+from lightrail.wire.frames import Kind, frame
+from lightrail.wire.messages import Refusal
+
+
+class Answers:
+    """Answers to batches, settlements and requests whose records are not on disk yet."""
+
+    __slots__ = (
+        "_committing",
+        "_memory",
+        "_refusals",
+        "_refusals_committing",
+        "_unsynced",
+        "failure",
+        "is_committing",
+    )
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._unsynced: list[tuple[Waiter, int]] = []
+        self._committing: list[tuple[Waiter, int]] = []
+        self._refusals: list[tuple[Numbered, int, Refusal]] = []
+        """Of batches that are partly in records that wait for a commit."""
+        self._refusals_committing: list[tuple[Numbered, int, Refusal]] = []
+        self.is_committing = False
+        self.failure: str | None = None
+        """Why nothing here can be trusted any more, or None: only a new process, with recovery, helps."""
+
+    def when_synced(self, waiter: Waiter, number: int) -> None:
+        """The waiter is called when everything so far is on disk; in this step where nothing has to be."""
+        self._unsynced.append((waiter, number))
+
+    def accept(self, producer: Numbered, number: int, durable: bool) -> None:
+        """Accept a batch: now, or with the commit that has its record.
+
+        Above the memory mark transient batches wait for a commit as well: what flows to disk is in it, and a
+        disk that is slower than the senders slows them down.
+        """
+        memory = self._memory
+        if durable or memory.resident + memory.flowing > memory.mark:
+            self._unsynced.append((producer, number))
+        else:
+            producer.accept(number)
+
+    def refuse(self, producer: Numbered, number: int, refusal: Refusal, durable: bool = False) -> None:
+        """Refuse a batch: now, or with the commit that has the records of those messages that were stored."""
+        if durable:
+            self._refusals.append((producer, number, refusal))
+            return
+        producer.peer.out.append(
+            frame(Kind.REFUSED, link=producer.link, number=number, body=refusal.encode())
+        )
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the records that gathered: a producer, or the memory they occupy."""
+        return bool(self._unsynced) or bool(self._refusals) or self._memory.above_mark
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer waits that no commit under way will send."""
+        return self.failure is None and bool(self._unsynced or self._refusals)
+
+    def commit_begun(self) -> None:
+        """The records so far are in the commit that now runs; answers to them wait for it."""
+        self.is_committing = True
+        self._committing, self._unsynced = self._unsynced, []
+        self._refusals_committing, self._refusals = self._refusals, []
+        self._memory.commit_begun()
+
+    def commit_ended(self) -> None:
+        """The commit is on disk: its answers leave."""
+        self.is_committing = False
+        self._memory.commit_ended()
+        committing, self._committing = self._committing, []
+        if self._memory.is_stuck:
+            # Batches of senders are on disk; their senders are kept from sending more.
+            self._unsynced = [each for each in committing if isinstance(each[0], Numbered)] + self._unsynced
+            committing = [each for each in committing if not isinstance(each[0], Numbered)]
+        for waiter, number in committing:
+            waiter.accept(number)
+        for producer, number, refusal in self._refusals_committing:
+            self.refuse(producer, number, refusal)
+        self._refusals_committing = []
+
+    def answer_requests(self) -> None:
+        """Answers that are for no sender leave: requests, and other shards that copy a queue from here."""
+        others = [each for each in self._unsynced if not isinstance(each[0], Numbered)]
+        if others:
+            self._unsynced = [each for each in self._unsynced if isinstance(each[0], Numbered)]
+            for waiter, number in others:
+                waiter.accept(number)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing after a failed write can be trusted: no answer leaves any more (a restart recovers).
+
+        The same where something was applied in part, by an error of this program.
+        """
+        if self.failure is None:
+            self.failure = str(error)
+        self._committing = []
+        self._unsynced = []
+        self._refusals = []
+        self._refusals_committing = []

@@ -1,0 +1,116 @@
+"""Frontends: which processes have greeted this shard, and what is to be sent to each."""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from lightrail.model import limits
+from lightrail.shard.links import Links
+from lightrail.shard.peers import Peer
+from lightrail.shard.relaying.relays import Relays
+from lightrail.wire.frames import HEADER_SIZE, VERSION, Kind, frame
+from lightrail.wire.messages import Hello, Welcome
+
+log = logging.getLogger("lightrail.shard.frontends")
+
+SHARD: Final = "shard-"
+"""How the names of peers begin that are shards, which copy queues."""
+
+
+class Frontends:
+    """Every frontend, gateway and shard that has links here, by its identity."""
+
+    __slots__ = ("_boot", "_by_identity", "_links", "_relays", "_shard", "_strangers")
+
+    def __init__(self, shard: int, boot: int, links: Links, relays: Relays) -> None:
+        self._shard = shard
+        self._boot = boot
+        self._links = links
+        self._relays = relays
+        self._by_identity: dict[bytes, Peer] = {}
+        self._strangers: dict[bytes, bytes] = {}
+        """What to answer to those that are no peers, by identity."""
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(self._by_identity.values())
+
+    @property
+    def count(self) -> int:
+        """Those that are no shards."""
+        return sum(not peer.frontend.startswith(SHARD) for peer in self._by_identity.values())
+
+    def find(self, identity: bytes) -> Peer | None:
+        """The peer of an identity, or None: it has to greet first."""
+        return self._by_identity.get(identity)
+
+    def meet(self, identity: bytes, part: bytes, now_ms: int) -> bool:
+        """Answer the first frame of a stranger; whether it is a peer from now on.
+
+        Only a greeting makes a peer; all else is answered with ABSENT, and the frontend greets again.
+        """
+        if part[:1] != bytes((Kind.HELLO,)):
+            self._strangers[identity] = frame(Kind.ABSENT)
+            return False
+        hello = Hello.decode(part[HEADER_SIZE:])
+        if hello.version != VERSION:
+            # The frontend learns our version from the answer; its other frames have a layout unknown here.
+            log.error("frontend %s speaks wire %d, we speak %d", hello.frontend, hello.version, VERSION)
+            self._strangers[identity] = self._welcome(hello.attempt)
+            return False
+        for other in [peer for peer in self if peer.frontend == hello.frontend]:
+            # The same frontend, started again: what its former process held comes back at once.
+            self.forget(other, now_ms)
+        self.greet(identity, hello, now_ms)
+        return True
+
+    def greet(self, identity: bytes, hello: Hello, now_ms: int) -> None:
+        """The frontend has greeted: it is a peer without links."""
+        peer = Peer(identity, hello.frontend, hello.boot, hello.attempt, now_ms)
+        peer.out.append(self._welcome(hello.attempt))
+        self._by_identity[identity] = peer
+
+    def greet_again(self, peer: Peer, hello: Hello, now_ms: int) -> None:
+        """The frontend lost what was sent to it, or thinks so, and begins anew; its producers keep their
+        numbers.
+        """
+        self.forget(peer, now_ms)
+        self.greet(peer.identity, hello, now_ms)
+
+    def ask_to_greet(self, peer: Peer, why: str, now_ms: int) -> None:
+        """A frame of the frontend is missing. What comes behind it must not be stored: the number of a later
+        batch would stand for those that are missing. The frontend has to send everything once more.
+        """
+        log.warning("frontend %s has to greet again: %s", peer.frontend, why)
+        self.forget(peer, now_ms)
+        self._strangers[peer.identity] = frame(Kind.ABSENT)
+
+    def forget(self, peer: Peer, now_ms: int) -> None:
+        """The frontend has ended, or begins anew."""
+        self._by_identity.pop(peer.identity, None)
+        self._links.forget(peer, now_ms)
+        self._relays.forget(peer)
+
+    def forget_silent(self, now_ms: int, *, stalled: bool) -> None:
+        """Forget those from which nothing was received for limits.PEER_SILENCE_MS.
+
+        Args:
+            stalled: this process stood still: what the others sent waits in the socket.
+        """
+        for peer in list(self):
+            if stalled:
+                peer.heard_ms = now_ms
+            elif now_ms - peer.heard_ms > limits.PEER_SILENCE_MS:
+                log.warning("frontend %s has sent nothing for %d ms", peer.frontend, now_ms - peer.heard_ms)
+                self.forget(peer, now_ms)
+
+    def take_output(self) -> list[tuple[bytes, list[bytes]]]:
+        """(identity, parts) for every frontend that something is to be sent to."""
+        output = [(identity, [answer]) for identity, answer in self._strangers.items()]
+        self._strangers.clear()
+        for peer in self._by_identity.values():
+            if peer.out or peer.acking:
+                output.append((peer.identity, peer.take()))
+        return output
+
+    def _welcome(self, attempt: int) -> bytes:
+        return frame(Kind.WELCOME, body=Welcome(VERSION, self._shard, self._boot, attempt).encode())

@@ -1,0 +1,148 @@
+"""Batches: ENQUEUE frames, which are stored in their queue."""
+
+from lightrail.journal.record import SPILLED
+from lightrail.model import conditions, limits
+from lightrail.shard.answers import Answers
+from lightrail.shard.ingress.admission import Admission
+from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.store import Store, StoreBusy, StoreFull
+from lightrail.shard.memory import Memory
+from lightrail.shard.peers import Peer, Producer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.relaying.relays import Relays
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
+from lightrail.wire.messages import Refusal
+
+
+class Batches:
+    """Stores what producers send."""
+
+    __slots__ = ("_admission", "_answers", "_counts", "_memory", "_performer", "_relays", "_store")
+
+    def __init__(
+        self,
+        store: Store,
+        performer: Performer,
+        admission: Admission,
+        relays: Relays,
+        memory: Memory,
+        answers: Answers,
+        counts: ShardCounts,
+    ) -> None:
+        self._store = store
+        self._performer = performer
+        self._admission = admission
+        self._relays = relays
+        self._memory = memory
+        self._answers = answers
+        self._counts = counts
+
+    def enqueue(self, peer: Peer, part: bytes, now_ms: int) -> int:
+        """Store a batch.
+
+        Returns:
+            How many of its messages the queue looked into.
+
+        Raises:
+            NumberMissing: batches before this one were lost on their way.
+            StoreBusy: the batch has to wait for the commit under way; nothing has changed.
+        """
+        _kind, flags, priority, _epoch, link, count, number = HEADER.unpack_from(part)
+        producer = peer.producers.get(link)
+        if producer is None:
+            self._relays.send(peer, part, now_ms)
+            return 0
+        durable = bool(flags & DURABLE)
+        if self._answers.failure is not None or self._is_answered(producer, number, flags):
+            return 0
+        queue = producer.queue
+        machine = queue.machine
+        expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
+        base = ENQUEUE_ENDS + 4 * count
+        batch = Batch(
+            part,
+            memoryview(part)[ENQUEUE_ENDS:base].cast("I"),
+            count,
+            size,
+            base,
+            durable,
+            priority,
+            expires or None,
+            now_ms,
+            None,
+            message_format,
+        )
+        special = machine.special
+        if (
+            machine.policy.guarded
+            or queue.parked
+            or producer.part
+            or (
+                special is not None
+                and special.singles
+                and (count > limits.LOOKED_INTO_AT_ONCE or self._memory.index_is_full)
+            )
+        ):
+            if self._admission.enqueue(producer, number, batch, now_ms):
+                return limits.LOOKED_INTO_AT_ONCE
+            return count if machine.policy.examines else 0
+        waits = durable
+        if durable or queue.captured:
+            if not self._append(producer, number, batch, now_ms):
+                return 0
+            waits = durable or self._performer.capture_lags
+        producer.last_number = number
+        producer.entered += count
+        if producer.stored is not None:
+            producer.note(number, machine.next_sequence)
+        self._answers.accept(producer, number, waits)
+        effects = machine.apply(commands.Enqueue(batch), now_ms)
+        if effects:
+            self._performer.perform(queue, effects, now_ms)
+        self._performer.touched[queue] = None
+        return count if special is not None and special.singles else 0
+
+    def _is_answered(self, producer: Producer, number: int, flags: int) -> bool:
+        """Whether a batch is answered by its number alone: it is stored already, or is behind a refused
+        one."""
+        if number == producer.next_number:
+            producer.next_number = number + 1
+        elif number > producer.next_number:
+            producer.missed(number)
+        if number <= producer.last_number and not (producer.part and number == producer.last_number):
+            self._counts.batches_duplicate += 1
+            # A producer that attaches again by name does not know of the commit under way for its batches.
+            self._answers.accept(producer, number, bool(flags & DURABLE) or producer.is_named)
+            return True
+        if producer.refusing:
+            if not flags & AFRESH:
+                refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
+                self._answers.refuse(producer, number, refusal)
+                return True
+            producer.refusing = False
+        return False
+
+    def _append(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
+        """Write the record of a batch; False where the batch was refused. Raises StoreBusy."""
+        queue = producer.queue
+        record = Append([(queue.id, queue.machine.next_sequence)], producer.id, number, batch, 0, batch.count)
+        if not batch.durable:
+            record.flags = SPILLED
+        try:
+            batch.place = self._store.append(record, now_ms)
+        except StoreBusy:
+            raise
+        except (StoreFull, ValueError) as error:
+            # No room, or more than a record may hold.
+            self._counts.store_failures += 1
+            producer.refusing = True
+            self._answers.refuse(producer, number, Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, str(error)))
+            return False
+        if batch.durable:
+            self._performer.messages_unsynced += batch.count
+        else:
+            self._performer.captured_bytes += batch.size
+        return True

@@ -1,0 +1,235 @@
+"""Ownership: the state of one queue at one shard, and the law by which placements and names change it.
+
+Theory. The placement of a queue, an entry of the coordinator, names one shard and one epoch. Each change of
+the owner raises the epoch. The named shard serves the queue in this epoch, and all others refuse it. A queue
+moves in three steps (docs/adr/0010-moving-queues.md): the destination fills a copy (COPYING), the source
+freezes the queue (FROZEN), and the destination writes the placement with the next epoch. From then on the
+destination serves its copy as the queue, and the source deletes its own (MOVED).
+
+Only a frozen queue can have moved away, for nothing of it changes after the destination has everything. A
+shard that finds another owner in the placement, and did not freeze the queue, has messages that nobody else
+has: an operator declared its disk lost, or the disk is an old copy. Such a queue is kept (UNOWNED) until a
+placement names this shard again. So is a queue whose name the directory does not know after a start: a
+directory that was lost must not take messages with it.
+
+    COPYING --OPEN----> SERVING     the placement names this shard, in the epoch that the copy was made for
+    SERVING --FREEZE--> FROZEN      the destination asked for it, and the record of it is written
+    FROZEN  --THAW----> SERVING     the placement names this shard in a later epoch: the move was given up
+    UNOWNED --CLAIM---> SERVING     placement and name say again that the queue belongs here
+    SERVING --RENEW---> SERVING     the placement names this shard in another epoch; so of UNOWNED, to UNOWNED
+    SERVING, FROZEN --DISOWN--> UNOWNED   the placement names another shard, which has not what is here
+    FROZEN  --LEAVE---> MOVED       the placement names another shard, which has everything
+    COPYING, SERVING, FROZEN, UNOWNED --DELETE--> DELETED   the name was deleted, or nobody needs the copy
+
+The module is pure. `Ownership` is the only writer of a queue's state and epoch. The modules that apply an
+event carry out what follows from it: shard/follower.py, moving/freezing.py and moving/arrivals.py.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Protocol
+
+from lightrail.model import names as rules
+from lightrail.model.policy import Role
+from lightrail.shard.declared import Declared, Named
+
+
+class State(Enum):
+    """What a shard does with a queue."""
+
+    COPYING = "copying"
+    """It fills the queue from the shard that owns it, and serves it to nobody."""
+    SERVING = "serving"
+    """It owns the queue: links attach, messages are stored and delivered."""
+    FROZEN = "frozen"
+    """It changes nothing, for another shard is about to own the queue."""
+    UNOWNED = "unowned"
+    """It keeps the queue with its messages and serves it to nobody, until a person or a placement decides."""
+    MOVED = "moved"
+    """It has deleted the queue: another shard owns it and has all of its messages."""
+    DELETED = "deleted"
+    """It has deleted the queue, or what was copied of it."""
+
+
+class Event(Enum):
+    """What changes the state of a queue."""
+
+    OPEN = "open"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    CLAIM = "claim"
+    RENEW = "renew"
+    DISOWN = "disown"
+    LEAVE = "leave"
+    DELETE = "delete"
+
+
+TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+    {
+        (State.COPYING, Event.OPEN): State.SERVING,
+        (State.COPYING, Event.DELETE): State.DELETED,
+        (State.SERVING, Event.FREEZE): State.FROZEN,
+        (State.SERVING, Event.RENEW): State.SERVING,
+        (State.SERVING, Event.DISOWN): State.UNOWNED,
+        (State.SERVING, Event.DELETE): State.DELETED,
+        (State.FROZEN, Event.THAW): State.SERVING,
+        (State.FROZEN, Event.DISOWN): State.UNOWNED,
+        (State.FROZEN, Event.LEAVE): State.MOVED,
+        (State.FROZEN, Event.DELETE): State.DELETED,
+        (State.UNOWNED, Event.CLAIM): State.SERVING,
+        (State.UNOWNED, Event.RENEW): State.UNOWNED,
+        (State.UNOWNED, Event.DELETE): State.DELETED,
+    }
+)
+"""The state that follows; a pair that is missing is refused."""
+
+PLACED: Final = frozenset({Event.OPEN, Event.THAW, Event.CLAIM, Event.RENEW})
+"""Events that follow a placement, and set the epoch to that of the placement."""
+
+
+class OwnershipError(Exception):
+    """An event that the state of the queue does not allow."""
+
+
+class Ownership:
+    """State and epoch of one queue at this shard.
+
+    Args:
+        epoch: in which this shard owns the queue; of a copy, in which it will.
+    """
+
+    __slots__ = ("epoch", "is_serving", "state")
+
+    def __init__(self, state: State, epoch: int) -> None:
+        self.state = state
+        self.epoch = epoch
+        self.is_serving = state is State.SERVING
+
+    def apply(self, event: Event, epoch: int | None = None) -> None:
+        """Change the state.
+
+        Args:
+            epoch: of the placement, with the events of `PLACED` and with no others.
+
+        Raises:
+            OwnershipError: the state does not allow the event; nothing has changed.
+        """
+        after = TRANSITIONS.get((self.state, event))
+        if after is None or (epoch is None) is (event in PLACED):
+            raise OwnershipError(
+                f"expected an event that {self.state.value} allows, found {event.value}, epoch {epoch}"
+            )
+        self.state = after
+        self.is_serving = after is State.SERVING
+        if epoch is not None:
+            self.epoch = epoch
+
+
+class Placement(Protocol):
+    """Where the coordinator places a queue; `lightrail.cluster.map.Placed` is one."""
+
+    @property
+    def shard(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def lost(self) -> int:
+        """Epochs up to this one ended because an operator gave up the disk of their owner."""
+
+
+class Verdict(Enum):
+    """What a shard has to do with a queue that it stores."""
+
+    SERVE = 1
+    """Serve it in the epoch of the placement."""
+    STAY = 2
+    """Nothing: it is as it should be."""
+    CHANGE = 3
+    """Take over the policy of its name."""
+    KEEP = 4
+    """Keep it and serve it to nobody: it is unknown who owns it, or the owner does not have what is here."""
+    LEAVE = 5
+    """Delete it: its owner has all of it, by a move from here."""
+    DELETE = 6
+    """Delete it: its name was deleted."""
+
+
+def judge(state: State, epoch: int, placed: Placement | None, shard: int) -> Verdict:
+    """What the placement of a queue makes of it: SERVE, STAY, KEEP or LEAVE.
+
+    Args:
+        state: one of COPYING, SERVING, FROZEN and UNOWNED.
+        epoch: the one that this shard stores with it; of a copy, the one that it is made for.
+        placed: None where the coordinator places the queue nowhere.
+    """
+    if placed is None:
+        return Verdict.STAY if state in (State.COPYING, State.FROZEN) else Verdict.KEEP
+    if state is State.COPYING:
+        if placed.epoch == epoch and placed.shard == shard:
+            return Verdict.SERVE
+        return Verdict.STAY if placed.epoch < epoch else Verdict.LEAVE
+    is_frozen = state is State.FROZEN
+    if placed.shard == shard:
+        return Verdict.STAY if is_frozen and placed.epoch == epoch else Verdict.SERVE
+    if placed.epoch <= epoch:
+        return Verdict.STAY if is_frozen else Verdict.KEEP
+    return Verdict.LEAVE if is_frozen and placed.lost <= epoch else Verdict.KEEP
+
+
+def judge_name(
+    ownership: Ownership, stored: Named, found: Named, history: str, *, is_placed: bool
+) -> Verdict:
+    """What a change of its name makes of a queue that is SERVING, FROZEN or UNOWNED.
+
+    Args:
+        stored: the name as the queue was opened with it.
+        found: the name as the directory has it now.
+        history: of the directory. In another history than that of `stored` nothing was deleted: the
+            coordinator was set back to an older snapshot (cluster/history.py).
+        is_placed: whether the placement names this shard.
+    """
+    is_queue = found.role is Role.QUEUE
+    if ownership.state is State.UNOWNED:
+        return Verdict.SERVE if is_queue and is_placed else Verdict.STAY
+    if history != stored.history:
+        if not is_queue:
+            return Verdict.KEEP
+    elif not is_queue or found.created != stored.created:
+        return Verdict.DELETE
+    elif found.policy == stored.policy:
+        return Verdict.STAY
+    # A frozen queue gets the policy where it is served next.
+    return Verdict.STAY if ownership.state is State.FROZEN else Verdict.CHANGE
+
+
+def recovered(
+    declared: Declared, found: Named, history: str, placed: Placement | None, shard: int
+) -> tuple[State, int]:
+    """State and epoch of a queue, not a copy, that the journal has after a start.
+
+    MOVED and DELETED are queues whose end could not be written before.
+
+    Args:
+        declared: what the journal's last Queue record says.
+        found: its name as the directory has it now.
+        history: of the directory.
+    """
+    before = State.FROZEN if declared.sealed else State.SERVING
+    # In another history than the journal's, no revision shows that the queue was deleted.
+    is_comparable = declared.history == history
+    # A name of an earlier revision than the journal's: the directory was set back, and nobody deleted the
+    # queue.
+    is_same = not is_comparable or declared.created is None or found.created <= declared.created
+    if found.role is Role.QUEUE and is_same:
+        verdict = judge(before, declared.epoch, placed, shard)
+        if verdict is Verdict.SERVE:
+            assert placed is not None
+            return State.SERVING, placed.epoch
+        after = {Verdict.STAY: State.FROZEN, Verdict.LEAVE: State.MOVED, Verdict.KEEP: State.UNOWNED}
+        return after[verdict], declared.epoch
+    if is_comparable and (found.role is Role.QUEUE or rules.is_system(rules.owner(found.name))):
+        return State.DELETED, declared.epoch
+    return State.FROZEN if declared.sealed else State.UNOWNED, declared.epoch

@@ -1,0 +1,253 @@
+"""Receiving: the frames of one message of a frontend, applied in their order."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.model import conditions, limits
+from lightrail.shard.answers import Answers
+from lightrail.shard.follower import Follower
+from lightrail.shard.frontends import Frontends
+from lightrail.shard.ingress.batches import Batches
+from lightrail.shard.ingress.routes import Routes
+from lightrail.shard.journal.store import Position, StoreBroken, StoreBusy
+from lightrail.shard.links import Links
+from lightrail.shard.peers import NumberMissing, Peer
+from lightrail.shard.relaying.relays import Relays
+from lightrail.shard.requests import Requests
+from lightrail.shard.settling import Settling
+from lightrail.wire.frames import COUNT_MASK, HEADER, HEADER_SIZE, Kind, frame
+from lightrail.wire.messages import ConsumerOpen, Hello, ProducerOpen, Refusal, Targets
+
+log = logging.getLogger("lightrail.shard.receiving")
+
+ENQUEUE: Final = int(Kind.ENQUEUE)
+SETTLE: Final = int(Kind.SETTLE)
+CREDIT: Final = int(Kind.CREDIT)
+ROUTE: Final = int(Kind.ROUTE)
+CONSUMER_CLOSE: Final = int(Kind.CONSUMER_CLOSE)
+
+Apply = Callable[[Peer, bytes, int], None]
+
+
+class Receiving:
+    """Gives each frame to the module that it is for.
+
+    Args:
+        boot: of this process of the shard.
+        position: of the store: says whether a frame has written a record.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_batches",
+        "_boot",
+        "_follower",
+        "_frontends",
+        "_links",
+        "_position",
+        "_rare",
+        "_relays",
+        "_requests",
+        "_routes",
+        "_settling",
+    )
+
+    def __init__(
+        self,
+        boot: int,
+        position: Position,
+        frontends: Frontends,
+        follower: Follower,
+        links: Links,
+        relays: Relays,
+        batches: Batches,
+        routes: Routes,
+        settling: Settling,
+        requests: Requests,
+        answers: Answers,
+    ) -> None:
+        self._boot = boot
+        self._position = position
+        self._frontends = frontends
+        self._follower = follower
+        self._links = links
+        self._relays = relays
+        self._batches = batches
+        self._routes = routes
+        self._settling = settling
+        self._requests = requests
+        self._answers = answers
+        self._rare: dict[int, Apply] = {
+            Kind.COUNT: self._count,
+            Kind.PING: self._ping,
+            Kind.PRODUCER_OPEN: self._open_producer,
+            Kind.CONSUMER_OPEN: self._open_consumer,
+            Kind.PRODUCER_CLOSE: self._close_producer,
+            Kind.PRODUCER_ABANDON: self._abandon_producer,
+            Kind.CONSUMER_CLOSE: self._close_consumer,
+            Kind.TARGETS: self._targets,
+            Kind.REQUEST: self._request,
+            Kind.HELLO: self._hello,
+            Kind.GOODBYE: lambda peer, _part, now_ms: frontends.forget(peer, now_ms),
+        }
+
+    def receive(self, identity: bytes, parts: list[bytes], now_ms: int) -> list[bytes]:
+        """Apply one message of a frontend.
+
+        Returns:
+            What is left of it, where a part would take too long at once: to be received later, in its order.
+        """
+        frontends = self._frontends
+        peer = frontends.find(identity)
+        if peer is None:
+            if not frontends.meet(identity, parts[0] if parts else b"", now_ms):
+                return []
+            return self.receive(identity, parts[1:], now_ms)
+        peer.heard_ms = now_ms
+        position = self._position
+        looks_left = limits.LOOKED_INTO_AT_ONCE
+        for place, part in enumerate(parts):
+            lsn = position.lsn
+            rest: list[bytes] | None = None
+            try:
+                kind = part[0]
+                if kind == ENQUEUE:
+                    looked = self._batches.enqueue(peer, part, now_ms)
+                    if not looked:
+                        continue
+                    looks_left -= looked
+                    if looks_left > 0:
+                        continue
+                    producer = peer.producers.get(HEADER.unpack_from(part)[4])
+                    goes_on = producer is not None and producer.goes_on
+                    rest = parts[place:] if goes_on else parts[place + 1 :]
+                elif kind == SETTLE:
+                    left = self._settling.settle(peer, part, now_ms)
+                    if left is None:
+                        continue
+                    rest = [left, *parts[place + 1 :]]
+                elif kind == CREDIT:
+                    self._settling.credit(peer, part, now_ms)
+                    continue
+                elif kind == ROUTE:
+                    if self._answers.failure is None:
+                        looks_left -= self._routes.route(peer, part, now_ms)
+                    if looks_left > 0:
+                        continue
+                    rest = parts[place + 1 :]
+                elif kind == CONSUMER_CLOSE and self._settling.release_piece(peer, part, now_ms):
+                    rest = parts[place:]
+                else:
+                    self._apply(peer, part, now_ms)
+            except NumberMissing as error:
+                frontends.ask_to_greet(peer, str(error), now_ms)
+            except StoreBusy:
+                # Its sender waits, and so does what comes behind it, until the commit under way has ended.
+                rest = parts[place:]
+            except StoreBroken as error:
+                self._answers.fail(error)
+            except Exception as error:
+                self._not_applied(peer, part, error, position.lsn != lsn, now_ms)
+            if rest is not None:
+                return rest
+            now_peer = frontends.find(identity)
+            if now_peer is None:
+                return []
+            peer = now_peer
+        return []
+
+    def _not_applied(self, peer: Peer, part: bytes, error: Exception, is_stored: bool, now_ms: int) -> None:
+        """A frame that was not understood, or met an error of this program, ends its link and no other.
+
+        The frontend gets GONE, so that no number is missing in silence; what the link had in flight returns.
+
+        Args:
+            is_stored: a record of the frame is in the store. Then only recovery knows what the queue has.
+        """
+        kind = part[0] if part else -1
+        log.error("a frame of kind %d from frontend %s was not applied", kind, peer.frontend, exc_info=error)
+        if is_stored:
+            self._answers.fail(RuntimeError(f"internal error: a frame of kind {kind} was applied in part"))
+        elif len(part) >= HEADER_SIZE:
+            link = HEADER.unpack_from(part)[4]
+            self._links.end_link(peer, link, now_ms)
+            self._relays.close_sender(peer, link)
+            self._relays.close_listener(peer, link)
+            why = "internal error of the shard, whose log says more; attach the link again"
+            refusal = Refusal(conditions.INTERNAL_ERROR, why)
+            peer.out.append(frame(Kind.GONE, link=link, body=refusal.encode()))
+
+    # --- frames that are not sent per batch --------------------------------------------------------------
+
+    def _apply(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        apply = self._rare.get(HEADER.unpack_from(part)[0])
+        if apply is None:
+            log.error("a frame of kind %d from frontend %s is not known here", part[0], peer.frontend)
+        else:
+            apply(peer, part, now_ms)
+
+    def _count(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        number = HEADER.unpack_from(part)[6]
+        peer.heard += 1
+        if number != peer.heard:
+            # They were lost with a connection.
+            why = f"{number - peer.heard} of its messages got lost"
+            self._frontends.ask_to_greet(peer, why, now_ms)
+
+    def _ping(self, peer: Peer, _part: bytes, _now_ms: int) -> None:
+        peer.out.append(frame(Kind.PONG, count=peer.said & COUNT_MASK, number=self._boot))
+
+    def _open_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        _, _, _, epoch, link, _, number = HEADER.unpack_from(part)
+        self._follower.refresh(now_ms)
+        opening = ProducerOpen.decode(part[HEADER_SIZE:])
+        if opening.relay:
+            self._relays.open_sender(peer, link, epoch, opening.queue, now_ms)
+        elif opening.queue:
+            self._links.open_producer(peer, link, epoch, opening, number, now_ms)
+        else:
+            self._links.open_router(peer, link, number)
+
+    def _open_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        _, _, _, epoch, link, _, _ = HEADER.unpack_from(part)
+        self._follower.refresh(now_ms)
+        opening = ConsumerOpen.decode(part[HEADER_SIZE:])
+        if opening.relay:
+            self._relays.open_listener(peer, link, epoch, opening)
+        else:
+            self._links.open_consumer(peer, link, epoch, opening, now_ms)
+
+    def _close_producer(self, peer: Peer, part: bytes, _now_ms: int) -> None:
+        link = HEADER.unpack_from(part)[4]
+        self._links.close_producer(peer, link)
+        self._relays.close_sender(peer, link)
+
+    def _abandon_producer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        link = HEADER.unpack_from(part)[4]
+        self._links.abandon_producer(peer, link)
+        router = peer.routers.get(link)
+        if router is not None and self._answers.failure is None:
+            self._routes.abandon(router, now_ms)
+
+    def _close_consumer(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        link = HEADER.unpack_from(part)[4]
+        consumer = peer.consumers.get(link)
+        if consumer is not None:
+            self._links.close_consumer(consumer, now_ms)
+        else:
+            self._relays.close_listener(peer, link)
+            self._settling.stray(peer, part, now_ms)
+
+    def _targets(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        _, _, _, _, link, _, number = HEADER.unpack_from(part)
+        self._follower.refresh(now_ms)
+        self._routes.targets(peer, link, number, Targets.decode(part[HEADER_SIZE:]), now_ms)
+
+    def _request(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        number = HEADER.unpack_from(part)[6]
+        self._follower.refresh(now_ms)
+        self._requests.receive(peer, number, part, now_ms, self._answers.failure)
+
+    def _hello(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        self._frontends.greet_again(peer, Hello.decode(part[HEADER_SIZE:]), now_ms)

@@ -1,0 +1,140 @@
+"""Settling: SETTLE and CREDIT frames of consumers, and consumers that close with much in flight."""
+
+from lightrail.model import limits
+from lightrail.shard.answers import Answers
+from lightrail.shard.awaited import AwaitedConsumers
+from lightrail.shard.moving.freezing import Freezing
+from lightrail.shard.outcomes import outcome_in
+from lightrail.shard.peers import Peer, Settlement
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue import commands
+from lightrail.shard.queue.machine import is_much
+from lightrail.shard.relaying.relays import Relays
+from lightrail.shard.shard_queue import Queue
+from lightrail.telemetry.families import ShardCounts
+from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, Kind
+
+
+class Settling:
+    """Applies what consumers send."""
+
+    __slots__ = ("_answers", "_awaited", "_counts", "_freezing", "_performer", "_relays")
+
+    def __init__(
+        self,
+        performer: Performer,
+        relays: Relays,
+        awaited: AwaitedConsumers,
+        freezing: Freezing,
+        answers: Answers,
+        counts: ShardCounts,
+    ) -> None:
+        self._performer = performer
+        self._relays = relays
+        self._awaited = awaited
+        self._freezing = freezing
+        self._answers = answers
+        self._counts = counts
+
+    def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """Set the credit of a consumer, or of a listener."""
+        _, flags, _, _, link, kib, number = HEADER.unpack_from(part)
+        consumer = peer.consumers.get(link)
+        if consumer is None:
+            self._relays.credit(peer, part, now_ms)
+            return
+        queue = consumer.queue
+        size = kib << 10 if kib else commands.UNBOUNDED
+        credit = commands.Credit(consumer.id, number, bool(flags & DRAIN), size, bool(flags & EXACT))
+        self._performer.perform(queue, queue.machine.apply(credit, now_ms), now_ms)
+        self._performer.touched[queue] = None
+
+    def settle(self, peer: Peer, part: bytes, now_ms: int) -> bytes | None:
+        """Settle a range of deliveries; returns the frame of what is left where there are too many."""
+        _kind, code, asked, _epoch, link, count, number = HEADER.unpack_from(part)
+        consumer = peer.consumers.get(link)
+        if consumer is None:
+            if self._relays.has_listener(peer, link):
+                if asked:
+                    self._answers.when_synced(self._settlement(peer, link, count), number)
+                self._relays.settle(peer, part)
+            else:
+                self.stray(peer, part, now_ms)
+            return None
+        outcome = commands.ACCEPTED if code == 0 else outcome_in(part, code)
+        queue = consumer.queue
+        rest = None
+        # Annotations are written into every message, so that fewer of them make a turn of the same length.
+        most = min(limits.SETTLE_SLICE_MESSAGES, max(1, limits.SETTLE_SLICE_BYTES // len(part)))
+        if count > (min(most, limits.SETTLE_SLICE_REWRITTEN) if code else limits.SETTLE_SLICE):
+            rest, count = _sliced(queue, consumer.id, part, code, number, count, most)
+        # It counts what the store fails to write from here on.
+        answer = self._settlement(peer, link, count) if asked else None
+        deferred = queue.machine.deferred.number
+        command = commands.Settle(consumer.id, number, number + count, outcome)
+        self._performer.perform(queue, queue.machine.apply(command, now_ms), now_ms)
+        self._performer.touched[queue] = None
+        if answer is not None and not queue.answer_when_applied(answer, number, deferred):
+            self._answers.when_synced(answer, number)
+        return rest
+
+    def stray(self, peer: Peer, part: bytes, now_ms: int) -> None:
+        """A frame for a consumer that is not here: the consumer is awaited, or was sent away."""
+        if not self._awaited.said(peer, part, now_ms):
+            self._freezing.bounce(peer, part)
+
+    def release_piece(self, peer: Peer, part: bytes, now_ms: int) -> bool:
+        """Release a piece of what a consumer that closes has in flight; whether the rest is for later
+        turns."""
+        consumer = peer.consumers.get(HEADER.unpack_from(part)[4])
+        if consumer is None:
+            return False
+        machine = consumer.queue.machine
+        found = machine.consumers.by_id.get(consumer.id)
+        if found is None or found.options.lock_key or not is_much(found):
+            return False
+        line = found.in_flight
+        first = line.keys[line.head]
+        last = first + limits.SETTLE_SLICE_MESSAGES
+        if len(line) > limits.SETTLE_SLICE_REWRITTEN:
+            last = min(last, line.keys[line.head + limits.SETTLE_SLICE_REWRITTEN])
+        for command in (
+            commands.Credit(consumer.id, found.next),
+            commands.Settle(consumer.id, first, last, found.options.default_outcome),
+        ):
+            self._performer.perform(consumer.queue, machine.apply(command, now_ms), now_ms)
+        self._performer.touched[consumer.queue] = None
+        return True
+
+    def _settlement(self, peer: Peer, link: int, count: int) -> Settlement:
+        """The answer by which the frontend confirms settlements to its client once they are on disk."""
+        return Settlement(peer, link, count, lambda: self._counts.store_failures)
+
+
+def _sliced(
+    queue: Queue, consumer: int, part: bytes, code: int, number: int, count: int, messages: int
+) -> tuple[bytes | None, int]:
+    """A frame that settles what a piece of the range leaves over, and the size of the piece.
+
+    Args:
+        messages: most delivery numbers of a piece whose messages may have to be written anew.
+    """
+    found = queue.machine.consumers.by_id.get(consumer)
+    if found is None:
+        return None, count
+    line = found.in_flight
+    if not len(line):
+        return None, count
+    end = min(number + count, line.keys[-1] + line.runs[-1].count)
+    most = limits.SETTLE_SLICE_REWRITTEN if code else limits.SETTLE_SLICE
+    first = line.index(number)
+    index = first + most
+    left = line.keys[index] if index < len(line.keys) else end
+    if code and first < len(line.keys):
+        # Each of them may have to be written anew, as a dead letter or with annotations.
+        left = min(left, max(number, line.keys[first]) + messages)
+    if left >= end:
+        return None, count
+    _, flags, reserved, epoch, link, _, _ = HEADER.unpack_from(part)
+    header = HEADER.pack(Kind.SETTLE, flags, reserved, epoch, link, end - left, left)
+    return header + part[HEADER_SIZE:], left - number

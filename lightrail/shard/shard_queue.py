@@ -1,0 +1,181 @@
+"""A queue of this shard: its machine, its owner, its number in the journal, and what gathered in this
+step."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from lightrail.namespace.records import Name
+from lightrail.shard.declared import encode_declared
+from lightrail.shard.figures import Figures
+from lightrail.shard.ownership import Ownership, State
+from lightrail.shard.pacing import Pace
+from lightrail.shard.queue.effects import Reason
+from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.waiting import Waiter
+from lightrail.telemetry.queues import QueueFigures
+
+
+class Waiting(Protocol):
+    """A batch that waits for room in the queue; `lightrail.shard.ingress.parking.Parked` is one."""
+
+    @property
+    def batch(self) -> Batch: ...
+
+    @property
+    def done(self) -> int:
+        """So many of its messages wait no longer."""
+
+    @property
+    def until_ms(self) -> int | None:
+        """When the overflow of the policy acts on the rest; None for never."""
+
+
+class Queue:
+    """One queue of this shard: its machine, its number in the journal, and what gathered in this step."""
+
+    __slots__ = (
+        "captured",
+        "delivered",
+        "due_ms",
+        "id",
+        "index",
+        "machine",
+        "mark_ahead",
+        "mark_asked",
+        "mark_due",
+        "marked_ms",
+        "name",
+        "ownership",
+        "pace",
+        "parked",
+        "record",
+        "redelivered_before",
+        "removed",
+        "resident",
+        "unanswered",
+    )
+
+    def __init__(
+        self, id: int, record: Name, machine: Machine, ownership: Ownership, *, captured: bool = False
+    ) -> None:
+        self.id = id
+        self.name = record.name
+        self.record = record
+        """What the directory said of the name when it was last asked."""
+        self.machine = machine
+        self.pace = Pace()
+        self.captured = captured
+        """All that happens to its messages is written down, transient ones included."""
+        self.ownership = ownership
+        self.resident = 0
+        self.index = 0
+        self.parked: Sequence[Waiting] | None = None
+        """Batches that wait for room, in their order; None for none. Written by parking.py."""
+        self.removed: dict[Reason, list[tuple[int, int]]] = {}
+        """Sequences that left the queue in this step, by reason: ranges that become one Settle record."""
+        self.delivered: dict[int, list[tuple[int, int]]] = {}
+        """Of a captured queue: sequences that were delivered in this step, by consumer, for one Delivered
+        record each. A consumer is `boot << 32 | link`."""
+        self.due_ms: int | None = None
+        """When it stands among the deadlines."""
+        self.redelivered_before = 0
+        """Sequences below it may have been delivered by a shard or frontend that died: delivering them is a
+        redelivery, whatever their attempts are."""
+        self.mark_asked = 0
+        """Once a sequence from here on was delivered, it is looked whether the file has the mark for it."""
+        self.mark_due = 0
+        """Once a sequence from here on was delivered, the delivery mark of the queue is noted anew."""
+        self.mark_ahead = 0
+        """Messages by which the mark was ahead of what was delivered when it was noted last."""
+        self.marked_ms = 0
+        """When that was."""
+        self.unanswered: list[tuple[int, Waiter, int]] = []
+        """Who waits for outcomes that are deferred (queue/deferred.py): the number of the last, and of the
+        answer."""
+
+    @property
+    def state(self) -> State:
+        """What this shard does with the queue."""
+        return self.ownership.state
+
+    @property
+    def epoch(self) -> int:
+        """In which this shard owns it; of a copy, in which it will."""
+        return self.ownership.epoch
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether links attach to it, and messages are stored and delivered."""
+        return self.ownership.is_serving
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether another shard is about to own it."""
+        return self.ownership.state is State.FROZEN
+
+    @property
+    def declared(self) -> str:
+        """The policy text of its Queue record in the journal."""
+        return self.declared_as(frozen=self.is_frozen)
+
+    def declared_as(self, *, frozen: bool) -> str:
+        """The same for a state that the queue is about to have."""
+        return encode_declared(self.record, self.epoch, sealed=frozen)
+
+    def answer_when_applied(self, waiter: Waiter, number: int, before: int) -> bool:
+        """Keeps an answer to a settlement until the outcomes that it deferred are applied.
+
+        Args:
+            before: `machine.deferred.number` before the settlement.
+
+        Returns:
+            Whether it is kept; where not, nothing of it was deferred.
+        """
+        last = self.machine.deferred.number
+        if last == before:
+            return False
+        self.unanswered.append((last, waiter, number))
+        return True
+
+    def take_unanswered(self) -> list[tuple[Waiter, int]]:
+        """All of the answers, of a queue that ends: so have its messages."""
+        found = [(waiter, number) for _, waiter, number in self.unanswered]
+        self.unanswered = []
+        return found
+
+    def take_applied(self) -> list[tuple[Waiter, int]]:
+        """The answers for which all outcomes are applied now."""
+        oldest = self.machine.deferred.oldest
+        found = [(waiter, number) for last, waiter, number in self.unanswered if last < oldest]
+        self.unanswered = [each for each in self.unanswered if each[0] >= oldest]
+        return found
+
+    def holder_lost(self) -> None:
+        """A frontend died with messages of the queue: any that was delivered may have been one of them."""
+        self.redelivered_before = self.machine.deliveries.seen_to
+
+    @property
+    def may_come_again_before(self) -> int:
+        """Sequences below it may have been delivered, should they be delivered after an end of the shard."""
+        deliveries = self.machine.deliveries
+        return deliveries.seen_to if deliveries.count else self.redelivered_before
+
+    @property
+    def parked_count(self) -> int:
+        """Messages that wait for room."""
+        return sum(entry.batch.count - entry.done for entry in self.parked or ())
+
+    def figures(self) -> QueueFigures:
+        """As they are now, for a scrape."""
+        return Figures(self.machine, self.parked_count)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When the queue wants a Tick: what is in it, or the first that waits for room."""
+        due = self.machine.next_deadline_ms
+        if self.parked:
+            until_ms = self.parked[0].until_ms
+            if until_ms is not None and (due is None or until_ms < due):
+                return until_ms
+        return due

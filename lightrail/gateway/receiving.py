@@ -225,7 +225,7 @@ class QueueConsumer(Consumer):
 
     def _read(self, policy: Policy) -> None:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
-        self._selfish = bool(policy["exclusive"] or policy["single_active"] or policy["max_readers"])
+        self._selfish = bool(policy["exclusive"] or policy["single_active"] or policy["max_consumers"])
 
     # --- from requests ---------------------------------------------------------------------------------
 

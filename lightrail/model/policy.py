@@ -290,7 +290,7 @@ FIELDS: Final[tuple[Field, ...]] = (
     _flag("groups", _QUEUE, "messages of one group-id go to one consumer at a time, in order"),
     _seconds("duplicate_window", _QUEUE, "time in which a message-id is taken once", 0.001),
     _flag("delay", _QUEUE, "x-opt-delivery-time and x-opt-delivery-delay hold messages back"),
-    _count("max_readers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
+    _count("max_consumers", _QUEUE, None, 1, COUNT_MAX, "most consumers at a time"),
     _flag("single_active", _QUEUE, "one consumer gets everything; the next takes over when it goes"),
     _flag("exclusive", _QUEUE, "a second consumer is refused"),
     _choice(
@@ -324,6 +324,8 @@ FIELDS: Final[tuple[Field, ...]] = (
     ),
 )
 BY_NAME: Final[Mapping[str, Field]] = {field.name: field for field in FIELDS}
+FORMER_NAMES: Final[Mapping[str, str]] = {"max_readers": "max_consumers"}
+"""Names that fields had before; entries of the coordinator, journals and clients may still have them."""
 
 
 def _meant(name: object) -> str:
@@ -362,13 +364,16 @@ class Policy:
         for name, found in value.items():
             if name == "role":
                 continue
-            field = BY_NAME.get(name)
+            field = BY_NAME.get(FORMER_NAMES.get(name, name))
             if field is None or role not in field.roles:
                 if name == "capture" and role is Role.ROUTER:
                     raise InvalidPolicy(name, found, CAPTURE_OF_ROUTER)
                 known = ", ".join(each.name for each in fields_of(role))
                 allowed = f"no such field for role {role}{_meant(name)}; it has {known}"
                 raise InvalidPolicy(str(name), found, allowed)
+            if name in FORMER_NAMES and field.name in value:
+                allowed = f"one of {name} and {field.name}, which is its name now"
+                raise InvalidPolicy(name, found, allowed)
             checked = field.check(found)
             if checked != field.default:
                 given[field.name] = checked

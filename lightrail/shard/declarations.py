@@ -112,7 +112,7 @@ def shard_policy(record: Name, max_delivery_count: int) -> Policy:
         "max_bytes",
         "max_message_bytes",
         "overflow",
-        "max_readers",
+        "max_consumers",
         "single_active",
         "exclusive",
         "durable",

@@ -80,9 +80,9 @@ def senders_wait_as_long_as_before(names: Names) -> Iterator[None]:
         assert time.monotonic() - started >= 0.3
 
 
-@survives("max_readers", "exclusive")
+@survives("max_consumers", "exclusive")
 def no_more_readers_come_in(names: Names) -> Iterator[None]:
-    two, alone = names.queue("two", max_readers=2), names.queue("alone", exclusive=True)
+    two, alone = names.queue("two", max_consumers=2), names.queue("alone", exclusive=True)
     with names.amqp() as amqp:
         listen(amqp, two)
         listen(amqp, alone)

@@ -106,11 +106,11 @@ def test_a_smaller_message_size_holds_for_links_that_are_open(names: Names, amqp
     wait.until(lambda: outcome(amqp, sender, Message(body="x" * 2000)) != "accepted", "it is refused")
 
 
-@checks("max_readers", "exclusive")
+@checks("max_consumers", "exclusive")
 def test_readers_that_are_there_stay_and_others_do_not_come(names: Names, amqp: BlockingConnection) -> None:
     queue = names.queue()
     one, two = listen(amqp, queue), listen(amqp, queue)
-    names.put_now(queue, max_readers=1)
+    names.put_now(queue, max_consumers=1)
 
     assert refused(amqp, queue).name == "amqp:resource-limit-exceeded"
     names.send(queue, "x", "y")

@@ -23,7 +23,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "locks": {"lock_duration": 0.2},
     "single active": {"single_active": True},
     "exclusive": {"exclusive": True},
-    "max readers": {"max_readers": 2},
+    "max readers": {"max_consumers": 2},
     "full": {"max_length": 12, "overflow": "reject"},
     "flow": {"max_length": 12, "overflow": "flow_control"},
     "flow gives up": {"max_length": 12, "overflow": "flow_control", "enqueue_timeout": 0.3},

@@ -215,11 +215,11 @@ class Consumers:
             found = "the queue has a consumer, and its policy is exclusive: it allows one"
         if found:
             return Refused(identity, conditions.RESOURCE_LOCKED, found)
-        if policy.max_readers is not None and self.competing >= policy.max_readers:
+        if policy.max_consumers is not None and self.competing >= policy.max_consumers:
             return Refused(
                 identity,
                 conditions.RESOURCE_LIMIT_EXCEEDED,
-                f"the queue has {self.competing} consumers, and its policy allows {policy.max_readers}",
+                f"the queue has {self.competing} consumers, and its policy allows {policy.max_consumers}",
             )
         return None
 

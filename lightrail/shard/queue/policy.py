@@ -39,7 +39,7 @@ class Policy:
     for ever."""
     duplicate_window_ms: int | None = None
     """A message whose message-id came within so long is dropped."""
-    max_readers: int | None = None
+    max_consumers: int | None = None
     """Consumers; browsers don't count."""
     single_active: bool = False
     """One consumer gets everything, the next when it goes."""

@@ -195,7 +195,7 @@ def test_a_renewal_names_a_bounded_list_of_deliveries(numbers: object) -> None:
 
 
 def test_readers_are_counted_and_browsers_are_not() -> None:
-    _, peer, _ = scene_with(1, Policy(max_readers=2))
+    _, peer, _ = scene_with(1, Policy(max_consumers=2))
     peer.consume(4, "q", browse=True)
     peer.consume(5, "q")
     peer.consume(6, "q")

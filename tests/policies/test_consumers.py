@@ -1,4 +1,4 @@
-"""Who may read, and how long the queue lives: max_readers, single_active, exclusive, lifetimes, replicas."""
+"""Who may consume, and how long the queue lives: max_consumers, single_active, exclusive, lifetimes."""
 
 import pytest
 from proton import Endpoint, Message, Timeout
@@ -10,9 +10,9 @@ from tests.support import wait
 from tests.support.proton_blocking import connected, received
 
 
-@checks("max_readers")
+@checks("max_consumers")
 def test_so_many_consumers_and_no_more(names: Names, amqp: BlockingConnection) -> None:
-    queue = names.queue(max_readers=2)
+    queue = names.queue(max_consumers=2)
     first, _ = listen(amqp, queue), listen(amqp, queue)
     assert refused(amqp, queue).name == "amqp:resource-limit-exceeded"
     first.close()

@@ -1,4 +1,4 @@
-"""The connection endpoint: bytes in, events out; commands in, bytes out (transport 2.2 to 2.4, security 5.3).
+"""A connection: bytes in, events out; commands in, bytes out (transport 2.2 to 2.4, security 5.3).
 
 Theory of operation. The caller owns the socket and the clock. It gives what it read to `feed`, acts on the
 events, gives commands to the connection, its sessions and links, and writes what is in `output`:
@@ -6,16 +6,9 @@ events, gives commands to the connection, its sessions and links, and writes wha
     for event in connection.feed(data, now_ms): ...
     data = b"".join(connection.output); connection.output.clear()
     if connection.closed: close the socket once `data` is written
-    call connection.tick(now_ms) at the time that the last tick gave back; events of it come with feed(b"")
+    call connection.tick(now_ms) at the time that the last tick returned; events of it come with feed(b"")
 
-Phases. A server waits in HEADER for a protocol header; a SASL header leads to SASL and, when the caller has
-given a good outcome, back to HEADER. After the AMQP header it is OPENING until the peer's open comes, which
-is answered with ours at once, then OPEN. Our close makes it CLOSING: all that comes is dropped until the
-peer's close (CLOSE_SENT and DISCARDING of 2.4.6 alike) or until time is up. Then it is CLOSED.
-
-Who closes. A peer's close, end and detach are answered by the engine; the event says that it happened. A
-peer's fault is answered with close, end or detach, whichever the specification asks for, and the event says
-so with by_peer False. What the caller ends gives no event. `feed` never raises for what a peer sent.
+`feed` never raises for what a peer sent; connection_endpoint.py has the phases, and who closes.
 
 After SaslInit and SaslResponse nothing more is read until the caller has answered; it then calls feed(b"").
 A client that `uses_sasl` begins with the SASL header, and answers SaslOffered and SaslChallenged likewise;
@@ -25,105 +18,29 @@ SaslSucceeded says that its AMQP header is written, and that it may `open`.
 from typing import Any
 
 from lightrail.amqp import frames
-from lightrail.amqp.events import Closed, Event, Opened
-from lightrail.amqp.faults import ConnectionFault, FramingFault, LocalError
+from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
+from lightrail.amqp.events import Event
 from lightrail.amqp.headers import read_header
-from lightrail.amqp.link import Link, make_error
-from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative
 from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
 from lightrail.amqp.reader import discard_frames, read_frames
-from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.security import AUTH, OK, SaslClient, SaslServer
-from lightrail.amqp.session import Rest, Session
-from lightrail.amqp.settings import ConnectionSettings as ConnectionSettings
-from lightrail.amqp.shapes import Shape
-from lightrail.amqp.values import Symbol
-from lightrail.amqp.windows import BEGIN_SENT, END_SENT, MAPPED, Windows
+from lightrail.amqp.settings import ConnectionSettings
+from lightrail.amqp.windows import MAPPED
 from lightrail.model import conditions, limits
 
 
-class Connection:
-    """One connection. `context` is the caller's own; `user` is who sasl_outcome said."""
+class Connection(ConnectionEndpoint):
+    """One connection. `context` belongs to the caller; `user` is the one whom the caller accepted."""
 
-    __slots__ = (
-        "_channels",
-        "_close_at_ms",
-        "_created_ms",
-        "_heard_ms",
-        "_now_ms",
-        "_open_sent",
-        "_peer_idle_ms",
-        "_pending",
-        "_refresh",
-        "_said_ms",
-        "_views",
-        "context",
-        "events",
-        "has_large_output",
-        "names",
-        "needed",
-        "output",
-        "peer_channel_max",
-        "peer_max_frame_size",
-        "peer_open",
-        "phase",
-        "rest",
-        "sasl",
-        "sasl_done",
-        "sessions",
-        "settings",
-        "shape",
-        "unfinished_bytes",
-        "user",
-        "work",
-    )
+    __slots__ = ("_created_ms", "_heard_ms", "context", "user")
 
     def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
-        self.settings = settings
-        self.phase = HEADER
-        self.output: list[bytes | memoryview] = []
-        """Pieces to write, in order; the caller joins and clears it."""
-        self.has_large_output = False
-        """Some pieces of the output are written uncopied; who writes the output clears this."""
-        self.events: list[Event] = []
-        """What the next feed gives, or the one at work will give."""
-        self.sessions: dict[int, Session] = {}
-        """By the peer's channel."""
-        self._channels: dict[int, Session] = {}
-        self.names: dict[tuple[str, bool], Link] = {}
-        self.peer_open: Open | None = None
-        self.peer_max_frame_size = limits.MIN_MAX_FRAME_SIZE
-        self.peer_channel_max = 0
+        super().__init__(settings, now_ms)
         self.context: Any = None
         self.user: str | None = None
-        self.sasl_done = False
-        self.sasl: SaslServer | SaslClient | None = None
-        self._open_sent = False
-        self.shape: Shape | None = None
-        self._refresh: list[Windows] | None = None
-        self._views: list[ReceivingLink] = []
-        """Links of which the delivery under way has parts that are views of what is being read."""
-        self._pending: bytearray | None = None
-        self.needed = 0
-        self.work = limits.FRAMES_OF_A_TURN
-        """Frames that this turn still reads."""
-        self.rest: Rest | None = None
-        """Of the disposition that was read last: it comes before any other frame."""
-        self.unfinished_bytes = 0
-        """What the messages take whose last frame has not come yet, of all links."""
-        self._now_ms = now_ms
         self._created_ms = now_ms
         self._heard_ms = now_ms
-        self._said_ms = now_ms
-        self._peer_idle_ms = 0
-        self._close_at_ms = 0
-        if not settings.is_server:
-            self.output.append(frames.SASL_HEADER if settings.uses_sasl else frames.AMQP_HEADER)
-
-    @property
-    def closed(self) -> bool:
-        """Nothing more will be read or produced: write the output and close the socket."""
-        return self.phase == CLOSED
 
     @property
     def has_more(self) -> bool:
@@ -132,51 +49,7 @@ class Connection:
             self.rest is not None or (self.work <= 0 and self._pending is not None)
         )
 
-    @property
-    def opened(self) -> bool:
-        """Both opens have been exchanged and neither close."""
-        return self.phase == OPEN
-
-    # --- commands ----------------------------------------------------------------------------------------
-
-    def open(self) -> None:
-        """Write our open now, as a client does; a server's goes out by itself when the peer's has come."""
-        if self.phase not in (HEADER, OPENING) or (self.phase == HEADER and not self._header_sent):
-            raise LocalError("open can only be sent after the protocol header and before close")
-        if self._open_sent:
-            return
-        self._open_sent = True
-        settings = self.settings
-        self._write(
-            0,
-            encode_performative(
-                Open(
-                    container_id=settings.container_id,
-                    hostname=settings.hostname,
-                    max_frame_size=settings.max_frame_size,
-                    channel_max=settings.channel_max,
-                    idle_time_out=settings.idle_time_out_ms // 2 or None,
-                    offered_capabilities=[Symbol(name) for name in settings.offered_capabilities] or None,
-                    properties=settings.properties or None,
-                )
-            ),
-        )
-
-    def begin(self) -> Session:
-        """Begin a session from our side; the event Begun comes with the peer's answer."""
-        if not self._open_sent or self.phase > OPEN:
-            raise LocalError("begin can only be sent between open and close")
-        if len(self._channels) > self.peer_channel_max:
-            raise LocalError(f"the peer takes {self.peer_channel_max + 1} sessions at a time")
-        session = self._new_session()
-        session.write_begin(None)
-        return session
-
-    def close(
-        self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
-    ) -> None:
-        """Close the connection, its sessions and links; no event follows."""
-        self._close(make_error(condition, description, info))
+    # --- SASL --------------------------------------------------------------------------------------------
 
     def sasl_challenge(self, challenge: bytes) -> None:
         """Answer SaslInit or SaslResponse with a challenge; feed(b"") reads on."""
@@ -207,18 +80,6 @@ class Connection:
         """Answer SaslChallenged; feed(b"") reads on."""
         self._sasl_client().respond(response)
 
-    def sasl_over(self) -> None:
-        """The negotiation has succeeded: a protocol header comes next, as on a new connection (5.3.2)."""
-        self.sasl_done = True
-        self.sasl = None
-        self.phase = HEADER
-        if not self.settings.is_server:
-            self.output.append(frames.AMQP_HEADER)
-
-    def sasl_refused(self) -> None:
-        """The server does not let us in, and closes the socket."""
-        self._go()
-
     def _sasl_layer(self) -> SaslServer:
         if not isinstance(self.sasl, SaslServer) or self.phase != SASL:
             raise LocalError("a SASL answer is due after SaslInit and SaslResponse only, and once")
@@ -228,11 +89,6 @@ class Connection:
         if not isinstance(self.sasl, SaslClient) or self.phase != SASL:
             raise LocalError("a SASL answer is due after SaslOffered and SaslChallenged only, and once")
         return self.sasl
-
-    @property
-    def _header_sent(self) -> bool:
-        """Of a client: whether the AMQP header is in the output, so that open may follow."""
-        return not self.settings.is_server and (self.sasl_done or not self.settings.uses_sasl)
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -256,7 +112,7 @@ class Connection:
             if now_ms < due:
                 return due
             self.fail(
-                ConnectionFault(
+                ConnectionProtocolError(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected open within {self.settings.opening_time_ms} ms, found none",
                 )
@@ -270,7 +126,7 @@ class Connection:
             due_next = self._heard_ms + silence
             if now_ms >= due_next:
                 self.fail(
-                    ConnectionFault(
+                    ConnectionProtocolError(
                         conditions.RESOURCE_LIMIT_EXCEEDED,
                         f"expected frames within idle-time-out, found none for {now_ms - self._heard_ms} ms",
                     )
@@ -374,7 +230,7 @@ class Connection:
         self.needed = 0
         try:
             return self._read(data, position, len(data))
-        except FramingFault as fault:
+        except FramingError as fault:
             self.fail(fault)
             return len(data)
 
@@ -400,198 +256,6 @@ class Connection:
                 self._heard_ms = self._now_ms
             if self.phase == phase and (phase >= OPENING or position in (before, end)):
                 return position
-
-    # --- connection frames -------------------------------------------------------------------------------
-
-    def on_open(self, channel: int, peer: Open) -> None:
-        if self.phase != OPENING:
-            raise ConnectionFault(conditions.NOT_ALLOWED, "expected one open, found a second")
-        if channel:
-            raise ConnectionFault(
-                conditions.FRAMING_ERROR, f"expected open on channel 0, found it on channel {channel}"
-            )
-        if peer.max_frame_size < limits.MIN_MAX_FRAME_SIZE:
-            raise ConnectionFault(
-                conditions.INVALID_FIELD,
-                f"expected max-frame-size >= {limits.MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
-            )
-        idle = peer.idle_time_out or 0
-        if 0 < idle < self.settings.peer_idle_time_out_ms_min:
-            raise ConnectionFault(
-                conditions.INVALID_FIELD,
-                f"expected idle-time-out >= {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
-            )
-        self.peer_open = peer
-        # No peer is sent frames larger than those that we take: other links get their turn between them.
-        self.peer_max_frame_size = min(peer.max_frame_size, self.settings.max_frame_size)
-        self.peer_channel_max = peer.channel_max
-        self._peer_idle_ms = idle
-        self._said_ms = self._now_ms
-        self.open()
-        self.phase = OPEN
-        self.events.append(Opened(peer))
-
-    def on_begin(self, channel: int, begin: Begin) -> None:
-        if channel in self.sessions:
-            raise ConnectionFault(
-                conditions.NOT_ALLOWED,
-                f"expected begin on a channel that is free, found it on channel {channel}",
-            )
-        if begin.remote_channel is None:
-            if len(self._channels) > self.peer_channel_max:
-                raise ConnectionFault(
-                    conditions.NOT_ALLOWED,
-                    f"expected at most {self.peer_channel_max + 1} sessions by your channel-max, found more",
-                )
-            session = self._new_session()
-        else:
-            found = self._channels.get(begin.remote_channel)
-            if found is None or found.state not in (BEGIN_SENT, END_SENT) or found.remote_channel >= 0:
-                raise ConnectionFault(
-                    conditions.NOT_ALLOWED,
-                    f"expected remote-channel of a session that we began, found {begin.remote_channel}",
-                )
-            session = found
-        self.sessions[channel] = session
-        session.on_begin(channel, begin)
-
-    def on_close(self, close: Close) -> None:
-        error = close.error
-        if not self._open_sent:
-            self.open()
-        self._write(0, encode_performative(Close()))
-        self.gone(error=error, by_peer=True)
-
-    # --- the way out -------------------------------------------------------------------------------------
-
-    def fail(self, fault: ConnectionFault) -> None:
-        """The peer's fault: close with its condition, and tell the caller."""
-        if self.phase >= CLOSING:
-            return
-        error = make_error(fault.condition, fault.description)
-        if self.phase in (HEADER, SASL):
-            self.gone(error=error)
-            return
-        self._close(error)
-        self.events.append(Closed(error, False))
-        if isinstance(fault, FramingFault):
-            self.phase = CLOSED
-
-    def _close(self, error: AmqpError | None) -> None:
-        if self.phase >= CLOSING:
-            return
-        if self.phase in (HEADER, SASL):
-            self._go()
-            return
-        if not self._open_sent:
-            self.open()
-        self._write(0, encode_performative(Close(error=error)))
-        self.phase = CLOSING
-        self._close_at_ms = self._now_ms + self.settings.closing_time_ms
-        self._forget()
-
-    def gone(
-        self,
-        condition: str | None = None,
-        description: str = "",
-        error: AmqpError | None = None,
-        by_peer: bool = False,
-    ) -> None:
-        """No more frames in either direction; the caller is told unless our close went before."""
-        announced = self.phase == CLOSING
-        self._go()
-        if not announced:
-            self.events.append(Closed(error or make_error(condition, description), by_peer))
-
-    def _go(self) -> None:
-        self.phase = CLOSED
-        self._pending = None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Let go of everything under way; the sessions stay listed for the caller to look at."""
-        for session in list(self._channels.values()):
-            session.state = END_SENT
-            session.forget()
-        self.names.clear()
-        self.shape = None
-        self._refresh = None
-
-    def _write(self, channel: int, body: bytes) -> None:
-        self.output.append(frames.frame(channel, body))
-
-    # --- what sessions and links ask of their connection ---------------------------------------------------
-
-    def _new_session(self) -> Session:
-        channel = 0
-        while channel in self._channels:
-            channel += 1
-        session = Session(self, channel)
-        self._channels[channel] = session
-        return session
-
-    def unmap_channel(self, session: Session) -> None:
-        """Our end is written: our channel is free."""
-        if self._channels.get(session.channel) is session:
-            del self._channels[session.channel]
-
-    def unmap_remote_channel(self, session: Session) -> None:
-        """The peer's end has come: its channel is free."""
-        if self.sessions.get(session.remote_channel) is session:
-            del self.sessions[session.remote_channel]
-
-    def use_shape(self, shape: Shape | None) -> None:
-        """What the next frames are compared with first."""
-        self.shape = shape
-
-    def admit(self, size: int) -> str | None:
-        """Whether one more link may be attached, by an attach of so many bytes; else why not.
-
-        Raises ConnectionFault: refusing does not help any more.
-        """
-        sessions = self.sessions.values()
-        for found, most, what in (
-            (sum(len(session.inputs) for session in sessions) + 1, self.settings.links_max, "links"),
-            (
-                sum(session.attach_bytes for session in sessions) + size,
-                self.settings.attach_bytes_max,
-                "bytes of names, addresses and unanswered attaches",
-            ),
-        ):
-            if found <= most:
-                continue
-            text = f"expected at most {most} {what} on a connection, found {found}; use another connection"
-            if found > 2 * most:
-                raise ConnectionFault(conditions.RESOURCE_LIMIT_EXCEEDED, text)
-            return text
-        return None
-
-    def forget_shape(self, link: Link) -> None:
-        """The link takes no more transfers."""
-        if self.shape is not None and self.shape.link is link:
-            self.shape = None
-
-    def forget_name(self, link: Link) -> None:
-        """The link's name is free."""
-        key = (link.name, link.is_sender)
-        if self.names.get(key) is link:
-            del self.names[key]
-
-    def steal(self, key: tuple[str, bool]) -> None:
-        """A link is attached again by the name of one that still is (2.6.1): the earlier one goes."""
-        link = self.names.get(key)
-        if link is not None:
-            link.steal()
-
-    def holds_views(self, link: ReceivingLink) -> None:
-        """The link has parts of a message that are views of what is being read: see `copy_views`."""
-        self._views.append(link)
-
-    def refresh_windows(self, session: Windows) -> None:
-        """Half of the session's window is used: a flow goes out after this feed, unless one has by then."""
-        if self._refresh is None:
-            self._refresh = []
-        self._refresh.append(session)
 
     def _refresh_windows(self) -> None:
         due = self._refresh or []

@@ -1,17 +1,14 @@
 """What the engine tells its caller: one slotted class per event, values only.
 
-Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see delivery.py); those of outgoing
+Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see serial.py); those of outgoing
 deliveries are the link's own, from 0 in order of sending.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightrail.amqp.link import Link, SessionView
 from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released
 from lightrail.model.limits import EXPIRY_SPAN_MS
-
-if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.amqp.session import Session
 
 ACCEPTED = Accepted()
 """The one accepted outcome in every event, so that runs of it can be told by identity."""
@@ -119,7 +116,7 @@ class Begun(Event):
 
     __slots__ = ("session",)
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: SessionView) -> None:
         self.session = session
 
 
@@ -128,7 +125,7 @@ class Attached(Event):
 
     __slots__ = ("link",)
 
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
 
 
@@ -160,7 +157,7 @@ class Transfers(Event):
 
     def __init__(
         self,
-        link: "Link",
+        link: Link,
         first_delivery_id: int,
         payloads: list[bytes],
         settled: bool,
@@ -213,7 +210,7 @@ class Credit(Event):
 
     __slots__ = ("drain", "echo", "limit", "link")
 
-    def __init__(self, link: "Link", limit: int, drain: bool = False, echo: bool = False) -> None:
+    def __init__(self, link: Link, limit: int, drain: bool = False, echo: bool = False) -> None:
         self.link = link
         self.limit = limit
         self.drain = drain
@@ -229,7 +226,7 @@ class Outcome(Event):
 
     __slots__ = ("first", "last", "link", "settled", "state")
 
-    def __init__(self, link: "Link", first: int, last: int, state: Any, settled: bool) -> None:
+    def __init__(self, link: Link, first: int, last: int, state: Any, settled: bool) -> None:
         self.link = link
         self.first = first
         self.last = last
@@ -242,7 +239,7 @@ class SenderSettled(Event):
 
     __slots__ = ("first_delivery_id", "last_delivery_id", "link")
 
-    def __init__(self, link: "Link", first_delivery_id: int, last_delivery_id: int) -> None:
+    def __init__(self, link: Link, first_delivery_id: int, last_delivery_id: int) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
         self.last_delivery_id = last_delivery_id
@@ -253,7 +250,7 @@ class Drained(Event):
 
     __slots__ = ("link",)
 
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
 
 
@@ -262,7 +259,7 @@ class Detached(Event):
 
     __slots__ = ("by_peer", "closed", "error", "link")
 
-    def __init__(self, link: "Link", closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
+    def __init__(self, link: Link, closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
         self.link = link
         self.closed = closed
         self.error = error
@@ -274,7 +271,7 @@ class Ended(Event):
 
     __slots__ = ("by_peer", "error", "session")
 
-    def __init__(self, session: "Session", error: AmqpError | None, by_peer: bool = True) -> None:
+    def __init__(self, session: SessionView, error: AmqpError | None, by_peer: bool = True) -> None:
         self.session = session
         self.error = error
         self.by_peer = by_peer

@@ -1,18 +1,14 @@
 """Protocol headers: which are spoken here, and what answers the others (transport 2.2, security 5.3.1)."""
 
-from typing import TYPE_CHECKING
-
 from lightrail.amqp import frames
+from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.events import HeaderRejected
 from lightrail.amqp.phases import CLOSED, OPENING, SASL
 from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.model import conditions, protocols
 
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
-
-def read_header(connection: "Connection", data: bytes, position: int, end: int) -> int:
+def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
     """One header, if it is there whole; gives the position after it, the end when it was rejected."""
     header = data[position : position + frames.HEADER_BYTES]
     settings = connection.settings
@@ -44,7 +40,7 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
     return end
 
 
-def _reject_header(connection: "Connection", found: bytes) -> None:
+def _reject_header(connection: ConnectionEndpoint, found: bytes) -> None:
     """Write a header that would have been accepted, and close (2.2)."""
     settings = connection.settings
     wanted = frames.AMQP_HEADER

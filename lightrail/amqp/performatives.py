@@ -96,6 +96,18 @@ class AmqpError:
     info: Fields | None = optional(FIELDS)
 
 
+def make_error(
+    condition: str | None, description: str | None, info: Fields | None = None
+) -> AmqpError | None:
+    """An error performative, or None without a condition; long descriptions are cut to fit any frame."""
+    if condition is None:
+        return None
+    text = description or None
+    if text is not None and len(text.encode("utf-8", "replace")) > 300:
+        text = text.encode("utf-8", "replace")[:297].decode("utf-8", "ignore") + "..."
+    return AmqpError(condition=Symbol(condition), description=text, info=info)
+
+
 @composite(0x23, "amqp:received:list", "delivery-state")
 @dataclass(slots=True)
 class Received:

@@ -5,13 +5,13 @@ The hot path of the broker. Transfers of the common forms are read in runs: by t
 before (shapes.py). The complete decoder reads everything else.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp import frames, sections
 from lightrail.amqp.compiled import scanner
-from lightrail.amqp.delivery import WIRE
+from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+from lightrail.amqp.errors import ConnectionProtocolError, FramingError, SessionProtocolError
 from lightrail.amqp.events import ACCEPTED, RELEASED
-from lightrail.amqp.faults import ConnectionFault, FramingFault, SessionFault
 from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.performatives import (
     Attach,
@@ -28,14 +28,12 @@ from lightrail.amqp.performatives import (
 from lightrail.amqp.phases import OPENING
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.scanner import Run
+from lightrail.amqp.serial import WIRE
 from lightrail.amqp.session import Session
 from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.values import DecodeError
 from lightrail.amqp.windows import END_SENT, MAPPED
 from lightrail.model import conditions
-
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
 SHORTEST_TRANSFER: Final = 16
 """Bytes of a frame up to the handle of a transfer; shorter ones can't name a link."""
@@ -46,7 +44,7 @@ LIST32: Final = 0xD0
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
-def read_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
+def read_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
     """Frames while the phase stays and the turn has room for them; the hot path of the broker."""
     most = connection.settings.max_frame_size
     phase = connection.phase
@@ -58,7 +56,7 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
                 break
         size, offset, kind, channel = _UNPACK(data, position)
         if size > most or size < 8:
-            raise FramingFault(f"expected a frame of 8 to {most} bytes, found size {size}")
+            raise FramingError(f"expected a frame of 8 to {most} bytes, found size {size}")
         stop = position + size
         if stop > end:
             connection.needed = size
@@ -86,14 +84,15 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
                             break
                         continue
         elif kind != 0:
-            raise FramingFault(f"expected an AMQP frame (type 0), found type {kind}")
+            raise FramingError(f"expected an AMQP frame (type 0), found type {kind}")
         elif offset < 2 or offset * 4 > size:
-            raise FramingFault(f"expected a data offset of 2 to {size // 4} words, found {offset}")
+            raise FramingError(f"expected a data offset of 2 to {size // 4} words, found {offset}")
         try:
             _read_frame(connection, data, position, position + offset * 4, stop, channel)
         except DecodeError as error:
-            connection.fail(ConnectionFault(conditions.DECODE_ERROR, _explain(data[position:stop], error)))
-        except ConnectionFault as fault:
+            text = _explain(data[position:stop], error)
+            connection.fail(ConnectionProtocolError(conditions.DECODE_ERROR, text))
+        except ConnectionProtocolError as fault:
             # The next frame begins where this one ends: the peer's close is looked for from there.
             connection.fail(fault)
         position = stop
@@ -112,7 +111,9 @@ def _explain(frame: bytes, error: DecodeError) -> str:
     return str(error)
 
 
-def _other_shape(connection: "Connection", data: bytes, position: int, channel: int) -> Shape | None:
+def _other_shape(
+    connection: ConnectionEndpoint, data: bytes, position: int, channel: int
+) -> Shape[ReceivingLink] | None:
     """The shape of the link that the transfer at `position` names, when it is encoded the usual way."""
     session = connection.sessions.get(channel)
     if session is None or data[position + 11] != 0xC0:
@@ -128,7 +129,7 @@ def _other_shape(connection: "Connection", data: bytes, position: int, channel: 
     return link.shape if type(link) is ReceivingLink else None
 
 
-def _shape_by_header(shape: Shape, data: bytes, position: int) -> Shape | None:
+def _shape_by_header(shape: Shape[ReceivingLink], data: bytes, position: int) -> Shape[ReceivingLink] | None:
     """The shape of the same link's transfers whose messages begin with the header section that is here."""
     at = position + shape.offset
     head = data[at : at + 4]
@@ -139,7 +140,7 @@ def _shape_by_header(shape: Shape, data: bytes, position: int) -> Shape | None:
     return shape.link.shapes.get(head)
 
 
-def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
+def _take(shape: Shape[ReceivingLink], data: bytes, position: int, end: int) -> int:
     """Take as many transfers of this shape as come next and are allowed; gives the position after them."""
     link = shape.link
     session = link.session
@@ -157,7 +158,7 @@ def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
     return position
 
 
-def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int:
+def _scan(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
     """Take the run of transfers that begins at `position`; gives the position after it."""
     lane: int = scanner.lane(data, position, end)
     session = connection.sessions.get(lane >> 32)
@@ -245,12 +246,12 @@ def _deliver(
 
 
 def _read_frame(
-    connection: "Connection", data: bytes, start: int, position: int, stop: int, channel: int
+    connection: ConnectionEndpoint, data: bytes, start: int, position: int, stop: int, channel: int
 ) -> None:
     """One frame data[start:stop] whose body begins at `position`."""
     if position == stop:
         if connection.phase == OPENING:
-            raise ConnectionFault(conditions.NOT_ALLOWED, "expected open, found an empty frame")
+            raise ConnectionProtocolError(conditions.NOT_ALLOWED, "expected open, found an empty frame")
         return
     session = connection.sessions.get(channel)
     if session is not None:
@@ -280,7 +281,7 @@ def _read_frame(
             if handler is not None:
                 handler(session, body)
                 return
-        except SessionFault as fault:
+        except SessionProtocolError as fault:
             session.fail(fault)
             return
     else:
@@ -291,23 +292,23 @@ def _read_frame(
     if kind is Open:
         connection.on_open(channel, body)
     elif connection.phase == OPENING and kind in _FRAMES:
-        raise ConnectionFault(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
+        raise ConnectionProtocolError(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
     elif kind is Close:
         connection.on_close(body)
     elif channel > connection.settings.channel_max:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.FRAMING_ERROR,
             f"expected channels up to channel-max {connection.settings.channel_max}, found {channel}",
         )
     elif kind is Begin:
         connection.on_begin(channel, body)
     elif kind in _FRAMES:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.NOT_ALLOWED,
             f"expected a channel with a session, found {kind.__name__.lower()} on channel {channel}",
         )
     else:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.DECODE_ERROR, f"expected a performative as frame body, found {kind.__name__}"
         )
 
@@ -357,7 +358,7 @@ def _quick_flow(session: Session, data: bytes, position: int, stop: int) -> bool
 
 
 def _discard_session_frame(
-    connection: "Connection", session: Session, data: bytes, position: int, stop: int
+    connection: ConnectionEndpoint, session: Session, data: bytes, position: int, stop: int
 ) -> None:
     """After our end: everything is dropped until the peer's end (2.5.4)."""
     body, _ = decode_performative(data, position, stop)
@@ -370,7 +371,7 @@ def _discard_session_frame(
         connection.on_open(0, body)
 
 
-def discard_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
+def discard_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
     """After our close: everything is dropped until the peer's close (2.4.6)."""
     while end - position >= 8:
         size, offset, _, _ = _UNPACK(data, position)

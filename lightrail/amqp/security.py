@@ -5,18 +5,13 @@ What the peer sends becomes events; after one that has to be answered nothing mo
 has answered it. A fault closes the socket: there is no performative yet to say it with (5.3.2).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp import frames
-from lightrail.amqp.events import (
-    SaslChallenged,
-    SaslFailed,
-    SaslOffered,
-    SaslSucceeded,
-)
+from lightrail.amqp.errors import LocalError
+from lightrail.amqp.events import Event, SaslChallenged, SaslFailed, SaslOffered, SaslSucceeded
 from lightrail.amqp.events import SaslInit as SaslInitEvent
 from lightrail.amqp.events import SaslResponse as SaslResponseEvent
-from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import (
     SaslChallenge,
     SaslInit,
@@ -26,11 +21,9 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.model import conditions
-
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
 INIT: Final = 0
 RESPONSE: Final = 1
@@ -46,12 +39,25 @@ AUTH: Final = 1
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
+class SaslConnection(Protocol):
+    """The connection as its negotiation uses it."""
+
+    settings: ConnectionSettings
+    output: list[bytes | memoryview]
+    events: list[Event]
+    needed: int
+
+    def gone(self, condition: str | None = None, description: str = "") -> None: ...
+    def sasl_over(self) -> None: ...
+    def sasl_refused(self) -> None: ...
+
+
 class SaslLayer:
     """Reads the frames of one negotiation, one at a time."""
 
     __slots__ = ("connection", "step")
 
-    def __init__(self, connection: "Connection", step: int) -> None:
+    def __init__(self, connection: SaslConnection, step: int) -> None:
         self.connection = connection
         self.step = step
 
@@ -103,7 +109,7 @@ class SaslServer(SaslLayer):
 
     __slots__ = ()
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: SaslConnection) -> None:
         super().__init__(connection, INIT)
         mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
         connection.output.append(frames.SASL_HEADER)
@@ -154,7 +160,7 @@ class SaslClient(SaslLayer):
 
     __slots__ = ()
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: SaslConnection) -> None:
         super().__init__(connection, MECHANISMS)
 
     def init(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:

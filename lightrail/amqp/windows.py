@@ -6,15 +6,13 @@ window only bounds what one session can make us buffer. The outgoing one is the 
 leaves beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, signed
-from lightrail.amqp.faults import SessionFault
+from lightrail.amqp.errors import SessionProtocolError
+from lightrail.amqp.serial import WIRE, signed
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.model import conditions
-
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
 BEGIN_SENT: Final = 0
 MAPPED: Final = 1
@@ -23,6 +21,15 @@ ENDED: Final = 3
 
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
 """What we announce: how much we send is up to the receivers' credit and the peer's incoming window."""
+
+
+class WindowConnection(Protocol):
+    """The connection as the windows of its sessions use it."""
+
+    settings: ConnectionSettings
+    output: list[bytes | memoryview]
+
+    def refresh_windows(self, session: "Windows") -> None: ...
 
 
 class Windows:
@@ -41,7 +48,7 @@ class Windows:
         "state",
     )
 
-    def __init__(self, connection: "Connection", channel: int) -> None:
+    def __init__(self, connection: WindowConnection, channel: int) -> None:
         settings = connection.settings
         self.connection = connection
         self.channel = channel
@@ -101,7 +108,7 @@ class Windows:
         self.next_incoming_id += count
         left = self.incoming_left = self.incoming_left - count
         if left < 0:
-            raise SessionFault(
+            raise SessionProtocolError(
                 conditions.WINDOW_VIOLATION,
                 f"expected at most {self.incoming_window} transfers in the incoming window, found more",
             )

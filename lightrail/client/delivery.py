@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
-from lightrail.amqp.link import Link, encode_state
+from lightrail.amqp.link import Link
+from lightrail.amqp.link_endpoint import encode_state
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.errors import ClosedError, LostError

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.sasl import SaslError
 from lightrail.amqp.sasl_client import Mechanism, mechanism_for
 from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.client.errors import AuthenticationError, ConnectError
 from lightrail.client.options import Address, Credentials
 from lightrail.client.wire import Wire

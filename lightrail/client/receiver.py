@@ -253,7 +253,7 @@ class Receiver:
         finally:
             self.flush()
             if link is self._link:
-                link.release_unsettled()  # type: ignore[attr-defined]
+                link.release_unsettled()
             self._leave()
 
     async def unsubscribe(self) -> None:

@@ -6,7 +6,7 @@ do not wait for their answers.
 """
 
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
 

@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.link import SessionView
 from lightrail.amqp.performatives import AmqpError
-from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 
 
 class LinkOwner(Protocol):
@@ -192,7 +192,7 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
 
 
-def _refuse_by_end(session: Session, error: AmqpError) -> None:
+def _refuse_by_end(session: SessionView, error: AmqpError) -> None:
     """Tells the link that a session was ended for, where there is one.
 
     Some brokers end the session for a link that they refuse (RabbitMQ's plugin does, for a node that it does

@@ -10,17 +10,17 @@ from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions
 
 BEGINNING_BYTES: Final = 4_096
-"""Of a message in pieces, looked at for its header and whether it may expire."""
+"""Bytes of a message in pieces that are searched for its header and expiry."""
 PROPERTIES_HEAD_BYTES: Final = 9
-"""Constructor, size and count of a list: `survey` reads so far into the properties."""
+"""Constructor, size and count of a list: `survey` reads these bytes of the properties."""
 
 
 class Assembly:
-    """An incoming delivery of several frames whose last has not come yet (2.6.14)."""
+    """One delivery, frame by frame."""
 
     __slots__ = (
         "delivery_id",
-        "held_bytes",
+        "kept_bytes",
         "looked_at",
         "message_format",
         "parts",
@@ -39,12 +39,12 @@ class Assembly:
         self.second = False
         self.resumed = False
         self.parts: list[bytes | memoryview] = []
-        """Its payload so far, frame by frame."""
+        """Payloads of its frames so far."""
         self.looked_at = 0
-        """Parts before this one are bytes, or views that may stay."""
+        """Parts before this index are bytes, or views that are not to be copied."""
         self.size = 0
-        self.held_bytes = 0
-        """What the parts take in memory."""
+        self.kept_bytes = 0
+        """Memory of the parts."""
 
     def set_mode(self, transfer: Transfer, rcv_settle_mode: int) -> None:
         """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5); there are no transactions."""
@@ -72,9 +72,9 @@ class Assembly:
         )
 
     def copy_views(self) -> None:
-        """The read that new parts are views of is over: it is kept in memory only where it is mostly theirs.
+        """Copy new parts that are views of a read, unless they are three quarters of it.
 
-        So an unfinished message takes at most a third more than its parts have.
+        A view keeps the whole read in memory; so an incomplete message takes at most a third more.
         """
         parts = self.parts
         first = self.looked_at
@@ -94,14 +94,14 @@ class Assembly:
 
 
 def beginning_of(part: bytes | memoryview, message_format: int) -> bytes | None:
-    """The beginning of a message, where its first part shows all that an event tells of it; else None."""
+    """The beginning of a message in pieces; None unless it has the header and shows that nothing expires."""
     beginning = bytes(part[:BEGINNING_BYTES])
     if message_format:
         return beginning
     try:
         opening = survey(beginning)
     except DecodeError:
-        # Cut off in a section, or malformed.
+        # The part ends within a section, or is malformed.
         return None
     first = opening.properties or opening.prefix_end
     if not first or opening.may_expire or first + PROPERTIES_HEAD_BYTES > len(beginning):

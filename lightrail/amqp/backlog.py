@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 class Backlog:
-    """Outgoing messages of one send that wait for the session's window or for credit to come back."""
+    """Messages of one send."""
 
     __slots__ = (
         "base",
@@ -34,11 +34,11 @@ class Backlog:
         self.settled = settled
         self.message_format = message_format
         self.index = 0
-        """The message that is sent next, or is being sent."""
+        """The message that is sent next, or of which some frames are sent."""
         self.offset = 0
-        """Bytes of it that have gone out in earlier frames."""
+        """Bytes of that message in earlier frames."""
         self.delivery_id = 0
-        """Its id, once its first frame has gone out."""
+        """Id of that message, once its first frame is written."""
 
     def start_of(self, index: int) -> int:
         """Offset in the blob where message `index` begins."""

@@ -33,18 +33,18 @@ from lightrail.model import conditions, limits
 class Connection(ConnectionEndpoint):
     """One connection. `context` belongs to the caller; `user` is the one whom the caller accepted."""
 
-    __slots__ = ("_created_ms", "_heard_ms", "context", "user")
+    __slots__ = ("_created_ms", "_received_ms", "context", "user")
 
     def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
         super().__init__(settings, now_ms)
         self.context: Any = None
         self.user: str | None = None
         self._created_ms = now_ms
-        self._heard_ms = now_ms
+        self._received_ms = now_ms
 
     @property
     def has_more(self) -> bool:
-        """What was fed is more than one turn may cost: the next one should feed b"", before anything else."""
+        """Whether input exceeds the work of a turn: the caller's next turn begins with feed(b"")."""
         return self.phase != CLOSED and (
             self.rest is not None or (self.work <= 0 and self._pending is not None)
         )
@@ -58,7 +58,7 @@ class Connection(ConnectionEndpoint):
     def sasl_outcome(
         self, ok: bool, user: str | None = None, additional_data: bytes | None = None, code: int | None = None
     ) -> None:
-        """Answer SaslInit or SaslResponse for good; feed(b"") reads on.
+        """Answer SaslInit or SaslResponse with the outcome; feed(b"") reads on.
 
         `code` is a sasl-code when it is to be another than ok (0) and auth (1); `additional_data` goes with
         success only (5.3.3.5).
@@ -67,10 +67,10 @@ class Connection(ConnectionEndpoint):
         if ok:
             layer.outcome(OK, additional_data)
             self.user = user
-            self.sasl_over()
+            self.sasl_succeeded()
         else:
             layer.outcome(AUTH if code is None else code, None)
-            self._go()
+            self._stop()
 
     def sasl_init(self, mechanism: str, response: bytes | None = None, hostname: str | None = None) -> None:
         """Answer SaslOffered with a mechanism and its initial response; feed(b"") reads on."""
@@ -93,15 +93,15 @@ class Connection(ConnectionEndpoint):
     # --- time --------------------------------------------------------------------------------------------
 
     def excuse(self, until_ms: int) -> None:
-        """Silence of the peer up to this time does not count: it was the caller who did not listen."""
-        self._heard_ms = max(self._heard_ms, until_ms)
+        """Count neither silence nor time to open up to this time: the peer waited for the caller."""
+        self._received_ms = max(self._received_ms, until_ms)
         self._created_ms = max(self._created_ms, until_ms)
 
     def tick(self, now_ms: int) -> int | None:
-        """Act on what is due at `now_ms`; gives the time of the next tick, None when there is none.
+        """Act on what is due at `now_ms`; returns the time of the next tick, None when there is none.
 
-        A connection that did not open in time is closed. A silent peer gets a close with a condition, and is
-        gone when it does not answer that (2.4.5). An empty frame goes out at half of the peer's time-out.
+        A connection that did not open in time is closed. So is one with a silent peer; the engine waits for
+        the peer's close for closing_time_ms (2.4.5). An empty frame is sent at half of the peer's time-out.
         """
         self._now_ms = now_ms
         phase = self.phase
@@ -123,21 +123,22 @@ class Connection(ConnectionEndpoint):
         due_next: int | None = None
         silence = self.settings.idle_time_out_ms
         if silence:
-            due_next = self._heard_ms + silence
+            due_next = self._received_ms + silence
             if now_ms >= due_next:
                 self.fail(
                     ConnectionProtocolError(
                         conditions.RESOURCE_LIMIT_EXCEEDED,
-                        f"expected frames within idle-time-out, found none for {now_ms - self._heard_ms} ms",
+                        "expected frames within idle-time-out, found none for"
+                        f" {now_ms - self._received_ms} ms",
                     )
                 )
                 return self._tick_closing(now_ms)
         if self._peer_idle_ms:
             interval = self._peer_idle_ms // 2
-            due = self._said_ms + interval
+            due = self._sent_ms + interval
             if now_ms >= due:
                 self.output.append(frames.EMPTY_FRAME)
-                self._said_ms = now_ms
+                self._sent_ms = now_ms
                 due = now_ms + interval
             due_next = due if due_next is None else min(due, due_next)
         return due_next
@@ -146,13 +147,13 @@ class Connection(ConnectionEndpoint):
         if self.phase != CLOSING:
             return None
         if now_ms >= self._close_at_ms:
-            self.gone()
+            self.terminate()
             return None
         return self._close_at_ms
 
-    def heard(self, now_ms: int) -> None:
-        """The caller does not read what the peer may be saying: its silence up to now is none."""
-        self._heard_ms = now_ms
+    def excuse_silence(self, now_ms: int) -> None:
+        """Count no silence of the peer up to now: the caller does not read. The time to open goes on."""
+        self._received_ms = now_ms
 
     @property
     def _waiting_bytes_max(self) -> int:
@@ -164,9 +165,9 @@ class Connection(ConnectionEndpoint):
     # --- input -------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes | bytearray | memoryview, now_ms: int) -> list[Event]:
-        """What the bytes read from the socket mean, in order; first, what commands and ticks led to since.
+        """Events of commands and ticks since the last feed, then those of the bytes read, in order.
 
-        One call reads limits.FRAMES_OF_A_TURN; where there is more than that, it `has_more`.
+        One call reads limits.FRAMES_OF_A_TURN; the connection `has_more` where that leaves some input.
         """
         self._now_ms = now_ms
         self.work = limits.FRAMES_OF_A_TURN
@@ -178,10 +179,10 @@ class Connection(ConnectionEndpoint):
         return events
 
     def _go_on_settling(self) -> None:
-        """The disposition that was read last goes on."""
+        """Continue with the disposition that was read last."""
         rest, self.rest = self.rest, None
         if rest is not None and rest.session.state == MAPPED:
-            self._heard_ms = self._now_ms
+            self._received_ms = self._now_ms
             rest.session.settle_range(*rest[1:])
 
     def _feed(self, data: bytes | bytearray | memoryview) -> None:
@@ -195,7 +196,7 @@ class Connection(ConnectionEndpoint):
                 return
             self._pending = None
             if self.needed >= limits.LARGE_PIECE_BYTES and self.phase == OPEN and self.rest is None:
-                # A large frame is completed by itself: what follows it is read where it is.
+                # Only a large frame itself is joined: what follows is read without being copied.
                 start = self.needed - len(pending)
                 self._read_until(b"".join((pending, memoryview(data)[:start])), 0)
             else:
@@ -213,12 +214,12 @@ class Connection(ConnectionEndpoint):
             self._refresh_windows()
 
     def _read_rest(self, data: bytes, position: int) -> None:
-        """Read what came, from `position` on; what is no whole frame waits for the next bytes."""
+        """Read from `position` on; an incomplete frame waits for the next bytes."""
         position = self._read_until(data, position)
         if position < len(data) and self.phase != CLOSED:
             if self.work > 0 and len(data) - position > self._waiting_bytes_max:
                 # Only a peer that pipelines behind an unanswered SASL frame gets here.
-                self.gone(
+                self.terminate(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected to be waited for with the SASL outcome, found {len(data) - position} bytes",
                 )
@@ -226,7 +227,7 @@ class Connection(ConnectionEndpoint):
                 self._pending = bytearray(memoryview(data)[position:])
 
     def _read_until(self, data: bytes, position: int) -> int:
-        """Read from `position` on; gives how far it came, which is the end after a fault of framing."""
+        """Read from `position` on; returns the position reached: the end of `data` after a framing error."""
         self.needed = 0
         try:
             return self._read(data, position, len(data))
@@ -235,7 +236,7 @@ class Connection(ConnectionEndpoint):
             return len(data)
 
     def _read(self, data: bytes, position: int, end: int) -> int:
-        """Read until the bytes are used up, or are too few, or wait for the caller; gives how far it came."""
+        """Read whole frames until the caller's answer is due; returns the position reached."""
         while True:
             phase = self.phase
             before = position
@@ -253,7 +254,7 @@ class Connection(ConnectionEndpoint):
             else:
                 return end
             if position > before:
-                self._heard_ms = self._now_ms
+                self._received_ms = self._now_ms
             if self.phase == phase and (phase >= OPENING or position in (before, end)):
                 return position
 

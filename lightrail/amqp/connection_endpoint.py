@@ -30,7 +30,7 @@ from lightrail.model import conditions, limits
 
 
 class ConnectionEndpoint:
-    """What a connection's headers, frames, sessions and links read and change; connection.py feeds it."""
+    """The state of a connection that its frames, sessions and links read and change; see connection.py."""
 
     __slots__ = (
         "_channels",
@@ -40,7 +40,7 @@ class ConnectionEndpoint:
         "_peer_idle_ms",
         "_pending",
         "_refresh",
-        "_said_ms",
+        "_sent_ms",
         "_views",
         "events",
         "has_large_output",
@@ -67,9 +67,9 @@ class ConnectionEndpoint:
         self.output: list[bytes | memoryview] = []
         """Pieces to write, in order; the caller joins and clears it."""
         self.has_large_output = False
-        """Some pieces of the output are written uncopied; who writes the output clears this."""
+        """Some pieces of the output are to be written uncopied; the caller clears this with the output."""
         self.events: list[Event] = []
-        """What the next feed gives, or the one at work will give."""
+        """Events that the next feed returns, or the current one will return."""
         self.sessions: dict[int, Session] = {}
         """By the peer's channel."""
         self._channels: dict[int, Session] = {}
@@ -83,17 +83,17 @@ class ConnectionEndpoint:
         self.shape: Shape[ReceivingLink] | None = None
         self._refresh: list[Windows] | None = None
         self._views: list[ReceivingLink] = []
-        """Links of which the delivery under way has parts that are views of what is being read."""
+        """Links whose assembly has views of the bytes that are being read: see Assembly.copy_views."""
         self._pending: bytearray | None = None
         self.needed = 0
         self.work = limits.FRAMES_OF_A_TURN
-        """Frames that this turn still reads."""
+        """Frames that may still be read in this turn."""
         self.rest: Rest | None = None
-        """Of the disposition that was read last: it comes before any other frame."""
+        """Rest of the disposition that was read last; it is applied before any other frame."""
         self.unfinished_bytes = 0
-        """What the messages take whose last frame has not come yet, of all links."""
+        """Memory of incomplete messages of all links."""
         self._now_ms = now_ms
-        self._said_ms = now_ms
+        self._sent_ms = now_ms
         self._peer_idle_ms = 0
         self._close_at_ms = 0
         if not settings.is_server:
@@ -101,7 +101,7 @@ class ConnectionEndpoint:
 
     @property
     def closed(self) -> bool:
-        """Nothing more will be read or produced: write the output and close the socket."""
+        """Nothing more will be read or written: write the output and close the socket."""
         return self.phase == CLOSED
 
     @property
@@ -112,7 +112,7 @@ class ConnectionEndpoint:
     # --- commands ----------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Write our open now, as a client does; a server's goes out by itself when the peer's has come."""
+        """Write our open, as a client does; a server's open follows the peer's by itself."""
         if self.phase not in (HEADER, OPENING) or (self.phase == HEADER and not self._header_sent):
             raise LocalError("open can only be sent after the protocol header and before close")
         if self._open_sent:
@@ -135,7 +135,7 @@ class ConnectionEndpoint:
         )
 
     def begin(self) -> Session:
-        """Begin a session from our side; the event Begun comes with the peer's answer."""
+        """Begin a session from our side; the event Begun follows the peer's answer."""
         if not self._open_sent or self.phase > OPEN:
             raise LocalError("begin can only be sent between open and close")
         if len(self._channels) > self.peer_channel_max:
@@ -150,21 +150,21 @@ class ConnectionEndpoint:
         """Close the connection, its sessions and links; no event follows."""
         self._close(make_error(condition, description, info))
 
-    def sasl_over(self) -> None:
-        """The negotiation has succeeded: a protocol header comes next, as on a new connection (5.3.2)."""
+    def sasl_succeeded(self) -> None:
+        """After the negotiation a protocol header follows, as on a new connection (5.3.2)."""
         self.sasl_done = True
         self.sasl = None
         self.phase = HEADER
         if not self.settings.is_server:
             self.output.append(frames.AMQP_HEADER)
 
-    def sasl_refused(self) -> None:
-        """The server does not let us in, and closes the socket."""
-        self._go()
+    def sasl_failed(self) -> None:
+        """The server refused the credentials, and closes the socket."""
+        self._stop()
 
     @property
     def _header_sent(self) -> bool:
-        """Of a client: whether the AMQP header is in the output, so that open may follow."""
+        """Whether a client's AMQP header is written, so that open may follow."""
         return not self.settings.is_server and (self.sasl_done or not self.settings.uses_sasl)
 
     # --- connection frames -------------------------------------------------------------------------------
@@ -188,11 +188,11 @@ class ConnectionEndpoint:
                 f"expected idle-time-out >= {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
             )
         self.peer_open = peer
-        # No peer is sent frames larger than those that we take: other links get their turn between them.
+        # Frames that we send are no larger than those that we accept: links take turns between frames.
         self.peer_max_frame_size = min(peer.max_frame_size, self.settings.max_frame_size)
         self.peer_channel_max = peer.channel_max
         self._peer_idle_ms = idle
-        self._said_ms = self._now_ms
+        self._sent_ms = self._now_ms
         self.open()
         self.phase = OPEN
         self.events.append(Opened(peer))
@@ -226,17 +226,17 @@ class ConnectionEndpoint:
         if not self._open_sent:
             self.open()
         self._write(0, encode_performative(Close()))
-        self.gone(error=error, by_peer=True)
+        self.terminate(error=error, by_peer=True)
 
-    # --- the way out -------------------------------------------------------------------------------------
+    # --- close -------------------------------------------------------------------------------------------
 
     def fail(self, fault: ConnectionProtocolError) -> None:
-        """The peer's fault: close with its condition, and tell the caller."""
+        """Close with the condition of the peer's error, with an event."""
         if self.phase >= CLOSING:
             return
         error = make_error(fault.condition, fault.description)
         if self.phase in (HEADER, SASL):
-            self.gone(error=error)
+            self.terminate(error=error)
             return
         self._close(error)
         self.events.append(Closed(error, False))
@@ -247,7 +247,7 @@ class ConnectionEndpoint:
         if self.phase >= CLOSING:
             return
         if self.phase in (HEADER, SASL):
-            self._go()
+            self._stop()
             return
         if not self._open_sent:
             self.open()
@@ -256,26 +256,26 @@ class ConnectionEndpoint:
         self._close_at_ms = self._now_ms + self.settings.closing_time_ms
         self._forget()
 
-    def gone(
+    def terminate(
         self,
         condition: str | None = None,
         description: str = "",
         error: AmqpError | None = None,
         by_peer: bool = False,
     ) -> None:
-        """No more frames in either direction; the caller is told unless our close went before."""
+        """Stop reading and writing, with a Closed event unless our close is written."""
         announced = self.phase == CLOSING
-        self._go()
+        self._stop()
         if not announced:
             self.events.append(Closed(error or make_error(condition, description), by_peer))
 
-    def _go(self) -> None:
+    def _stop(self) -> None:
         self.phase = CLOSED
         self._pending = None
         self._forget()
 
     def _forget(self) -> None:
-        """Let go of everything under way; the sessions stay listed for the caller to look at."""
+        """Abandon all sessions; `sessions` still lists them for the caller."""
         for session in list(self._channels.values()):
             session.state = END_SENT
             session.forget()
@@ -286,7 +286,7 @@ class ConnectionEndpoint:
     def _write(self, channel: int, body: bytes) -> None:
         self.output.append(frames.frame(channel, body))
 
-    # --- what sessions and links ask of their connection ---------------------------------------------------
+    # --- for sessions and links ----------------------------------------------------------------------------
 
     def _new_session(self) -> Session:
         channel = 0
@@ -302,14 +302,14 @@ class ConnectionEndpoint:
             del self._channels[session.channel]
 
     def unmap_remote_channel(self, session: Session) -> None:
-        """The peer's end has come: its channel is free."""
+        """The peer's end has arrived: its channel is free."""
         if self.sessions.get(session.remote_channel) is session:
             del self.sessions[session.remote_channel]
 
     def admit(self, size: int) -> str | None:
-        """Whether one more link may be attached, by an attach of so many bytes; else why not.
+        """Why one more link, with an attach of so many bytes, may not be attached; None where it may.
 
-        Raises ConnectionProtocolError: refusing does not help any more.
+        Raises ConnectionProtocolError for a peer that continues to attach after many refusals.
         """
         sessions = self.sessions.values()
         for found, most, what in (
@@ -335,17 +335,17 @@ class ConnectionEndpoint:
             del self.names[key]
 
     def steal(self, key: tuple[str, bool]) -> None:
-        """A link is attached again by the name of one that still is (2.6.1): the earlier one goes."""
+        """Detach the attached link whose name and role the peer attaches again (2.6.1)."""
         link = self.names.get(key)
         if link is not None:
             link.steal()
 
-    def holds_views(self, link: ReceivingLink) -> None:
-        """The link has parts of a message that are views of what is being read: see `copy_views`."""
+    def keep_views(self, link: ReceivingLink) -> None:
+        """Copy the link's views of the bytes that are being read, where it pays, after this feed."""
         self._views.append(link)
 
     def refresh_windows(self, session: Windows) -> None:
-        """Half of the session's window is used: a flow goes out after this feed, unless one has by then."""
+        """Write a flow after this feed, unless one is written by then: half of the window is used."""
         if self._refresh is None:
             self._refresh = []
         self._refresh.append(session)

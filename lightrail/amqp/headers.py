@@ -1,4 +1,4 @@
-"""Protocol headers: which are spoken here, and what answers the others (transport 2.2, security 5.3.1)."""
+"""Protocol headers: which are accepted, and the answer to others (transport 2.2, security 5.3.1)."""
 
 from lightrail.amqp import frames
 from lightrail.amqp.connection_endpoint import ConnectionEndpoint
@@ -9,7 +9,7 @@ from lightrail.model import conditions, protocols
 
 
 def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
-    """One header, if it is there whole; gives the position after it, the end when it was rejected."""
+    """Read a whole header; returns the position after it, `end` for a rejected one."""
     header = data[position : position + frames.HEADER_BYTES]
     settings = connection.settings
     if len(header) < frames.HEADER_BYTES:
@@ -21,7 +21,7 @@ def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end:
         negotiates = settings.uses_sasl and not connection.sasl_done
         wanted = frames.SASL_HEADER if negotiates else frames.AMQP_HEADER
         if header != wanted:
-            connection.gone(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
+            connection.terminate(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
             return end
         if negotiates:
             connection.sasl = SaslClient(connection)

@@ -88,7 +88,7 @@ class LinkSession(SessionView, Protocol):
     def map_output(self, link: "LinkEndpoint") -> None: ...
     def unmap_output(self, link: "LinkEndpoint") -> None: ...
     def unmap_input(self, link: "LinkEndpoint") -> None: ...
-    def saw_delivery(self, wire: int) -> int: ...
+    def begin_delivery(self, wire: int) -> int: ...
     def sent_transfers(self, count: int) -> None: ...
     def write(self, body: bytes) -> None: ...
     def write_part(self, body: bytes, payload: memoryview) -> None: ...
@@ -182,14 +182,12 @@ class LinkEndpoint(Link):
         if not self.session.connection.settings.is_server:
             return
         self.attach = self.properties = None
-        size = len(self.name)
         if isinstance(self.source, Source):
             self.source = Source(address=self.source.address)
-            size += _size(self.source.address)
         if isinstance(self.target, Target):
             self.target = Target(address=self.target.address)
-            size += _size(self.target.address)
-        self.keep(size)
+        kept = (self.name, getattr(self.source, "address", None), getattr(self.target, "address", None))
+        self.keep(sum(len(text) for text in kept if isinstance(text, str | bytes)))
 
     def refuse(self, condition: str, description: str = "", info: dict[Symbol, Any] | None = None) -> None:
         if self.state != ATTACHING:
@@ -214,7 +212,7 @@ class LinkEndpoint(Link):
             self.state = DETACHED
 
     def begin_count(self, count: int) -> None:
-        """Where the delivery-count of a sender begins."""
+        """Set the first delivery-count of a sender."""
         self.initial_count = self.delivery_count = count
 
     def attach_body(
@@ -244,7 +242,7 @@ class LinkEndpoint(Link):
         )
 
     def _detach(self, closed: bool, error: AmqpError | None) -> None:
-        """Write our detach, and before it the attach that is still owed."""
+        """Write our detach, after the attach if the peer's is unanswered."""
         self._write_owed_attach()
         self._write_detach(closed, error)
         self.state = DETACHING
@@ -252,7 +250,7 @@ class LinkEndpoint(Link):
         self._keep_little()
 
     def _write_owed_attach(self) -> None:
-        """A link that ends before it was accepted is answered with an attach without our terminus."""
+        """Answer the attach of a link that ends before it was accepted, without our terminus."""
         if self.state != ATTACHING:
             return
         session = self.session
@@ -270,7 +268,7 @@ class LinkEndpoint(Link):
         session.write(body)
 
     def _write_detach(self, closed: bool, error: AmqpError | None) -> None:
-        """Write our detach; our handle is free from then on."""
+        """Write our detach, which frees our handle."""
         session = self.session
         session.write(encode_performative(Detach(handle=self.output_handle, closed=closed, error=error)))
         session.unmap_output(self)
@@ -339,7 +337,7 @@ class LinkEndpoint(Link):
         connection.events.append(Attached(self))
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer's detach: answered, now or by answer_close, if it is not the answer to ours."""
+        """Apply the peer's detach, and answer it, now or by answer_close, unless it answers ours."""
         session = self.session
         answer = self.state == DETACHING
         if not answer and detach.closed and self.answers_close:
@@ -357,7 +355,7 @@ class LinkEndpoint(Link):
     # --- flow control ------------------------------------------------------------------------------------
 
     def write_flow(self, drain: bool = False, echo: bool = False) -> None:
-        """Our flow state of this link, and the session's."""
+        """Write the flow of this link and its session."""
         sender = self.is_sender
         self.session.write_flow(
             self.output_handle,
@@ -371,7 +369,7 @@ class LinkEndpoint(Link):
     # --- what each role does -------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Outgoing: send what waits, as far as credit and window go."""
+        """Outgoing: send messages that wait, as far as credit and window allow."""
 
     def on_flow(
         self,
@@ -381,20 +379,16 @@ class LinkEndpoint(Link):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The peer's flow state for this link; the session's part of the frame is applied already."""
+        """Apply the peer's flow for this link; the session's part is applied already."""
         raise NotImplementedError
 
     def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
-        """A transfer frame data[position:stop] read by the complete decoder."""
+        """Apply a transfer frame data[position:stop], read by the complete decoder."""
         raise NotImplementedError
 
 
-def _size(address: Any) -> int:
-    return len(address) if isinstance(address, str | bytes) else 0
-
-
 def errant(link: Link, what: str) -> SessionProtocolError:
-    """Input for a link that was detached with an error (2.6.5)."""
+    """The error of a frame for a link that was detached with an error (2.6.5)."""
     return SessionProtocolError(
         conditions.ERRANT_LINK,
         f"expected nothing but detach for link {link.name!r}, which was detached with an error, found {what}",

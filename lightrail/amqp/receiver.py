@@ -1,8 +1,8 @@
-"""The receiving end of a link: credit granted, transfers taken, deliveries put together and settled (2.6).
+"""The receiving end of a link: grants credit, assembles deliveries from transfers, settles them (2.6).
 
-Credit that was given is never taken back in silence: a grant that is lower than the last one leaves `allowed`
-as it was, since transfers may be on their way (2.6.7 leaves it to the receiver to take them). Past `allowed`
-the link is detached with transfer-limit-exceeded.
+Granted credit is never revoked without notice: a lower grant leaves `allowed` as it was, since transfers may
+be on their way (2.6.7 lets the receiver accept them). A transfer beyond `allowed` detaches the link with
+transfer-limit-exceeded.
 """
 
 from typing import Any, Final, Protocol
@@ -36,7 +36,7 @@ class ReceivingConnection(LinkConnection, Protocol):
     shape: "Shape[ReceivingLink] | None"
     unfinished_bytes: int
 
-    def holds_views(self, link: "ReceivingLink") -> None: ...
+    def keep_views(self, link: "ReceivingLink") -> None: ...
 
 
 class ReceivingSession(LinkSession, Protocol):
@@ -86,15 +86,15 @@ class ReceivingLink(LinkEndpoint):
     def __init__(self, session: ReceivingSession, name: str) -> None:
         super().__init__(session, name, False)
         self.allowed = 0
-        """Deliveries that the peer may still send by any credit that it ever was given."""
+        """Deliveries that the peer may still send by the highest grant."""
         self.assembly: Assembly | None = None
-        """The delivery of several frames that is under way."""
+        """The delivery of several frames whose last frame is awaited."""
         self.shape: Shape[ReceivingLink] | None = None
-        """What its transfers look like, once one has been read."""
+        """The learned shape of its transfers."""
         self.shapes: dict[bytes, Shape[ReceivingLink]] = {}
-        """The same for each header section of late, as messages of several priorities have."""
+        """Shapes by header section: messages of several priorities take turns."""
         self.head_known = b""
-        """The header section that was decoded last: one that is equal needs no look."""
+        """The header section that was decoded last: an equal one is not decoded again."""
         self.keeps_tags = False
         self.mixes_headers = False
         self.takes_pieces = False
@@ -137,7 +137,7 @@ class ReceivingLink(LinkEndpoint):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The sender's flow state: what it skipped by drain, and what it has in store (2.6.7)."""
+        """Apply the sender's flow: credit that it used up for a drain, messages available (2.6.7)."""
         if self.state == DETACHING:
             if self.is_errant:
                 raise errant(self, "flow")
@@ -224,7 +224,7 @@ class ReceivingLink(LinkEndpoint):
         if wire is None or not session.is_new_delivery(wire):
             # A later frame of a delivery that was dropped, or whose beginning was the error.
             return
-        session.saw_delivery(wire)
+        session.begin_delivery(wire)
         self.allowed -= 1
         if self.is_errant or self.allowed < -session.connection.settings.beyond_credit_max:
             raise errant(self, "transfer")
@@ -236,7 +236,7 @@ class ReceivingLink(LinkEndpoint):
             assembly.parts.append(data[payload_at:stop])
         else:
             assembly.parts.append(memoryview(data)[payload_at:stop])
-            self.session.connection.holds_views(self)
+            self.session.connection.keep_views(self)
         assembly.size += more_bytes
         self.assembly = assembly
         self._hold(assembly, more_bytes + limits.FRAGMENT_OVERHEAD)
@@ -282,13 +282,13 @@ class ReceivingLink(LinkEndpoint):
                 del self.shapes[next(iter(self.shapes))]
 
     def copy_views(self) -> None:
-        """What was read is used up: see Assembly."""
+        """See Assembly.copy_views."""
         if self.assembly is not None:
             self.assembly.copy_views()
 
     def _hold(self, assembly: Assembly, more_bytes: int) -> None:
-        """A part of a message is kept until its last frame comes; a connection may not have many such."""
-        assembly.held_bytes += more_bytes
+        """Count the memory of incomplete messages, which is bounded per connection."""
+        assembly.kept_bytes += more_bytes
         connection = self.session.connection
         connection.unfinished_bytes += more_bytes
         if connection.unfinished_bytes > connection.settings.unfinished_bytes_max:
@@ -299,20 +299,20 @@ class ReceivingLink(LinkEndpoint):
             )
 
     def _end_assembly(self) -> None:
-        """The delivery under way has ended, one way or another."""
+        """End the assembly, whether the delivery is complete or dropped."""
         if self.assembly is not None:
-            self.session.connection.unfinished_bytes -= self.assembly.held_bytes
+            self.session.connection.unfinished_bytes -= self.assembly.kept_bytes
             self.assembly = None
 
     def _begin_delivery(self, transfer: Transfer) -> Assembly:
-        """The first frame of a delivery: what it must carry (2.7.5), and whether credit allows it."""
+        """Check the first frame of a delivery for its fields (2.7.5) and for credit."""
         if transfer.delivery_id is None or transfer.delivery_tag is None:
             missing = "delivery-id" if transfer.delivery_id is None else "delivery-tag"
             raise LinkProtocolError(
                 conditions.INVALID_FIELD,
                 f"expected {missing} in the first transfer of a delivery on link {self.name!r}, found null",
             )
-        delivery_id = self.session.saw_delivery(transfer.delivery_id)
+        delivery_id = self.session.begin_delivery(transfer.delivery_id)
         if self.allowed <= 0 and self.allowed <= -self.session.connection.settings.beyond_credit_max:
             raise LinkProtocolError(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
@@ -331,9 +331,9 @@ class ReceivingLink(LinkEndpoint):
         return assembly
 
     def _check_continuation(self, assembly: Assembly, transfer: Transfer) -> None:
-        """What a continuation repeats it must not change (2.7.5)."""
+        """Check that a continuation repeats the fields of its first frame (2.7.5)."""
         if transfer.delivery_id is not None and transfer.delivery_id != assembly.delivery_id & WIRE:
-            self.session.saw_delivery(transfer.delivery_id)
+            self.session.begin_delivery(transfer.delivery_id)
             found, expected = f"delivery-id {transfer.delivery_id}", str(assembly.delivery_id & WIRE)
         elif transfer.delivery_tag is not None and transfer.delivery_tag != assembly.tag:
             found, expected = f"delivery-tag {transfer.delivery_tag!r}", repr(assembly.tag)

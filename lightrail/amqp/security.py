@@ -1,8 +1,7 @@
-"""The SASL layer: its frames in order (security 5.3). Whom to let in, and how to prove who one is, is the
-caller's to say.
+"""The SASL layer: the order of its frames (security 5.3). The caller authenticates, for example with sasl.py.
 
-What the peer sends becomes events; after one that has to be answered nothing more is read until the caller
-has answered it. A fault closes the socket: there is no performative yet to say it with (5.3.2).
+The peer's frames become events; after an event that needs an answer nothing more is read until the caller has
+answered it. An error closes the socket: there is no performative for it yet (5.3.2).
 """
 
 from typing import Any, Final, Protocol
@@ -47,9 +46,9 @@ class SaslConnection(Protocol):
     events: list[Event]
     needed: int
 
-    def gone(self, condition: str | None = None, description: str = "") -> None: ...
-    def sasl_over(self) -> None: ...
-    def sasl_refused(self) -> None: ...
+    def terminate(self, condition: str | None = None, description: str = "") -> None: ...
+    def sasl_succeeded(self) -> None: ...
+    def sasl_failed(self) -> None: ...
 
 
 class SaslLayer:
@@ -62,14 +61,14 @@ class SaslLayer:
         self.step = step
 
     def take(self, body: Any, end: int) -> int | None:
-        """What the peer says; gives the end of the bytes where that was a fault, None where it was not."""
+        """Act on a frame body; returns `end` for an error of the peer, otherwise None."""
         raise NotImplementedError
 
     def _write(self, body: Any) -> None:
         self.connection.output.append(frames.sasl_frame(encode_performative(body)))
 
     def read(self, data: bytes, position: int, end: int) -> int:
-        """One frame, if it is there whole and its turn; gives the position after it."""
+        """Read one whole frame unless the caller's answer is due; returns the position after it."""
         if self.step == DECISION or end - position < frames.FRAME_HEADER_BYTES:
             return position
         connection = self.connection
@@ -100,12 +99,12 @@ class SaslLayer:
         return stop if refused is None else refused
 
     def _refuse(self, end: int, condition: str, description: str) -> int:
-        self.connection.gone(condition, description)
+        self.connection.terminate(condition, description)
         return end
 
 
 class SaslServer(SaslLayer):
-    """The negotiation as a server sees it: sasl-init and sasl-response come."""
+    """The negotiation of a server, which receives sasl-init and sasl-response."""
 
     __slots__ = ()
 
@@ -122,7 +121,7 @@ class SaslServer(SaslLayer):
         self._write(SaslChallenge(challenge=challenge))
 
     def outcome(self, code: int, additional_data: bytes | None) -> None:
-        """Say how it went."""
+        """Send the outcome."""
         self._decide()
         self._write(SaslOutcome(code=code, additional_data=additional_data))
 
@@ -156,7 +155,7 @@ class SaslServer(SaslLayer):
 
 
 class SaslClient(SaslLayer):
-    """The negotiation as a client sees it: sasl-mechanisms, challenges and the outcome come."""
+    """The negotiation of a client, which receives sasl-mechanisms, challenges and the outcome."""
 
     __slots__ = ()
 
@@ -188,10 +187,10 @@ class SaslClient(SaslLayer):
             connection.events.append(SaslChallenged(body.challenge))
         elif self.step == OUTCOME and type(body) is SaslOutcome:
             if body.code == OK:
-                connection.sasl_over()
+                connection.sasl_succeeded()
                 connection.events.append(SaslSucceeded(body.additional_data))
             else:
-                connection.sasl_refused()
+                connection.sasl_failed()
                 connection.events.append(SaslFailed(body.code))
         else:
             expected = "sasl-mechanisms" if self.step == MECHANISMS else "sasl-challenge or sasl-outcome"

@@ -22,7 +22,7 @@ from lightrail.model import conditions, limits
 CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
 """Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
 TAG_SIZE: Final = 4
-"""Bytes of our delivery-tags: the delivery-id, as the transfer has it."""
+"""Bytes of our delivery-tags: the delivery-id as on the wire."""
 
 
 class SendingLink(LinkEndpoint):
@@ -44,13 +44,13 @@ class SendingLink(LinkEndpoint):
         self.sent = 0
         """Messages handed to send()."""
         self.transmitted = 0
-        """Those of them whose first frame is in the output."""
+        """Messages whose first frame is in the output."""
         self._limit_max = 0
         self._backlog: list[Backlog] | None = None
         self._drain_due = False
         self._template: Template | None = None
         self._continuation = b""
-        """The transfer that continues a delivery, and more follow; each but the last is the same."""
+        """The transfer that continues a delivery; each but the last is the same."""
         self._continuation_last = b""
         """The transfer that ends a delivery of several frames."""
 
@@ -80,17 +80,17 @@ class SendingLink(LinkEndpoint):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The receiver's flow state: link-credit counts from the delivery-count that it has seen (2.6.7)."""
+        """Apply the receiver's flow: link-credit counts from the receiver's delivery-count (2.6.7)."""
         if self.state == DETACHING:
             if self.is_errant:
                 raise errant(self, "flow")
             return
         known = self.initial_count if delivery_count is None else unwrap(delivery_count, self.delivery_count)
         if link_credit is not None:
-            # A receiver can't have seen more than was sent; one that says so gets the credit it names.
+            # A receiver that counts more deliveries than were sent gets the credit that it names.
             self.credit = max(0, min(known, self.delivery_count) + link_credit - self.delivery_count)
         self.drain = drain
-        # The caller answers each drain anew: a former answer that waits must not be taken for this one's.
+        # The caller answers each drain anew: an earlier answer that waits must not answer this one.
         self._drain_due = False
         if self.limit > self._limit_max:
             self._limit_max = self.limit
@@ -116,9 +116,9 @@ class SendingLink(LinkEndpoint):
     # --- transfers ---------------------------------------------------------------------------------------
 
     def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
-        """A transfer against the direction of the link."""
+        """Refuse a transfer against the direction of the link."""
         if transfer.delivery_id is not None:
-            self.session.saw_delivery(transfer.delivery_id)
+            self.session.begin_delivery(transfer.delivery_id)
         if self.state == DETACHING:
             raise errant(self, "transfer")
         raise LinkProtocolError(
@@ -162,7 +162,7 @@ class SendingLink(LinkEndpoint):
             self._backlog.append(entry)
 
     def _oversized(self, count: int, ends: Sequence[int], base: int, largest: int) -> bool:
-        """Whether a message is larger than the peer takes (2.7.3): the link is detached then."""
+        """Whether a message is larger than the peer accepts (2.7.3); detaches the link if so."""
         start = base
         for index in range(count):
             size = ends[index] - start
@@ -191,7 +191,7 @@ class SendingLink(LinkEndpoint):
             del backlog[:done]
 
     def _transmit(self, entry: Backlog) -> bool:
-        """Write frames for `entry` until it is done (True) or credit or the session's window is used up."""
+        """Write frames for `entry`; False when credit or the session's window is used up before its end."""
         session = self.session
         template = self._template
         if (
@@ -234,7 +234,7 @@ class SendingLink(LinkEndpoint):
                 return True
 
     def _number(self, entry: Backlog, done: int) -> None:
-        """Give `done` messages of the entry their delivery-ids."""
+        """Count `done` messages of the entry as sent, with the next delivery-ids."""
         session = self.session
         first = session.next_delivery_id
         session.next_delivery_id = first + done
@@ -246,7 +246,7 @@ class SendingLink(LinkEndpoint):
         entry.index += done
 
     def _transmit_frame(self, entry: Backlog, template: Template, most: int) -> bool:
-        """Write one frame of a message that is larger than a frame; False when the window is shut."""
+        """Write one frame of a message that is larger than a frame; False when the window is closed."""
         session = self.session
         if session.remote_incoming_window <= 0:
             return False

@@ -1,11 +1,11 @@
-"""The session endpoint: transfer windows, delivery-ids, handles (transport 2.5).
+"""The session endpoint: begin, end, and the links by their handles (transport 2.5).
 
 States. The peer's begin is answered at once, so a session that the peer begins is MAPPED from its first
-moment; one that we begin is BEGIN_SENT until the answer comes. After our end it is END_SENT: what the peer
-sent before it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED
-and forgotten.
+moment; a session that we begin is BEGIN_SENT until the answer arrives. After our end it is END_SENT: frames
+are dropped until the peer's end arrives (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED and
+forgotten.
 
-The windows of transfers are in windows.py.
+Windows of transfers are in windows.py, the deliveries in settlement.py.
 """
 
 from typing import Any, Protocol
@@ -50,7 +50,7 @@ class SessionConnection(SettlingConnection, Protocol):
 
 
 class Session(Settlement):
-    """One session. `context` is the caller's own."""
+    """One session. `context` belongs to the caller."""
 
     __slots__ = (
         "_leaving",
@@ -73,7 +73,7 @@ class Session(Settlement):
         super().__init__(connection, channel)
         self.remote_channel = -1
         self.begin: Begin | None = None
-        """The peer's begin, as it came."""
+        """The peer's begin."""
         self.context: Any = None
         self.inputs: dict[int, LinkEndpoint] = {}
         """Links by the peer's handle."""
@@ -82,16 +82,16 @@ class Session(Settlement):
         self._requests: dict[tuple[str, bool], LinkEndpoint] | None = None
         """Links that we attached and the peer has not answered."""
         self._leaving: dict[tuple[str, bool], list[LinkEndpoint]] | None = None
-        """Those of them that we have detached since: the peer's attach and detach are still to come."""
+        """Links that we detached before the peer answered our attach: its attach and detach will follow."""
         self.peer_handle_max = 0xFFFFFFFF
         self.continuation: tuple[bytes, Transfer] | None = None
-        """The latest transfer that others of its delivery follow, encoded and decoded: most repeat it."""
+        """The latest transfer with `more`, encoded and decoded: most transfers of its delivery repeat it."""
         self.errants: list[LinkEndpoint] = []
-        """Links that a fault of the peer ended and whose detach it still owes."""
+        """Links that an error of the peer ended and whose detach it still owes."""
         self.attach_bytes = 0
-        """What its links have us keep of their attaches."""
+        """Bytes of attaches that are kept for its links."""
         self.waiting: list[LinkEndpoint] = []
-        """Outgoing links with messages that wait for window or credit."""
+        """Outgoing links with messages that wait for the window or for credit."""
 
     def __repr__(self) -> str:
         return f"Session(channel {self.channel}, remote channel {self.remote_channel})"
@@ -114,7 +114,7 @@ class Session(Settlement):
         properties: dict[Symbol, Any] | None = None,
         desired_capabilities: list[Symbol] | None = None,
     ) -> LinkEndpoint:
-        """Attach a link from our side; the event Attached comes with the peer's answer."""
+        """Attach a link from our side; the event Attached follows the peer's answer."""
         if self.state not in (MAPPED, BEGIN_SENT):
             raise LocalError(f"{self!r} is ended: no link can be attached")
         key = (name, is_sender)
@@ -146,7 +146,7 @@ class Session(Settlement):
     # --- begin and end -----------------------------------------------------------------------------------
 
     def on_begin(self, channel: int, begin: Begin) -> None:
-        """The peer's begin, on its channel; answered when it did not answer ours."""
+        """Apply the peer's begin on its channel; answer it unless it answers ours."""
         self.remote_channel = channel
         self.begin = begin
         self.next_incoming_id = begin.next_outgoing_id
@@ -162,7 +162,7 @@ class Session(Settlement):
             self.pump()
 
     def write_begin(self, remote_channel: int | None) -> None:
-        """Our begin; `remote_channel` is the peer's when we answer."""
+        """Write our begin; `remote_channel` is the peer's when we answer."""
         self.write(
             encode_performative(
                 Begin(
@@ -182,7 +182,7 @@ class Session(Settlement):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of everything under way; the links stay listed for the caller to look at."""
+        """Abandon all links and deliveries; `links` still lists the links for the caller."""
         for link in self.inputs.values():
             link.abandon()
         for link in self.outputs.values():
@@ -199,13 +199,13 @@ class Session(Settlement):
         self.refresh_due = False
 
     def fail(self, fault: SessionProtocolError) -> None:
-        """The peer's fault: end with its condition, and tell the caller."""
+        """End with the condition of the peer's error, with an event."""
         error = make_error(fault.condition, fault.description)
         self._end(error)
         self.connection.events.append(Ended(self, error, False))
 
     def on_end(self, end: End) -> None:
-        """The peer's end: answered if it is not the answer to ours."""
+        """Apply the peer's end, and answer it unless it answers ours."""
         answer = self.state == END_SENT
         if not answer:
             self._end(None)
@@ -238,7 +238,7 @@ class Session(Settlement):
             self._leaving.setdefault(key, []).append(link)
 
     def unmap_input(self, link: LinkEndpoint) -> None:
-        """The peer's detach has come: its handle is free."""
+        """The peer's detach has arrived: its handle is free."""
         if self.inputs.get(link.handle) is link:
             del self.inputs[link.handle]
             link.keep(0)
@@ -259,7 +259,7 @@ class Session(Settlement):
         key = (attach.name, is_sender)
         holder = self.inputs.get(handle)
         for earlier in self.errants:
-            # What was detached with an error can only be resumed, which an unsettled map tells (2.6.5).
+            # A link that was detached with an error can only be resumed, with an unsettled map (2.6.5).
             if (earlier.name, earlier.is_sender) == key and attach.unsettled is None:
                 raise errant(earlier, "attach")
         if holder is not None:
@@ -280,7 +280,7 @@ class Session(Settlement):
         if link is None:
             self.connection.steal(key)
             self.connection.work -= limits.ATTACH_FRAMES
-            # Links whose closing detach waits for its answer have no handle of the peer's, but one of ours.
+            # A link whose closing detach waits for our answer has no handle of the peer's, but one of ours.
             most = min(self.peer_handle_max, settings.handle_max) + 1
             if len(self.outputs) >= most:
                 raise SessionProtocolError(
@@ -305,7 +305,7 @@ class Session(Settlement):
             link.fail(fault)
 
     def link_of(self, handle: int, what: str) -> LinkEndpoint:
-        """The link that the peer means, or the session's fault."""
+        """The link of the peer's handle; raises SessionProtocolError for a handle that is not attached."""
         link = self.inputs.get(handle)
         if link is None:
             raise SessionProtocolError(
@@ -315,7 +315,7 @@ class Session(Settlement):
         return link
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer detaches a link."""
+        """Apply the peer's detach of a link."""
         self.link_of(detach.handle, "detach").on_detach(detach)
 
     # --- flow control ------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Session(Settlement):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The peer's flow (2.5.6): its windows, and one link's state when it names a handle."""
+        """Apply the peer's flow (2.5.6): its windows, and the state of a link when it names a handle."""
         link = None
         if handle is not None:
             link = self.link_of(handle, "flow")
@@ -352,7 +352,7 @@ class Session(Settlement):
             self.pump()
 
     def pump(self) -> None:
-        """Send what waits; the link that ran out of window goes on first next time."""
+        """Send messages that wait; the link that used up the window is the last in the next turn."""
         for link in list(self.waiting):
             link.pump()
             if self.remote_incoming_window <= 0:

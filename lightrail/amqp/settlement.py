@@ -42,8 +42,8 @@ class Settlement(Windows):
         expected = self.next_incoming_delivery
         return expected is None or unwrap(wire, expected) >= expected
 
-    def saw_delivery(self, wire: int) -> int:
-        """The unwrapped id of a delivery that begins; ids only rise within a session (2.6.12)."""
+    def begin_delivery(self, wire: int) -> int:
+        """Count a delivery that begins; returns its unwrapped id. Ids only rise in a session (2.6.12)."""
         expected = self.next_incoming_delivery
         if expected is None:
             self.next_incoming_delivery = wire + 1
@@ -73,10 +73,10 @@ class Settlement(Windows):
         mixed: bool = False,
         pieces: list[bytes | memoryview] | None = None,
     ) -> None:
-        """Complete deliveries, counted already: remember the unsettled ones and tell the caller.
+        """Remember unsettled deliveries, and make a Transfers event of complete ones, or extend the last.
 
-        `expiry` is the latest absolute-expiry-time of theirs, and `earliest` the earliest where they differ.
-        With `pieces`, the payload is only the beginning of one message, and they are all of it.
+        The deliveries are counted already. `expiry` is their latest absolute-expiry-time, `earliest` their
+        earliest where it differs. `pieces` are the parts of one message whose payload is its beginning only.
         """
         if earliest is None:
             earliest = expiry
@@ -109,13 +109,13 @@ class Settlement(Windows):
         )
 
     def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
-        """Our disposition for unwrapped ids first..last; `state` is encoded."""
+        """Write our disposition for unwrapped ids first..last; `state` is encoded."""
         self.connection.output.append(
             frames.disposition(self.channel, receiver, first & WIRE, last & WIRE, settled, state)
         )
 
     def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
-        """The peer's disposition for wire ids first..last; those settled or unknown are passed over."""
+        """Apply the peer's disposition for wire ids first..last; settled and unknown ids are passed over."""
         if receiver:
             unsettled = self.outgoing
             near = self.next_delivery_id
@@ -138,9 +138,9 @@ class Settlement(Windows):
                 self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
 
     def settle_range(self, receiver: bool, low: int, high: int, settled: bool, state: Any) -> None:
-        """What a disposition of many deliveries means, in pieces; the connection keeps the rest of it.
+        """Apply a disposition for unwrapped ids low..high in pieces.
 
-        Unwrapped ids.
+        What exceeds the work of a turn stays in `rest` of the connection.
         """
         connection = self.connection
         while True:
@@ -166,7 +166,7 @@ class Settlement(Windows):
     def _refuse_transaction(
         self, low: int, high: int, state: TransactionalState
     ) -> list[Range[LinkEndpoint]]:
-        """An outcome in a transaction that nobody has declared must not happen (transactions 4.4.3)."""
+        """Detach links whose deliveries get an outcome in an undeclared transaction (transactions 4.4.3)."""
         found = self.outgoing.find(low, high)
         for part in found:
             if part.link.state == ATTACHED:
@@ -206,7 +206,7 @@ class Settlement(Windows):
 
 
 class Rest(NamedTuple):
-    """What is left of a disposition that means more than one turn may settle, by unwrapped ids."""
+    """The part of a disposition that exceeds the work of a turn, by unwrapped ids."""
 
     session: Settlement
     receiver: bool

@@ -1,4 +1,4 @@
-"""Shapes: what consecutive transfer frames of a link have in common, learned so that they are only compared.
+"""Shapes: the bytes that consecutive transfer frames of a link share, learned so that frames are compared.
 
 Theory. A sender's transfers differ in delivery-id, delivery-tag and payload and in nothing else, and the
 messages of one sender begin with the same sections. So once the complete decoder has read a transfer of the
@@ -10,20 +10,20 @@ common form, all of its other bytes are remembered:
     |     | id constructor  |id, i=1,4 |     | (t bytes, any)  | (end of   | and the descriptor   |
     |     |                 |          |     |                 |  list)    | of the next section  |
     +-----+-----------------+----------+-----+-----------------+-----------+----------------------+
-           same as learned   expected   same   not looked at    same as learned      then anything
+           same as learned   expected   same      ignored       same as learned      then anything
 
 One `unpack_from` gives the five columns, four comparisons and one slice read the frame. The bytes that are
-the same mean the same, so the result is the complete decoder's, whatever they say. What is not known from
-equal bytes alone is compared as a number: the delivery-id must be the next one, the size must fit, and of
+the same mean the same, so the result is the complete decoder's. What equal bytes alone do not decide is
+compared as a number: the delivery-id must be the next one, the size must fit, and of
 properties (00 53 73 c0 size count) the count must be at most 8, so that there is no absolute-expiry-time
-(messaging 3.2.4), or that field must be null. The sections that repeat are the header, and annotations where
-they do (JMS clients send the same ones with every message).
+(messaging 3.2.4), or that field must be null. The sections that repeat are the header, and annotations that
+repeat (JMS clients send the same ones with every message).
 
-A link keeps a shape for each of several header sections: messages whose priorities take turns have as many.
+A link keeps a shape for each of several header sections, for messages whose priorities take turns.
 
 When many frames of one size follow each other, a regular expression made from the shape checks a whole run of
-them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as
-some hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.
+them in C, and one `iter_unpack` reads their payloads, in a third of the time. Compiling costs as much as some
+hundred frames, so a size is compiled when it has repeated `UNIFORM_AFTER` times.
 
 Measured by tests/benchmarks/engine_bench.py.
 """
@@ -39,11 +39,11 @@ from lightrail.amqp.survey import Opening, never_expires
 L = TypeVar("L", bound=Link)
 
 PREFIX_BYTES_MAX: Final = 512
-"""Repeating sections beyond this are not compared: the complete decoder reads such messages."""
+"""Longer repeating sections are not compared: the complete decoder reads such messages."""
 UNIFORM_AFTER: Final = 1_024
 """Frames of one size in a row before a run is matched as a whole."""
 UNIFORM_RUN_MIN: Final = 12
-"""Frames of one size that must be in the buffer for it to pay."""
+"""Frames of one size in the buffer from which on a run is matched as a whole."""
 
 
 @lru_cache(maxsize=1024)
@@ -119,8 +119,8 @@ def learn(
 ) -> Shape[L] | None:
     """The shape of the transfer frame at data[position], or None when it is not of the common form.
 
-    To be called for complete deliveries in one frame without state, resume, aborted or a mode of their own.
-    `most` is the largest size of frame that may be taken without a closer look.
+    The frame holds a complete delivery without state, resume, aborted or a settle mode of its own. `most` is
+    the largest frame that this shape may read.
     """
     if data[position + 4] != 2 or data[position + 8 : position + 12] != b"\x00S\x14\xc0":
         return None
@@ -165,7 +165,7 @@ def learn(
 
 
 def _prepare_run(shape: Shape[Any], size: int) -> None:
-    """Compile what matches a run of frames of `size` bytes."""
+    """Compile the pattern that matches a run of frames of `size` bytes."""
     escape = re.escape
     constant = 4 + len(shape.first_part) + shape.id_width + 2 + shape.tag_width + len(shape.last_part)
     pattern = (
@@ -185,7 +185,7 @@ def _prepare_run(shape: Shape[Any], size: int) -> None:
 
 
 def _consecutive(data: bytes, start: int, step: int, width: int, wire: int, count: int) -> int:
-    """How many of the numbers at start, start + step … are wire, wire + 1, …, looking at whole columns.
+    """How many of the numbers at start, start + step … are wire, wire + 1, …, compared by whole columns.
 
     At most up to where the low byte wraps: the upper bytes must all be as they are in `wire`.
     """
@@ -253,7 +253,7 @@ def take(
             shape.candidate = size
             shape.streak = 0
         elif size != shape.run_size:
-            # Other sizes between would make the count too high; that costs one needless compilation.
+            # Frames of other sizes in between are counted, too; that costs one needless compilation.
             shape.streak += singly
             if shape.streak > UNIFORM_AFTER:
                 _prepare_run(shape, size)
@@ -261,7 +261,7 @@ def take(
 
 
 def tags_of(shape: Shape[Any], data: bytes, position: int, payloads: list[bytes]) -> list[bytes]:
-    """Delivery-tags of the frames at `position` whose payloads `take` gave."""
+    """Delivery-tags of the frames at `position` whose payloads `take` returned."""
     at = 4 + len(shape.first_part) + shape.id_width + 2
     tags = []
     for payload in payloads:
@@ -273,7 +273,7 @@ def tags_of(shape: Shape[Any], data: bytes, position: int, payloads: list[bytes]
 def _take_runs(
     shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
 ) -> int:
-    """Append the payloads of frames of the size that repeats, in runs; gives the position after them."""
+    """Append the payloads of frames of the repeating size, in runs; returns the position after them."""
     size = shape.run_size
     number_at = 4 + len(shape.first_part)
     count = min((end - position) // size, limit)

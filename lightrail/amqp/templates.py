@@ -11,7 +11,7 @@ def _pack(first: int, last: int) -> Callable[..., bytes]:
 
 
 class Template:
-    """The constant bytes of the transfer frames that a link sends; the tag is the delivery-id again."""
+    """The constant bytes around delivery-id and payload; the delivery-tag repeats the delivery-id."""
 
     __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled")
 

@@ -42,7 +42,7 @@ class Unsettled(Generic[L]):
         self.ranges: list[Range[L]] = []
 
     def add(self, link: L, first: int, last: int, shift: int = 0, second: bool = False) -> None:
-        """Remember first..last; joined to the newest range where it continues it."""
+        """Add first..last, to the newest range where they continue it."""
         ranges = self.ranges
         if ranges:
             newest = ranges[-1]
@@ -61,14 +61,14 @@ class Unsettled(Generic[L]):
         ranges.append(Range(link, first, last, shift, second))
 
     def find(self, first: int, last: int) -> list[Range[L]]:
-        """Copies of what is unsettled between first and last, up to the end of a piece."""
+        """Copies of the ranges between first and last that are unsettled, as many as `take` returns."""
         return self._overlap(first, last, None, False)
 
     def take(self, first: int, last: int, link: L | None = None) -> list[Range[L]]:
-        """Forget what is unsettled between first and last (of one link if given) and return it as ranges.
+        """Remove unsettled deliveries between first and last (of one link if given) and return their ranges.
 
-        One call covers a piece at most: limits.SETTLED_RANGES_AT_ONCE ranges, or parts of them, with
-        limits.SETTLED_AT_ONCE deliveries. Whoever may mean more asks again from behind the last one.
+        One call removes at most limits.SETTLED_RANGES_AT_ONCE ranges, or parts of them, with
+        limits.SETTLED_AT_ONCE deliveries; the caller repeats it from behind the last one for more.
         """
         ranges = self.ranges
         if ranges and last - first < limits.SETTLED_AT_ONCE:
@@ -115,12 +115,12 @@ class Unsettled(Generic[L]):
                 here.first = high + 1
                 kept.append(here)
         if forget and found:
-            # In one go: taking out one by one would move all others for each.
+            # At once: each removal of one range would move all later ones.
             ranges[start:index] = kept
         return found
 
     def take_numbered(self, link: L, first: int, last: int) -> list[Range[L]]:
-        """Forget a link's own numbers first..last and return them as ranges of the session's ids."""
+        """Remove a link's own numbers first..last and return them as ranges of the session's ids."""
         meant: list[tuple[int, int]] = []
         for here in self.ranges:
             if here.link is not link:
@@ -140,7 +140,7 @@ class Unsettled(Generic[L]):
         return found
 
     def drop(self, link: L) -> None:
-        """Forget everything of a link that is gone."""
+        """Remove all deliveries of a link that ended."""
         if self.ranges:
             self.ranges = [kept for kept in self.ranges if kept.link is not link]
 

@@ -402,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.has_more or self.frontend.intake.holds(self):
             # It is us who do not listen.
-            amqp.heard(now_ms)
+            amqp.excuse_silence(now_ms)
         self.deadline_ms = self._tick_engine(amqp, now_ms)
         # What the tick led to is told by the next feed.
         self._feed(amqp, b"", now_ms)

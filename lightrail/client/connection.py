@@ -10,20 +10,21 @@ import os
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import AmqpError, Source
 from lightrail.amqp.values import Symbol
+from lightrail.client.affinity import check_loop
 from lightrail.client.errors import (
     AuthenticationError,
     ClientError,
     ClosedError,
     ConnectError,
     NotAllowedError,
-    link_error,
 )
+from lightrail.client.events import Event
+from lightrail.client.link import Link
+from lightrail.client.links import Links, LinkType
 from lightrail.client.locks import Locks
 from lightrail.client.management import NODE, Management
 from lightrail.client.opening import Opening
@@ -32,47 +33,15 @@ from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.sessions import Sessions
-from lightrail.client.sources import source_of
+from lightrail.client.sources import check_options, source_of
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
-from lightrail.model import conditions
 
 STABLE_S: Final = 1.0
 """A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
 HEARTBEAT_S: Final = 30.0
 PRODUCT: Final = Symbol("product")
-"""Property of open by which brokers say what they are."""
-_FINAL: Final = frozenset(
-    (
-        conditions.NOT_FOUND,
-        conditions.UNAUTHORIZED_ACCESS,
-        conditions.NOT_ALLOWED,
-        conditions.NOT_IMPLEMENTED,
-        conditions.INVALID_FIELD,
-        conditions.RESOURCE_DELETED,
-        conditions.PRECONDITION_FAILED,
-    )
-)
-"""Conditions of links that trying again does not change."""
-
-
-LinkType = TypeVar("LinkType", Sender, Receiver)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What happened to a connection, for those who watch it.
-
-    Attributes:
-        kind: connected, lost, failed (an attempt), closed, link-lost, link-attached, or lock-lost (locks
-            that a receiver with renew_for could not renew in time).
-        where: the broker's address, or that of the link.
-        reason: why, in words.
-    """
-
-    kind: str
-    where: str
-    reason: str = ""
+"""Property of open with the name of the broker's software."""
 
 
 class Connection:
@@ -102,11 +71,8 @@ class Connection:
         self._on_event = on_event
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._links: dict[Sender | Receiver, None] = {}
-        self._again: dict[Sender | Receiver, int] = {}
-        """Links that the broker ended, with how often they were attached since without success."""
+        self._links = Links(self, self._policy)
         self._wire: Wire | None = None
-        self._sessions: Sessions | None = None
         self._address = self._addresses[0]
         self._gone: asyncio.Future[str] | None = None
         """Of the connection that is there: why it was lost."""
@@ -141,7 +107,7 @@ class Connection:
     @property
     def healthy(self) -> bool:
         """Whether it is connected, and everything that was opened is attached."""
-        return self._sessions is not None and all(link.healthy for link in self._links)
+        return self._links.healthy
 
     @property
     def product(self) -> str:
@@ -152,7 +118,7 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether there is a connection to a broker now."""
-        return self._sessions is not None
+        return self._links.connected
 
     def offers(self, capability: str) -> bool:
         """Whether the broker that is connected has a capability for all links (2.7.1)."""
@@ -231,34 +197,13 @@ class Connection:
             renew_for: seconds for which the lock of a message is renewed after its arrival, while it has no
                 outcome: for handlers that may take longer than the queue's lock_duration. 0: not at all.
         """
-        if credit < 0:
-            raise ValueError(f"expected a credit of 0 or more, found {credit}")
-        if renew_for < 0:
-            raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
-        if renew_for and presettled:
-            raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
-        if shared and subscription is None:
-            raise ValueError("expected the name of a subscription to be shared, found none")
+        check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
         if subscription is not None:
-            if not shared and not self._is_named:
-                raise ValueError(
-                    "expected a connection with a `name` of its own, by which the broker knows the "
-                    "subscription again after a restart; or `shared`, which belongs to no connection"
-                )
             # The broker cuts the name of a link to a shared subscription here: one connection has several.
             name = f"{subscription}|{self._number()}" if shared else subscription
         source = source_of(
-            address,
-            browse=browse,
-            dynamic=dynamic,
-            selector=selector,
-            sql=sql,
-            subject=subject,
-            group=group,
-            properties=properties,
-            filters=filters,
-            durable=subscription is not None,
-            shared=shared,
+            address, browse=browse, dynamic=dynamic, selector=selector, sql=sql, subject=subject, group=group,
+            properties=properties, filters=filters, durable=subscription is not None, shared=shared,
         )
         return self._add(
             Receiver(
@@ -274,7 +219,7 @@ class Connection:
 
     def requester(self, address: str) -> Requester:
         """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
-        return Requester(self, self.sender(address), self.receiver(dynamic=True, presettled=True))
+        return Requester(self.loop, self.sender(address), self.receiver(dynamic=True, presettled=True))
 
     def node(self, address: str) -> Requester:
         """As `requester`, for a node of the broker that answers to a receiver from it, without a queue."""
@@ -288,7 +233,7 @@ class Connection:
             target=name,
             presettled=True,
         )
-        return Requester(self, self.sender(address), self._add(receiver), reply_to=name)
+        return Requester(self.loop, self.sender(address), self._add(receiver), reply_to=name)
 
     def management(self) -> Management:
         """Reads and changes a LightRail broker; use it in `async with`."""
@@ -302,7 +247,7 @@ class Connection:
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await asyncio.gather(*(link.close() for link in list(self._links)))
+                await asyncio.gather(*(link.close() for link in self._links.all))
                 if self._wire is not None and self._gone is not None:
                     self._wire.close("it was closed by the application")
                     await asyncio.shield(self._gone)
@@ -340,7 +285,7 @@ class Connection:
                     return
                 except ConnectError as error:
                     reasons.append(f"{address}: {error}")
-                    self.say("failed", str(address), str(error))
+                    self.report("failed", str(address), str(error))
             else:
                 attempt += 1
                 failure = ConnectError("no broker could be reached: " + "; ".join(reasons))
@@ -355,7 +300,7 @@ class Connection:
             why = await self._gone
             if self._closing:
                 return
-            self.say("lost", str(self._address), why)
+            self.report("lost", str(self._address), why)
             if self.loop.time() - began >= STABLE_S:
                 short = 0
             await asyncio.sleep(pause_s(self._policy, short))
@@ -370,30 +315,17 @@ class Connection:
             address,
             credentials=self._credentials,
             tls=self._tls,
+            tokens=self._tokens,
             name=self._name,
             idle_time_out_ms=2 * self._heartbeat_ms,
             lost=self._lost,
         )
-        wire = await opening.run(self._policy.connect)
-        session = opening.session
-        assert session is not None
-        if self._tokens is not None:
-            try:
-                await self._tokens.show(wire, session)
-            except BaseException:
-                wire.abort("no token was accepted")
-                raise
-            if not wire.usable:
-                raise ConnectError(wire.why)
+        wire, session = await opening.run(self._policy.connect)
         self._wire = wire
-        self._sessions = Sessions(wire.engine, session)
-        self._again.clear()
-        for link in list(self._links):
-            self._attach(link, wire, self._sessions)
-        wire.touch()
+        self._links.connect(wire, Sessions(wire.engine, session))
         if not self._first.done():
             self._first.set_result(None)
-        self.say("connected", str(address))
+        self.report("connected", str(address))
 
     def _lost(self, wire: Wire, why: str) -> None:
         """The socket is closed."""
@@ -401,9 +333,8 @@ class Connection:
             self._tokens.stop()
         if wire is not self._wire:
             return
-        self._wire = self._sessions = None
-        for link in list(self._links):
-            link.lost()
+        self._wire = None
+        self._links.lost()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(why)
 
@@ -419,14 +350,13 @@ class Connection:
         self._error = error
         if self._wire is not None:
             self._wire.abort("the connection is closed")
-        for link in list(self._links):
-            link.fail(error)
+        self._links.end(error)
         if not self._first.done():
             self._first.set_exception(error)
             self._first.exception()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self.say("closed", str(self._address), str(error))
+        self.report("closed", str(self._address), str(error))
 
     # --- links ---------------------------------------------------------------------------------------------
 
@@ -438,72 +368,32 @@ class Connection:
         if self._error is not None:
             raise ClosedError(f"the connection is closed: {self._error}")
         self.check_loop()
-        if self._wire is not None and self._sessions is not None:
-            try:
-                link.attach(self._wire, self._sessions.with_room())
-            except (ClientError, LocalError) as error:
-                raise ClientError(f"{link.address}: {error}") from None
-        self._links[link] = None
-        return link
-
-    def _attach(self, link: "Sender | Receiver", wire: Wire, sessions: Sessions) -> None:
-        try:
-            link.attach(wire, sessions.with_room())
-        except (ClientError, LocalError) as error:
-            # More links than this broker takes, as it may be after the loss of another one.
-            link.fail(ClientError(f"{link.address}: {error}"))
+        return self._links.add(link)
 
     def check_loop(self) -> None:
         """Raises ClientError outside of the loop that the connection belongs to, as after a fork."""
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self.loop:
-            return
-        if os.getpid() != self._pid:
-            raise ClientError(
-                f"expected to be used by process {self._pid}, which opened it, and is used by {os.getpid()}: "
-                "open a connection after the fork"
-            )
-        raise ClientError(
-            "expected to be used on the event loop that opened it, and is used "
-            + ("outside of a loop" if running is None else "on another one")
-            + ": open a connection there, or use lightrail.client.sync, whose objects any thread may use"
-        )
+        check_loop(self.loop, self._pid)
 
-    def forget(self, link: "Sender | Receiver") -> None:
-        """It is closed."""
-        self._links.pop(link, None)
-        self._again.pop(link, None)
+    def forget(self, link: Link) -> None:
+        """See Links."""
+        self._links.forget(link)
 
-    def link_lost(self, link: "Sender | Receiver", what: str, error: AmqpError | None) -> None:
-        """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
-        found = link_error(what, error)
-        self.say("link-lost", link.address or "", str(found))
-        if self._tokens is not None and self._tokens.is_due and isinstance(found, NotAllowedError):
-            self._abort(f"the token ran out: {found}")
-            return
-        if not link._opened.done() or found.condition in _FINAL:
-            link.refuse(found)
-            return
-        attempt = self._again.get(link, 0)
-        if attempt == self._policy.attempts:
-            link.refuse(found)
-            return
-        self._again[link] = attempt + 1
-        self.loop.call_later(pause_s(self._policy, attempt), self._attach_again, link, self._wire)
+    def link_lost(self, link: Link, what: str, error: AmqpError | None) -> None:
+        """See Links."""
+        self._links.link_lost(link, what, error)
 
-    def link_attached(self, link: "Sender | Receiver") -> None:
-        """The broker has opened a link."""
-        if self._again.pop(link, 0):
-            self.say("link-attached", link.address or "")
+    def link_attached(self, link: Link) -> None:
+        """See Links."""
+        self._links.link_attached(link)
 
-    def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
-        if link in self._links and wire is self._wire and wire is not None and self._sessions is not None:
-            self._attach(link, wire, self._sessions)
+    def is_token_missing(self, error: ClientError) -> bool:
+        """Whether the broker refused a link because a token ran out; aborts the connection if so."""
+        if self._tokens is None or not self._tokens.is_due or not isinstance(error, NotAllowedError):
+            return False
+        self._abort(f"the token ran out: {error}")
+        return True
 
-    def say(self, kind: str, where: str, reason: str = "") -> None:
+    def report(self, kind: str, where: str, reason: str = "") -> None:
         if self._on_event is None:
             return
         try:

@@ -1,9 +1,9 @@
 """Deliveries: a message that was received, and the outcome that the application gives it (messaging 3.4)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
 from lightrail.amqp.link import Link
@@ -12,9 +12,6 @@ from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.errors import ClosedError, LostError
 from lightrail.client.message import Message
-
-if TYPE_CHECKING:
-    from lightrail.client.receiver import Receiver
 
 FAILED: Final = Modified(delivery_failed=True)
 DELIVERY_TIME: Final = "x-opt-delivery-time"
@@ -27,6 +24,27 @@ LOCK_RAN_OUT: Final = (
 )
 
 
+class LockKeeper(Protocol):
+    """What renews the locks of deliveries."""
+
+    def settled(self, delivery: "Delivery") -> None:
+        """It has an outcome, and its lock is renewed no more."""
+
+
+class DeliveryReceiver(Protocol):
+    """The receiver as its deliveries use it."""
+
+    @property
+    def keeper(self) -> LockKeeper | None:
+        """Renews their locks."""
+
+    def settle(self, link: Link, number: int, state: Any) -> None:
+        """Sends an outcome. Raises LostError after the loss of the link."""
+
+    async def renew(self, deliveries: "Sequence[Delivery]") -> list[float | None]:
+        """Renews locks; see Locks.renew."""
+
+
 class Delivery:
     """A message that was received, for as long as it is not settled."""
 
@@ -34,7 +52,7 @@ class Delivery:
 
     def __init__(
         self,
-        receiver: "Receiver",
+        receiver: DeliveryReceiver,
         link: Link,
         number: int,
         payload: bytes,

@@ -25,6 +25,10 @@ class ClosedError(ClientError):
     """The connection, sender or receiver was closed by the application."""
 
 
+class ForkError(ClientError):
+    """It was opened by another process: open a connection in this one."""
+
+
 class LinkError(ClientError):
     """The broker refused or ended a sender or receiver.
 

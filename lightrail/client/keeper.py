@@ -7,12 +7,10 @@ half of the time is left whenever a request leaves.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError
-
-if TYPE_CHECKING:
-    from lightrail.client.delivery import Delivery
 
 CAPABILITY: Final = "lightrail:renew-locks"
 """Offered by brokers whose `$management` renews locks."""
@@ -35,7 +33,7 @@ class Keeper:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        renew: "Callable[[Sequence[Delivery]], Awaitable[list[float | None]]]",
+        renew: Callable[[Sequence[Delivery]], Awaitable[list[float | None]]],
         longest: float,
         lost: Callable[[int, str], None],
     ) -> None:
@@ -52,7 +50,7 @@ class Keeper:
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def came(self, deliveries: "Sequence[Delivery]") -> None:
+    def add(self, deliveries: Sequence[Delivery]) -> None:
         """They were received, and belong to the application or wait for it."""
         now = self._loop.time()
         for delivery in deliveries:
@@ -61,7 +59,7 @@ class Keeper:
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="renewal of locks")
 
-    def settled(self, delivery: "Delivery") -> None:
+    def settled(self, delivery: Delivery) -> None:
         """It has an outcome."""
         self._kept.pop(delivery, None)
 
@@ -99,7 +97,7 @@ class Keeper:
             self._answered(due, locked, now)
         return AGAIN_S if self._interval is None else self._interval
 
-    def _answered(self, due: "Sequence[Delivery]", locked: list[float | None], asked_at: float) -> None:
+    def _answered(self, due: Sequence[Delivery], locked: list[float | None], asked_at: float) -> None:
         lost = 0
         for delivery, seconds in zip(due, locked, strict=True):
             times = self._kept.get(delivery)

@@ -5,16 +5,14 @@ answer comes to a receiver of the same connection, so it needs no queue.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lightrail.client.errors import ClientError, LinkError, LostError, SendError
 from lightrail.client.keeper import CAPABILITY
 from lightrail.client.management import NODE, Management, ManagementError
 from lightrail.client.outcomes import OutcomeKind
-
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
-    from lightrail.client.receiver import Receiver
+from lightrail.client.receiver import Receiver, ReceiverConnection
+from lightrail.client.requests import Requester
 
 OPERATION: Final = "renew-locks"
 TAGS_MAX: Final = 500
@@ -22,14 +20,22 @@ TAGS_MAX: Final = 500
 NOT_FOUND: Final = 404
 
 
+class LocksConnection(ReceiverConnection, Protocol):
+    """The connection as its locks use it."""
+
+    @property
+    def connected(self) -> bool: ...
+    def node(self, address: str) -> Requester: ...
+
+
 class Locks:
     """Renews locks of one connection; opens its links when they are first needed."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: LocksConnection) -> None:
         self._connection = connection
         self._management: Management | None = None
 
-    async def renew(self, receiver: "Receiver", tags: Sequence[bytes]) -> list[float | None]:
+    async def renew(self, receiver: Receiver, tags: Sequence[bytes]) -> list[float | None]:
         """Seconds for which each delivery is locked from now on: None for no end, 0 where it is no more.
 
         Raises:

@@ -16,6 +16,7 @@ from lightrail.amqp.decoder import read_value
 from lightrail.amqp.encoder import write_binary, write_items, write_map, write_value
 from lightrail.amqp.sections import PRIORITY_DEFAULT, Area, Header, Properties, Sections
 from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, DecodeError, Symbol
+from lightrail.client.bodies import Data, Sequence, body_sections, read_body
 from lightrail.client.keywords import MessageChanges, MessageId
 
 _DURABLE: Final = sections.encode_header(Header(durable=True))
@@ -27,26 +28,6 @@ _SEQUENCE: Final = b"\x00\x53\x76"
 _VALUE: Final = b"\x00\x53\x77"
 _FOOTER: Final = b"\x00\x53\x78"
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
-_SECTIONS: Final = {
-    0x75: 0x75,
-    0x76: 0x76,
-    0x77: 0x77,
-    Symbol("amqp:data:binary"): 0x75,
-    Symbol("amqp:amqp-sequence:list"): 0x76,
-    Symbol("amqp:amqp-value:*"): 0x77,
-}
-
-
-class Sequence(tuple[Any, ...]):
-    """A body of amqp-sequence sections, each item a list; a plain list or tuple is one amqp-value."""
-
-    __slots__ = ()
-
-
-class Data(tuple[bytes, ...]):
-    """A body of several data sections; plain bytes are one."""
-
-    __slots__ = ()
 
 
 class Message:
@@ -215,27 +196,6 @@ class Message:
         _, value_at = read_value(payload, area[0] + 1, area[1], 1)
         found, _ = read_value(payload, value_at, area[1], 0)
         return MappingProxyType(found)
-
-    def _read_body_sections(self) -> bytes:
-        area = self._areas.body
-        return b"" if area is None else self._payload[area[0] : area[1]]
-
-    def _read_body(self) -> Any:
-        area = self._areas.body
-        if area is None:
-            return None
-        payload = self._payload
-        position, end = area
-        found: list[Any] = []
-        kind = 0
-        while position < end:
-            descriptor, value_at = read_value(payload, position + 1, end, 1)
-            kind = _SECTIONS[descriptor]
-            value, position = read_value(payload, value_at, end, 1)
-            found.append(bytes(value) if kind == 0x75 else value)
-        if kind == 0x76:
-            return Sequence(found)
-        return Data(found) if len(found) > 1 else found[0]
 
     # --- what is in them ------------------------------------------------------------------------------
 
@@ -408,8 +368,8 @@ _READERS: Final[Mapping[str, Any]] = {
     "_annotations": lambda message: message._map(message._areas.message_annotations),
     "_delivery_annotations": lambda message: message._map(message._areas.delivery_annotations),
     "_footer": lambda message: message._map(message._areas.footer),
-    "_body": Message._read_body,
-    "_body_sections": Message._read_body_sections,
+    "_body": lambda message: read_body(message._payload, message._areas.body),
+    "_body_sections": lambda message: body_sections(message._payload, message._areas.body),
 }
 """By attribute of a message that came: what reads it. Raises DecodeError."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
@@ -11,9 +11,6 @@ from lightrail.client.keywords import MessageFields
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
-
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
 
 CREDIT: Final = 100
 TIMEOUT_S: Final = 30.0
@@ -27,9 +24,13 @@ class Requester:
     """
 
     def __init__(
-        self, connection: "Connection", sender: Sender, receiver: Receiver, reply_to: str | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sender: Sender,
+        receiver: Receiver,
+        reply_to: str | None = None,
     ) -> None:
-        self._loop = connection.loop
+        self._loop = loop
         self._sender = sender
         self._receiver = receiver
         self._reply_to = reply_to
@@ -114,8 +115,8 @@ class Requester:
 
     def _abandon(self, error: ClientError) -> None:
         self._ended = error
-        self._sender.fail(error)
-        self._receiver.fail(error)
+        self._sender.end(error)
+        self._receiver.end(error)
 
     async def _listen(self) -> None:
         self._ended = ClosedError(f"the requester of {self._sender.address} is closed")

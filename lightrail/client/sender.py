@@ -7,21 +7,19 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from lightrail.amqp import events
-from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.delivery import DELIVERY_TIME
-from lightrail.client.errors import ClientError, ClosedError, LinkError, SendError, WindowFullError
+from lightrail.client.errors import ClientError, ClosedError, SendError, WindowFullError
 from lightrail.client.keywords import MessageFields
+from lightrail.client.link import Link, LinkConnection
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
-
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
 """Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
@@ -33,51 +31,31 @@ WINDOW: Final = 1_000
 Answer = asyncio.Future[Outcome]
 
 
-class Sender:
+class Sender(Link):
     """Sends messages to one address. Opened by `Connection.sender`; open again by itself after a loss."""
 
     def __init__(
-        self, connection: "Connection", address: str | None, *, window: int, name: str, presettled: bool
+        self, connection: LinkConnection, address: str | None, *, window: int, name: str, presettled: bool
     ) -> None:
-        self.address = address
-        self.name = name
+        super().__init__(connection, address, name, presettled=presettled)
         self._connection = connection
         self._window = window
-        self._presettled = presettled
-        self._wire: Wire | None = None
-        self._link: Link | None = None
-        self._attached = False
         self._waiting: deque[tuple[bytes, Answer]] = deque()
         """Messages that the broker has given no credit for yet."""
         self._answers: dict[int, Answer] = {}
         """By number of the link: sent, and without an outcome."""
         self._room: deque[asyncio.Future[None]] = deque()
         """Calls of `send` that wait for the window."""
-        self._opened: asyncio.Future[None] = connection.loop.create_future()
-        self._closed: Exception | None = None
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Sender":
-        try:
-            await self.opened()
-        except asyncio.CancelledError:
-            # Its block does not begin, so nobody else closes it.
-            self._end(ClosedError(f"the opening of the sender to {self.address} was cancelled"))
-            raise
+        await self._enter()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def opened(self) -> None:
-        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
-        await asyncio.shield(self._opened)
-
     @property
-    def healthy(self) -> bool:
-        """Whether it is attached now."""
-        return self._attached
+    def what(self) -> str:
+        return f"the sender to {self.address}"
 
     async def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         """Sends a message, and returns when it is accepted.
@@ -183,7 +161,7 @@ class Sender:
         except TimeoutError:
             pass
         finally:
-            self._end(ClosedError(f"the sender to {self.address} is closed"))
+            self.end(ClosedError(f"{self.what} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -228,7 +206,7 @@ class Sender:
                 waiter.set_result(None)
                 room -= 1
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
         if self._closed is not None:
             return
         self._closed = error
@@ -238,9 +216,7 @@ class Sender:
             link.detach()
             self._wire.touch()
         self._attached = False
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()
+        self._fail_opening(error)
         waiting, self._waiting = self._waiting, deque()
         for _, answer in waiting:
             if not answer.done():
@@ -257,7 +233,7 @@ class Sender:
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Any) -> None:
+    def attach(self, wire: Wire, session: Session) -> None:
         """The connection is there (again): attaches, and goes on with what waits."""
         self._wire = wire
         link = self._link = session.attach(
@@ -277,10 +253,6 @@ class Sender:
         self._unknown()
         self._wake()
 
-    def fail(self, error: Exception) -> None:
-        """The connection is given up."""
-        self._end(error)
-
     # --- from the engine ---------------------------------------------------------------------------------
 
     def attached(self) -> None:
@@ -288,8 +260,7 @@ class Sender:
             # Its detach follows at once, and says why (2.6.3).
             return
         self._attached = True
-        if not self._opened.done():
-            self._opened.set_result(None)
+        self._open()
         self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch(self)
@@ -298,14 +269,10 @@ class Sender:
         self._link = None
         self._attached = False
         self._unknown()
-        self._connection.link_lost(self, f"the sender to {self.address}", error)
+        self._connection.link_lost(self, self.what, error)
         self._wake()
 
-    def refuse(self, error: LinkError) -> None:
-        """The broker will not have it."""
-        self._end(error)
-
-    def heard(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if isinstance(event, events.Outcome):
             answers = self._answers
             outcome = outcome_of(event.state)

@@ -26,6 +26,28 @@ UNSETTLED_STATE: Final = 2
 SHARED: Final = (Symbol("shared"), Symbol("global"))
 
 
+def check_options(
+    credit: int, presettled: bool, renew_for: float, subscription: str | None, shared: bool, is_named: bool
+) -> None:
+    """Raises ValueError for arguments of `Connection.receiver` that are out of range or exclude each other.
+
+    `is_named`: the application named the connection.
+    """
+    if credit < 0:
+        raise ValueError(f"expected a credit of 0 or more, found {credit}")
+    if renew_for < 0:
+        raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
+    if renew_for and presettled:
+        raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
+    if shared and subscription is None:
+        raise ValueError("expected the name of a subscription to be shared, found none")
+    if subscription is not None and not shared and not is_named:
+        raise ValueError(
+            "expected a connection with a `name` of its own, by which the broker knows the "
+            "subscription again after a restart; or `shared`, which belongs to no connection"
+        )
+
+
 def source_of(
     address: str | None,
     *,

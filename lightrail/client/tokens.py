@@ -9,18 +9,15 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp.performatives import Source
+from lightrail.amqp.session import Session
 from lightrail.client.errors import AuthenticationError, ClientError, ConnectError
 from lightrail.client.message import Message
-from lightrail.client.receiver import Receiver
+from lightrail.client.receiver import Receiver, ReceiverConnection
 from lightrail.client.sender import Sender
 from lightrail.client.wire import Wire
-
-if TYPE_CHECKING:
-    from lightrail.amqp.session import Session
-    from lightrail.client.connection import Connection
 
 NODE: Final = "$cbs"
 ANSWER_S: Final = 10.0
@@ -63,7 +60,7 @@ class Tokens:
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: ReceiverConnection,
         source: TokenSource,
         failed: Callable[[str], None],
         clock: Callable[[], float] = time.time,
@@ -80,7 +77,7 @@ class Tokens:
         self.is_due = False
         """The next token should have been shown: what the broker refuses now may be for want of it."""
 
-    async def show(self, wire: Wire, session: "Session") -> None:
+    async def show(self, wire: Wire, session: Session) -> None:
         """Shows the first token on a new connection.
 
         Raises ConnectError; AuthenticationError where the broker refuses the token.
@@ -121,7 +118,7 @@ class Tokens:
             self._task = None
         for link in (self._sender, self._receiver):
             if link is not None:
-                link.fail(ConnectError("the connection was lost"))
+                link.end(ConnectError("the connection was lost"))
         self._sender = self._receiver = None
 
     async def _keep(self, expires_at: float) -> None:

@@ -25,8 +25,8 @@ class LinkOwner(Protocol):
     def detached(self, error: AmqpError | None) -> None:
         """The broker has ended the link, or refused it."""
 
-    def heard(self, event: events.Event) -> None:
-        """Transfers, Outcome or Credit."""
+    def handle(self, event: events.Event) -> None:
+        """Transfers, Outcome, Credit or Drained."""
 
     def flush(self) -> None:
         """The turn ends: what was gathered goes to the engine now."""
@@ -131,7 +131,7 @@ class Wire(asyncio.Protocol):
         for event in found:
             kind = type(event)
             if kind is events.Transfers or kind is events.Outcome or kind is events.Credit:
-                event.link.context.heard(event)  # type: ignore[attr-defined]
+                event.link.context.handle(event)  # type: ignore[attr-defined]
             elif isinstance(event, events.Attached):
                 if event.link.context is None:
                     event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
@@ -139,7 +139,7 @@ class Wire(asyncio.Protocol):
                     event.link.context.attached()
             elif isinstance(event, events.Drained):
                 if event.link.context is not None:
-                    event.link.context.heard(event)
+                    event.link.context.handle(event)
             elif isinstance(event, events.Detached):
                 if event.link.context is not None:
                     event.link.context.detached(event.error)

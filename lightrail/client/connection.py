@@ -1,8 +1,7 @@
-"""Connections: what was opened is open again after any loss, until the application closes it.
+"""Connections: after any loss, connects again and opens all senders and receivers, until it is closed.
 
-A connection is desired state: addresses, credentials, senders and receivers. One task keeps it true: it
-connects to one of the addresses, attaches what is wanted, waits for the loss, and begins anew, with growing
-and jittered pauses. A single link that the broker ended is attached again the same way.
+One task connects to one of the addresses, attaches the open links (links.py), waits for the loss of the
+connection, and repeats that, with growing and jittered pauses.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
 
 STABLE_S: Final = 1.0
-"""A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
+"""A connection that is lost sooner counts as a failed attempt: the next pause is longer."""
 HEARTBEAT_S: Final = 30.0
 PRODUCT: Final = Symbol("product")
 """Property of open with the name of the broker's software."""
@@ -75,7 +74,7 @@ class Connection:
         self._wire: Wire | None = None
         self._address = self._addresses[0]
         self._gone: asyncio.Future[str] | None = None
-        """Of the connection that is there: why it was lost."""
+        """Why the current connection was lost."""
         self._first: asyncio.Future[None] = self.loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -86,13 +85,13 @@ class Connection:
     # --- for the application -----------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects. Raises ConnectError where no address lets us in at the first round."""
+        """Connects. Raises ConnectError where the first round of attempts fails at every address."""
         self.check_loop()
         self._task = self.loop.create_task(self._run(), name=f"lightrail.client {self._address}")
         try:
             await asyncio.shield(self._first)
         except asyncio.CancelledError:
-            # Nobody has the connection that would come of it.
+            # The caller has no connection to close.
             self._give_up(ClosedError("the opening of the connection was cancelled"))
             raise
 
@@ -106,28 +105,28 @@ class Connection:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is connected, and everything that was opened is attached."""
+        """Whether it is connected, and every open link is attached."""
         return self._links.healthy
 
     @property
     def product(self) -> str:
-        """What the broker calls itself; empty where it does not say, or none is connected."""
+        """The name of the broker's software; empty where the broker sends none, or none is connected."""
         peer = None if self._wire is None else self._wire.engine.peer_open
         return str((peer.properties or {}).get(PRODUCT, "")) if peer is not None else ""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to a broker now."""
+        """Whether a broker is connected now."""
         return self._links.connected
 
     def offers(self, capability: str) -> bool:
-        """Whether the broker that is connected has a capability for all links (2.7.1)."""
+        """Whether the connected broker offers a capability for all links (2.7.1)."""
         peer = None if self._wire is None else self._wire.engine.peer_open
         return peer is not None and capability in (peer.offered_capabilities or ())
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or given up."""
+        """Whether it was closed, or failed for good."""
         return self._error is not None
 
     def fileno(self) -> int:
@@ -146,9 +145,9 @@ class Connection:
 
         Args:
             address: None where each message has its own in `to`.
-            window: messages without an outcome, before `send` waits.
-            name: of the link; the broker knows it again by that.
-            presettled: at most once: nothing is confirmed.
+            window: messages without an outcome from which on `send` waits.
+            name: of the link, by which the broker identifies it after a loss.
+            presettled: messages are sent settled, at most once, without outcomes.
         """
         return self._add(
             Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
@@ -175,63 +174,52 @@ class Connection:
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
-        With several filters it gets what passes all of them. A broker that does not apply one of them is an
-        error of the receiver, never a receiver of everything.
+        It receives messages that pass all filters, and fails where the broker does not apply one of them.
 
         Args:
             credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
-            browse: copies of what is in the queue, which stays there.
-            presettled: at most once: what is on its way when the connection is lost is lost.
-            name: of the link; the broker knows it again by that.
+            browse: receives copies of messages that stay in the queue.
+            presettled: at most once: messages on their way at the loss of the connection are lost.
+            name: of the link, by which the broker identifies it after a loss.
             selector: of JMS, as "colour = 'red' AND size > 3".
             sql: an expression of AMQP Filter Expressions 1.0.
             subject: a pattern of words, as orders.*.created or orders.#.
             group: messages of this group-id.
-            properties: application-properties that are equal.
+            properties: application-properties with equal values.
             filters: others, by name; described values as AMQP has them (messaging 3.5.8).
-            subscription: at a router: the name of a durable subscription, which collects messages while
-                nobody receives, until `Receiver.unsubscribe`. It belongs to the `name` of the connection.
-            shared: several receivers, of any connection, share the subscription of that name.
-            dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
-                is open.
-            renew_for: seconds for which the lock of a message is renewed after its arrival, while it has no
-                outcome: for handlers that may take longer than the queue's lock_duration. 0: not at all.
+            subscription: name of a durable subscription at a router, which stores messages until they are
+                received, and ends with `Receiver.unsubscribe`. It belongs to the `name` of the connection.
+            shared: receivers of any connection share the subscription of that name.
+            dynamic: the broker makes a node that lives as long as the link, whose name becomes `address`.
+            renew_for: seconds for which locks of unsettled messages are renewed, for handlers that may take
+                longer than the queue's lock_duration. 0: not at all.
         """
         check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
         if subscription is not None:
-            # The broker cuts the name of a link to a shared subscription here: one connection has several.
+            # Of the name of a link to a shared subscription the broker ignores the part from | on.
             name = f"{subscription}|{self._number()}" if shared else subscription
         source = source_of(
             address, browse=browse, dynamic=dynamic, selector=selector, sql=sql, subject=subject, group=group,
             properties=properties, filters=filters, durable=subscription is not None, shared=shared,
         )
+        name = name or self._number()
         return self._add(
             Receiver(
-                self,
-                address,
-                credit=credit,
-                name=name or self._number(),
-                source=source,
-                presettled=presettled,
+                self, address, credit=credit, name=name, source=source, presettled=presettled,
                 renew_for=renew_for,
             )
         )
 
     def requester(self, address: str) -> Requester:
-        """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
+        """Sends requests to an address, receives answers; `await` its `opened`, or use it in `async with`."""
         return Requester(self.loop, self.sender(address), self.receiver(dynamic=True, presettled=True))
 
     def node(self, address: str) -> Requester:
         """As `requester`, for a node of the broker that answers to a receiver from it, without a queue."""
         name = self._number()
+        source = Source(address=address)
         receiver = Receiver(
-            self,
-            address,
-            credit=CREDIT,
-            name=name,
-            source=Source(address=address),
-            target=name,
-            presettled=True,
+            self, address, credit=CREDIT, name=name, source=source, target=name, presettled=True
         )
         return Requester(self.loop, self.sender(address), self._add(receiver), reply_to=name)
 
@@ -240,7 +228,7 @@ class Connection:
         return Management(self.requester(NODE))
 
     async def close(self) -> None:
-        """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""
+        """Closes all links, then the connection; waits for outcomes of sent messages for CLOSE_S at most."""
         if self._error is not None:
             return
         self.check_loop()
@@ -256,13 +244,13 @@ class Connection:
         finally:
             self._give_up(ClosedError("the connection is closed"))
 
-    # --- what keeps it true --------------------------------------------------------------------------------
+    # --- connecting ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
             await self._keep_true()
         except asyncio.CancelledError:
-            # By the end of the loop, unless it was given up before.
+            # The loop ended, or the connection did before.
             self._give_up(ClosedError("the event loop of the connection ended before it was closed"))
             raise
         except Exception as error:
@@ -273,7 +261,7 @@ class Connection:
     async def _keep_true(self) -> None:
         attempt = 0
         short = 0
-        """Connections in a row that were lost at once."""
+        """Connections in a row that lasted less than STABLE_S."""
         while self._error is None:
             reasons: list[str] = []
             for address in self._addresses:
@@ -307,7 +295,7 @@ class Connection:
             short += 1
 
     async def _connect(self, address: Address) -> None:
-        """Raises ConnectError."""
+        """One attempt. Raises ConnectError."""
         self._address = address
         self._gone = self.loop.create_future()
         opening = Opening(
@@ -328,7 +316,7 @@ class Connection:
         self.report("connected", str(address))
 
     def _lost(self, wire: Wire, why: str) -> None:
-        """The socket is closed."""
+        """The socket was closed."""
         if self._tokens is not None:
             self._tokens.stop()
         if wire is not self._wire:
@@ -339,12 +327,12 @@ class Connection:
             self._gone.set_result(why)
 
     def _abort(self, why: str) -> None:
-        """This connection is of no use; the next one is tried."""
+        """Closes the socket, so that the next attempt follows."""
         if self._wire is not None:
             self._wire.abort(why)
 
     def _give_up(self, error: Exception) -> None:
-        """Nothing is tried any more."""
+        """Ends the connection for good, with all links."""
         if self._error is not None:
             return
         self._error = error
@@ -394,6 +382,7 @@ class Connection:
         return True
 
     def report(self, kind: str, where: str, reason: str = "") -> None:
+        """Calls on_event."""
         if self._on_event is None:
             return
         try:

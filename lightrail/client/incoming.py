@@ -16,7 +16,7 @@ class Incoming:
         refill: called when half of the window is received by the application, for new credit.
     """
 
-    __slots__ = ("_loop", "_refill", "_waiters", "buffer", "granted", "taken", "window")
+    __slots__ = ("_loop", "_refill", "_waiters", "buffer", "granted", "received", "window")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, window: int, refill: Callable[[], None]) -> None:
         self._loop = loop
@@ -24,7 +24,7 @@ class Incoming:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self.window = window
         self.buffer: deque[Delivery] = deque()
-        self.taken = 0
+        self.received = 0
         """Messages that the application received since the last grant of credit."""
         self.granted = 0
         """Without a window: messages that the application asked for and that have not arrived."""
@@ -37,7 +37,7 @@ class Incoming:
     @property
     def needs_refill(self) -> bool:
         """Whether the application has received half of the window."""
-        return self.taken << 1 >= self.window > 0
+        return self.received << 1 >= self.window > 0
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """The broker sent them."""
@@ -47,11 +47,11 @@ class Incoming:
         if self._waiters:
             self.wake()
 
-    def take(self) -> Delivery:
+    def pop(self) -> Delivery:
         """The first one, which the application receives."""
         delivery = self.buffer.popleft()
-        self.taken += 1
-        if self.taken << 1 >= self.window > 0:
+        self.received += 1
+        if self.received << 1 >= self.window > 0:
             self._refill()
         if self._waiters and self.buffer:
             self.wake()
@@ -60,14 +60,14 @@ class Incoming:
     def put_back(self, delivery: Delivery) -> None:
         """Makes it the first one again."""
         self.buffer.appendleft(delivery)
-        self.taken -= 1
+        self.received -= 1
         self.wake()
 
     def remove(self, delivery: Delivery) -> None:
         """Drops a delivery whose lock ran out, if the application has not received it."""
         if delivery in self.buffer:
             self.buffer.remove(delivery)
-            self.taken += 1
+            self.received += 1
 
     async def wait(self) -> None:
         """Returns when there may be a delivery, or the receiver ended."""

@@ -1,6 +1,7 @@
 """What senders and receivers have in common, and the connection as they use it."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Protocol
 
 from lightrail.amqp.link import Link as EngineLink
@@ -10,11 +11,19 @@ from lightrail.client.errors import ClosedError
 from lightrail.client.wire import LinkOwner, Wire
 
 
+class LockRenewal(Protocol):
+    """Renews the locks of deliveries of all receivers of a connection: locks.py."""
+
+    async def renew(self, receiver: "Link", tags: Sequence[bytes]) -> list[float | None]: ...
+
+
 class LinkConnection(Protocol):
     """The connection as its links use it; connection.py and links.py describe the methods."""
 
     loop: asyncio.AbstractEventLoop
 
+    @property
+    def locks(self) -> LockRenewal: ...
     @property
     def product(self) -> str: ...
     def offers(self, capability: str) -> bool: ...
@@ -31,6 +40,7 @@ class Link(LinkOwner):
     def __init__(
         self, connection: LinkConnection, address: str | None, name: str, *, presettled: bool
     ) -> None:
+        self._connection = connection
         self.address = address
         self.name = name
         self._presettled = presettled

@@ -17,21 +17,21 @@ from lightrail.client.tokens import Tokens
 from lightrail.client.wire import Wire
 
 BEYOND_CREDIT_MAX: Final = 10_000
-"""Some brokers count credit anew while transfers are under way, and send more: RabbitMQ's plugin does."""
+"""Some brokers, as RabbitMQ's plugin, count credit anew while transfers are on their way, and send more."""
 _TEMPORARY: Final = frozenset((2, 4))
-"""The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
+"""The sasl-codes sys and sys-temp: the broker can't check credentials now (security 5.3.3.6)."""
 
 
 class Opening:
     """Makes a wire, with a session on which links can be attached.
 
     Args:
-        credentials: those of the address where None.
-        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        credentials: None for those of the address.
+        tls: for amqps://, with certificates of authorities and of the client; None for the system's.
         tokens: shows a token for the node `$cbs` once the connection is open.
         name: the container-id.
         idle_time_out_ms: how long the broker may be silent.
-        lost: called once, when the socket is closed, whether the attempt is over or not.
+        lost: called once, when the socket is closed, during the attempt or after it.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class Opening:
         self._lost = lost
         self._mechanism: Mechanism | None = None
         self._session: Session | None = None
-        """Begun together with the open, without another round trip."""
+        """Begun with the open, without another round trip."""
         self._ready: asyncio.Future[None] = loop.create_future()
-        # Where TCP or TLS fails first nobody asks how the negotiation ended.
+        # After a failure of TCP or TLS nothing awaits this.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         settings = ConnectionSettings(
             container_id=name,
@@ -118,7 +118,7 @@ class Opening:
     # --- SASL and open -----------------------------------------------------------------------------------
 
     def _negotiate(self, wire: Wire, event: events.Event) -> None:
-        """What is due, as the engine's events say."""
+        """Answers the engine's events of SASL and open."""
         engine = wire.engine
         try:
             if isinstance(event, events.SaslOffered):
@@ -126,7 +126,7 @@ class Opening:
                 engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
                 self._loop.call_soon(wire.go_on)
             elif isinstance(event, events.SaslChallenged):
-                # PBKDF2 takes a tenth of a second: in a thread.
+                # PBKDF2 takes a tenth of a second, so it runs in a thread.
                 assert self._mechanism is not None
                 answer = self._loop.run_in_executor(None, self._mechanism.respond, event.challenge)
                 answer.add_done_callback(self._respond)

@@ -1,9 +1,9 @@
-"""Receivers: messages in, by iteration, in batches, or chosen by the application."""
+"""Receivers: receive messages, by iteration, in batches, or chosen by the application."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from lightrail.amqp import events
 from lightrail.amqp.link import Link as EngineLink
@@ -27,26 +27,12 @@ CREDIT: Final = 100
 """Messages that the broker sends ahead to a receiver."""
 
 
-class LockRenewal(Protocol):
-    """Renews the locks of all receivers of a connection: locks.py."""
-
-    async def renew(self, receiver: "Receiver", tags: Sequence[bytes]) -> list[float | None]:
-        """Seconds for which each delivery is locked: None for no end, 0 for a lock that ran out."""
-
-
-class ReceiverConnection(LinkConnection, Protocol):
-    """The connection as its receivers use it."""
-
-    @property
-    def locks(self) -> LockRenewal: ...
-
-
 class Receiver(Link):
     """Receives messages from one address. Opened by `Connection.receiver`; open again after a loss."""
 
     def __init__(
         self,
-        connection: ReceiverConnection,
+        connection: LinkConnection,
         address: str | None,
         *,
         credit: int,
@@ -57,21 +43,20 @@ class Receiver(Link):
         renew_for: float = 0.0,
     ) -> None:
         super().__init__(connection, address, name, presettled=presettled)
-        self._connection = connection
         self._source = source
         self._target = Target(address=target)
         self._incoming = Incoming(connection.loop, credit, self._touch)
         self._outcome: Any = None
-        """What is gathered of this turn: one outcome of deliveries that follow each other."""
+        """Outcome of consecutive deliveries that is gathered in this turn."""
         self._first = self._last = 0
         self._durable = source.expiry_policy == NEVER
         """Whether the subscription outlives the link."""
         self._unsubscribed: asyncio.Future[None] | None = None
         """The broker's answer to the end of a durable subscription."""
         self._drained: asyncio.Future[None] | None = None
-        """Of a receiver that closes: the broker has sent what it had under way."""
+        """Done when the broker has sent all messages of the drain of a receiver that closes."""
         self.keeper: Keeper | None = None
-        """Renews locks, where that was asked for."""
+        """Renews locks, with renew_for."""
         if renew_for:
             self.keeper = Keeper(connection.loop, self.renew, renew_for, self._locks_lost)
         self.on_lost: Callable[[], None] | None = None
@@ -91,14 +76,14 @@ class Receiver(Link):
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next message; waits for it. Ends when the receiver is closed."""
+        """The next message, when there is one. Ends when the receiver is closed."""
         while not self._incoming.buffer:
             if self._closed is not None:
                 if isinstance(self._closed, ClosedError):
                     raise StopAsyncIteration
                 raise self._closed
             await self._wait()
-        return self._incoming.take()
+        return self._incoming.pop()
 
     async def receive(
         self,
@@ -106,7 +91,7 @@ class Receiver(Link):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - that nothing came in time is no error
     ) -> list[Delivery]:
-        """Up to `count` messages: those that are there; where none is, waits up to `timeout` seconds for one.
+        """Up to `count` received messages; without any, waits up to `timeout` seconds for one.
 
         Raises LinkError or ClosedError where the receiver ended.
         """
@@ -120,13 +105,12 @@ class Receiver(Link):
                         await self._wait()
             except TimeoutError:
                 return []
-        return [incoming.take() for _ in range(min(count, len(incoming.buffer)))]
+        return [incoming.pop() for _ in range(min(count, len(incoming.buffer)))]
 
     def put_back(self, delivery: Delivery) -> None:
-        """Returns a delivery to the head of what was received here: the next call of `receive` has it.
+        """Makes a delivery the next one that `receive` returns.
 
-        The broker still counts it as this receiver's. One whose link was lost meanwhile is not put back: the
-        broker delivers it again.
+        A delivery whose link was lost meanwhile is not put back: the broker delivers it again.
         """
         if self._closed is None and not delivery.settled and delivery.is_of(self._link):
             self._incoming.put_back(delivery)
@@ -137,16 +121,15 @@ class Receiver(Link):
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - that nothing came in time is no error
     ) -> bool:
-        """Waits for a message that `choose` has a handler for, and calls that with the delivery.
+        """Waits for a message that `choose` returns a handler for, and calls the handler with the delivery.
 
-        A message without a handler stays in the queue for others; this receiver does not see it again. What
-        the handler returns is awaited where it can be; then the message is accepted, unless the handler has
-        settled it. A message whose handler raises counts as a failed attempt, and so does one that `choose`
-        raises for; the exception goes on to the caller.
+        A message without a handler stays in the queue for other receivers; this one does not receive it
+        again. An awaitable result of the handler is awaited; then the message is accepted, unless the handler
+        settled it. Where `choose` or the handler raises, the attempt fails, and the exception is raised here.
 
         Args:
-            choose: looks at a message, and returns what handles it, or None.
-            timeout: seconds to wait for a message that has a handler.
+            choose: returns the handler of a message, or None.
+            timeout: seconds to wait for a message with a handler.
 
         Returns:
             Whether a handler was called.
@@ -155,13 +138,11 @@ class Receiver(Link):
         return await select(self, choose, timeout)
 
     async def grant(self, count: int) -> None:
-        """Lets the broker send `count` more messages, for a receiver that was opened with a credit of 0.
+        """Grants credit for `count` more messages, to a receiver that was opened with a credit of 0.
 
-        For applications that bound what they have not settled, where a window counts what they have not
-        received from the receiver. Credit that was granted and not used is granted again after a loss. A
-        negative count takes back as much of it as the broker has not used yet.
-
-        Raises ValueError for a receiver whose window refills itself.
+        For applications that bound their unsettled messages: a window bounds those that they have not
+        received. Unused credit is granted again after a loss; a negative count revokes as much of it as the
+        broker has not used. Raises ValueError for a receiver with a window.
         """
         incoming = self._incoming
         if incoming.window:
@@ -176,12 +157,10 @@ class Receiver(Link):
             self._wire.touch()
 
     async def close(self) -> None:
-        """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
+        """Detaches; unsettled messages are released at once. A durable subscription stays: see `unsubscribe`.
 
-        A durable subscription stays: `unsubscribe` ends it.
-
-        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker
-        still has under way when a link ends count as deliveries that failed.
+        First the link is drained, for CLOSE_S at most: messages on their way at the end of a link count as
+        failed deliveries.
         """
         if self._closed is not None:
             return
@@ -210,9 +189,9 @@ class Receiver(Link):
             self._leave()
 
     async def unsubscribe(self) -> None:
-        """Closes the receiver, and ends its durable subscription with all that waits there.
+        """Closes the receiver, and ends its durable subscription with its messages.
 
-        Raises LinkError where the broker could not end it, and LostError where the connection was lost first.
+        Raises LinkError where the broker could not end it, LostError where the connection was lost before.
         """
         await self.opened()
         link, wire = self._link, self._wire
@@ -241,10 +220,9 @@ class Receiver(Link):
         await self._incoming.wait()
 
     async def renew(self, deliveries: Sequence[Delivery]) -> list[float | None]:
-        """Locks deliveries anew; see Locks.renew.
+        """Renews locks; see Locks.renew.
 
-        Those that are locked no more can't be settled, and where they wait for the application it does not
-        get them.
+        Deliveries whose lock ran out can't be settled any more, and `receive` does not return them.
         """
         link = self._link
         if link is None or any(each._link is not link for each in deliveries):
@@ -261,7 +239,7 @@ class Receiver(Link):
         self._connection.report("lock-lost", self.address or "", f"{text}: {why}" if why else text)
 
     def settle(self, link: EngineLink, number: int, state: Any) -> None:
-        """The application says what became of a message."""
+        """Settles a delivery, at the end of this turn."""
         self._connection.check_loop()
         if link is not self._link or self._wire is None:
             raise LostError(
@@ -286,7 +264,7 @@ class Receiver(Link):
         self._leave()
 
     def _stop(self, error: Exception) -> None:
-        """Nothing more is given out."""
+        """Ends `receive` for the application."""
         self._closed = error
         self._incoming.buffer.clear()
         if self.keeper is not None:
@@ -319,7 +297,7 @@ class Receiver(Link):
     # --- from the connection -----------------------------------------------------------------------------
 
     def attach(self, wire: Wire, session: Session) -> None:
-        """The connection is there (again)."""
+        """Attaches, and asks for delivery-tags, by which locks are renewed."""
         self._wire = wire
         link = self._link = session.attach(
             self.name,
@@ -334,7 +312,7 @@ class Receiver(Link):
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is lost, and the broker delivers what came by it again."""
+        """Drops received messages, which the broker delivers again."""
         self._wire = self._link = None
         self._drop()
         if self._unsubscribed is not None and not self._unsubscribed.done():
@@ -349,7 +327,7 @@ class Receiver(Link):
     def attached(self) -> None:
         link = self._link
         if link is None or link.attach is None or link.attach.source is None:
-            # Its detach follows at once, and says why (2.6.3).
+            # The broker's detach follows at once, with the reason (2.6.3).
             return
         found = link.attach.source
         missing = unmet(self._connection, self._source, found, renews=self.keeper is not None)
@@ -358,10 +336,10 @@ class Receiver(Link):
             return
         self._attached = True
         if self._source.dynamic and isinstance(found, Source):
-            # The broker made a node for it, of another name each time (2.6.3).
+            # The broker makes a node with another name for each attach (2.6.3).
             self.address = str(found.address)
         self._open()
-        self._incoming.taken = 0
+        self._incoming.received = 0
         link.grant(self._incoming.credit)
         self._connection.link_attached(self)
         assert self._wire is not None
@@ -388,7 +366,7 @@ class Receiver(Link):
 
     def handle(self, event: events.Event) -> None:
         if self._closed is not None:
-            # They came while it is drained, and are released with the rest.
+            # Messages of the drain are released with the rest.
             if event.link.credit <= 0:  # type: ignore[attr-defined]
                 self._end_drain()
         elif isinstance(event, events.Transfers):
@@ -405,7 +383,7 @@ class Receiver(Link):
             self._incoming.add(deliveries)
 
     def flush(self) -> None:
-        """Sends outcomes that were gathered, and credit for what the application received."""
+        """Sends gathered outcomes, and credit for messages that the application received."""
         link = self._link
         if link is None:
             return
@@ -414,5 +392,5 @@ class Receiver(Link):
             self._outcome = None
         incoming = self._incoming
         if incoming.needs_refill and self._closed is None:
-            incoming.taken = 0
+            incoming.received = 0
             link.grant(max(0, incoming.window - len(incoming.buffer)))

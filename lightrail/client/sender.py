@@ -1,4 +1,4 @@
-"""Senders: messages out, outcomes back."""
+"""Senders: send messages, and receive their outcomes."""
 
 import asyncio
 import time
@@ -22,11 +22,11 @@ from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
 
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-"""Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
+"""Capability of queues or brokers that apply the annotation (JMS mapping of OASIS)."""
 CLOSE_S: Final = 5.0
-"""How long what is closed waits for the outcomes of what was sent."""
+"""How long a sender or connection that closes waits for outcomes of sent messages."""
 WINDOW: Final = 1_000
-"""Messages of a sender that have no outcome yet."""
+"""Messages of a sender without an outcome, at most."""
 
 Answer = asyncio.Future[Outcome]
 
@@ -38,14 +38,13 @@ class Sender(Link):
         self, connection: LinkConnection, address: str | None, *, window: int, name: str, presettled: bool
     ) -> None:
         super().__init__(connection, address, name, presettled=presettled)
-        self._connection = connection
         self._window = window
         self._waiting: deque[tuple[bytes, Answer]] = deque()
-        """Messages that the broker has given no credit for yet."""
+        """Messages that wait for credit."""
         self._answers: dict[int, Answer] = {}
-        """By number of the link: sent, and without an outcome."""
+        """Futures of sent messages without an outcome, by their numbers on the link."""
         self._room: deque[asyncio.Future[None]] = deque()
-        """Calls of `send` that wait for the window."""
+        """Calls of `send` that wait for room in the window."""
 
     # --- for the application -----------------------------------------------------------------------------
 
@@ -65,7 +64,7 @@ class Sender(Link):
             fields: of Message, beside a body.
 
         Raises:
-            SendError: it was not accepted, or the connection was lost before the answer; see its outcome.
+            SendError: it was not accepted, or the connection was lost before its outcome; see `outcome`.
             ClosedError: the sender or its connection is closed.
         """
         payload = _encoded(message, fields)
@@ -82,10 +81,10 @@ class Sender(Link):
         return outcome
 
     def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> Answer:
-        """Sends a message as soon as the broker takes it; the future has its outcome, whatever that is.
+        """Sends a message when there is credit; returns a future of its outcome, accepted or not.
 
         Raises:
-            WindowFullError: as many messages as the window holds have no outcome yet.
+            WindowFullError: the window is full of messages without an outcome.
             ClosedError: the sender or its connection is closed.
         """
         if len(self._answers) + len(self._waiting) >= self._window:
@@ -95,9 +94,9 @@ class Sender(Link):
         return self._hand_in(_encoded(message, fields))
 
     async def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
-        """Sends messages one behind the other without waiting for each; returns their outcomes, in order.
+        """Sends messages without waiting for each outcome; returns the outcomes, in order.
 
-        What was not accepted raises nothing: look at `accepted` of each outcome. Raises ClosedError.
+        A message that is not accepted raises nothing: check `accepted` of its outcome. Raises ClosedError.
         """
         answers: list[Answer] = []
         for message in messages:
@@ -115,9 +114,9 @@ class Sender(Link):
         delay: float | None = None,
         **fields: Unpack[MessageFields],
     ) -> Outcome:
-        """Sends a message that the broker delivers at a time; returns when the broker has accepted it.
+        """Sends a message that the broker delivers at a given time; returns when the broker has accepted it.
 
-        The queue has to have the policy `delay`. `Management.cancel` calls it off by its id.
+        The queue needs the policy `delay`. `Management.cancel` removes it by its id.
 
         Args:
             at: seconds since the Unix epoch, or
@@ -126,7 +125,7 @@ class Sender(Link):
 
         Raises:
             SendError, ClosedError: as `send`.
-            ClientError: the broker would deliver it at once.
+            ClientError: the queue would deliver it at once.
         """
         if (at is None) == (delay is None):
             raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
@@ -147,9 +146,9 @@ class Sender(Link):
         return await self.send(given, **fields)
 
     async def close(self) -> None:
-        """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
+        """Waits for the outcomes of sent messages, CLOSE_S at most, then detaches.
 
-        What has none by then has the outcome unknown, or raises ClosedError where it was never sent.
+        Then messages without one have the outcome unknown; those that were never sent raise ClosedError.
         """
         if self._closed is not None:
             return
@@ -183,12 +182,12 @@ class Sender(Link):
         except asyncio.CancelledError:
             with suppress(ValueError):
                 self._room.remove(waiter)
-            # It was woken for room that another one may use.
+            # It was woken for room that another call may use.
             self._wake()
             raise
 
     def _take_back(self, answer: Answer) -> None:
-        """Its call was cancelled: what has not left yet leaves no more, and its place is free."""
+        """Drops a message that has not been sent: its call was cancelled."""
         for index, (_, waiting) in enumerate(self._waiting):
             if waiting is answer:
                 del self._waiting[index]
@@ -196,7 +195,7 @@ class Sender(Link):
                 return
 
     def _wake(self) -> None:
-        """Lets as many calls go on as there is room for now; all that wait where nothing is under way."""
+        """Wakes as many calls of `send` as there is room for; all of them when the window is empty."""
         room = self._window - len(self._answers) - len(self._waiting)
         if not (self._answers or self._waiting) or self._closed is not None:
             room = len(self._room)
@@ -234,7 +233,7 @@ class Sender(Link):
     # --- from the connection -----------------------------------------------------------------------------
 
     def attach(self, wire: Wire, session: Session) -> None:
-        """The connection is there (again): attaches, and goes on with what waits."""
+        """Attaches, to send messages that wait."""
         self._wire = wire
         link = self._link = session.attach(
             self.name,
@@ -247,7 +246,7 @@ class Sender(Link):
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is lost. What was sent on it and has no outcome gets none any more."""
+        """The outcome of messages without one is unknown."""
         self._wire = self._link = None
         self._attached = False
         self._unknown()
@@ -257,7 +256,7 @@ class Sender(Link):
 
     def attached(self) -> None:
         if self._link is None or self._link.attach is None or self._link.attach.target is None:
-            # Its detach follows at once, and says why (2.6.3).
+            # The broker's detach follows at once, with the reason (2.6.3).
             return
         self._attached = True
         self._open()
@@ -281,7 +280,7 @@ class Sender(Link):
                 if answer is not None and not answer.done():
                     answer.set_result(outcome)
             if not event.settled and self._link is not None and self._wire is not None:
-                # A receiver that waits for us to settle (receiver-settle-mode second).
+                # The receiver waits for us to settle (receiver-settle-mode second).
                 self._link.settle_sent(event.first, event.last, event.state)
                 self._wire.touch()
             if self._room:
@@ -295,7 +294,7 @@ class Sender(Link):
                 event.link.drained()
 
     def flush(self) -> None:
-        """As many of the messages that wait as the broker takes now, in one piece."""
+        """Sends waiting messages, as many as there is credit for, in one batch."""
         link = self._link
         waiting = self._waiting
         if link is None or not self._attached or not waiting:

@@ -1,4 +1,4 @@
-"""What a receiver asks for: the source of its link (messaging 3.5.3), with filters and subscription."""
+"""The source of a receiver's link (messaging 3.5.3), with filters and subscription."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,9 +20,9 @@ CODES: Final = {
 }
 """Descriptors of filters, of Apache's registry and of AMQP Filter Expressions 1.0."""
 NEVER: Final = Symbol("never")
-"""Expiry-policy of what outlives its links (3.5.6)."""
+"""Expiry-policy of a terminus that outlives its links (3.5.6)."""
 UNSETTLED_STATE: Final = 2
-"""Terminus-durability: the messages that wait are kept, too (3.5.5)."""
+"""Terminus-durability: unsettled messages are durable, too (3.5.5)."""
 SHARED: Final = (Symbol("shared"), Symbol("global"))
 
 

@@ -8,7 +8,7 @@
                 delivery.accept()
 
 One thread of the process runs a loop for all connections; the first starts it. Objects may be used by any
-thread. What was opened before a fork belongs to the process that opened it, and raises ForkError elsewhere.
+thread. Objects from before a fork belong to the parent process, and raise ForkError in the child.
 """
 
 import asyncio
@@ -134,7 +134,7 @@ class Delivery:
 
 
 class _Opens(Protocol):
-    """What the asynchronous objects behind `_Opened` have in common."""
+    """Asynchronous objects behind `_Opened`."""
 
     async def opened(self) -> None: ...
 
@@ -142,7 +142,7 @@ class _Opens(Protocol):
 
 
 class _Named(_Opens, Protocol):
-    """The same of those behind `_Link`."""
+    """Asynchronous objects behind `_Link`."""
 
     name: str
     address: str | None
@@ -156,7 +156,7 @@ InnerLink = TypeVar("InnerLink", bound=_Named)
 
 
 class _Opened(Generic[Inner]):
-    """An object that a connection opens; by hand, or in a with block that closes it."""
+    """An object that a connection opens; a with block closes it."""
 
     def __init__(self, loop: ThreadLoop, inner: Inner) -> None:
         self._loop = loop
@@ -193,13 +193,13 @@ class _Link(_Opened[InnerLink]):
 
 
 class Sender(_Link[client.Sender]):
-    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
+    """See client.Sender. `send_nowait` returns a future of concurrent.futures."""
 
     def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         return self._loop.call(self._inner.send(message, **fields))
 
     def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
-        # What makes them may block: not on the client's thread.
+        # The iterable may block, and must not do so on the client's thread.
         return self._loop.call(self._inner.send_all(list(messages)))
 
     def schedule(
@@ -214,7 +214,7 @@ class Sender(_Link[client.Sender]):
 
     def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> "Future[Outcome]":
         answer: Future[Outcome] = Future()
-        # It is on its way: it can't be cancelled any more.
+        # A message that is being sent can't be cancelled.
         answer.set_running_or_notify_cancel()
 
         async def hand_in() -> None:
@@ -235,7 +235,7 @@ class Receiver(_Link[client.Receiver]):
     """See client.Receiver."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
+        """Messages, each when it is received. Ends when the receiver is closed, by any thread."""
         for inner in self._loop.iterate(self._inner):
             yield Delivery(self._loop, inner)
 

@@ -1,7 +1,7 @@
-"""The scanner as this installation has it: compiled, or interpreted where nothing could be compiled.
+"""The scanner of this installation: compiled, or interpreted where nothing could be compiled.
 
-Both come from scanner.py. With LIGHTRAIL_INTERPRETED=1 in the environment the interpreted one is used, for
-stepping through it with a debugger.
+Both are made from scanner.py. LIGHTRAIL_INTERPRETED=1 in the environment selects the interpreted one, for
+debuggers.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Composite types (types 1.4): described lists whose fields have names, types, duties and defaults.
+"""Composite types (types 1.4): described lists of fields with names, types and defaults, mandatory or not.
 
 A composite is a dataclass whose fields are declared with `mandatory` and `optional`; `@composite` makes the
 tables from them, once. `read_composite` and `write_composite` then run along the tables.
@@ -21,7 +21,7 @@ _DECLARATION: Final = "amqp"
 
 
 class Declaration:
-    """What the specification says of one field."""
+    """One field, as the specification declares it."""
 
     __slots__ = ("default", "mandatory", "type")
 
@@ -32,7 +32,7 @@ class Declaration:
 
 
 def mandatory(type: FieldType) -> Any:
-    """A field that may not be null. It is annotated as what decoding gives; unset it is None all the same."""
+    """A field that may not be null. Its annotation is for decoded values; an unset field is None."""
     return field(default=None, metadata={_DECLARATION: Declaration(type, True, None)})
 
 
@@ -81,11 +81,11 @@ class Shape:
         self.get = _getter([name for name, _ in declared])
         self.prefix = b"\x00" + encoder.write_ulong(code)
         self.shared = cls() if not declared else None
-        """One value serves for all when there are no fields to differ in."""
+        """The one instance of a composite without fields."""
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Reads all fields of an object at once; attrgetter gives no tuple for fewer than two."""
+    """Reads all fields of an object at once; attrgetter returns no tuple for fewer than two."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:
@@ -100,7 +100,7 @@ SHAPE_OF: Final[dict[type, Shape]] = {}
 
 
 def composite(code: int, symbol: str, *provides: str) -> Callable[[Composite], Composite]:
-    """Make the dataclass below known by its descriptors; `provides` are its archetypes."""
+    """Register the dataclass below by its descriptors; `provides` are its archetypes."""
 
     def register(cls: Composite) -> Composite:
         shape = Shape(cls, code, symbol, provides)
@@ -116,7 +116,7 @@ def composite(code: int, symbol: str, *provides: str) -> Callable[[Composite], C
 
 
 def read_descriptor(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, Shape | None, int]:
-    """Read what follows 0x00; gives the descriptor, its shape if there is one, and the position after it."""
+    """Read what follows 0x00; returns the descriptor, its shape or None, and the position after it."""
     if position + 1 < end and buffer[position] == 0x53:
         code = buffer[position + 1]
         return code, SHAPES.get(code), position + 2
@@ -163,7 +163,7 @@ def read_fields(shape: Shape, buffer: Buffer, position: int, end: int, depth: in
 
 
 def archetype(name: str, provided: str) -> FieldType:
-    """A field for composites that provide an archetype; a descriptor that nobody knows gives Described."""
+    """A field for composites that provide an archetype; an unknown descriptor is decoded as Described."""
 
     def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
         descriptor_at = position

@@ -1,8 +1,8 @@
-"""Bytes to values: one reader for each constructor octet, found by one look into a table (types 1.6).
+"""Bytes to values: a table of readers, one for each constructor octet (types 1.6).
 
-A reader is called with the position after the constructor and gives the value and the position after it.
-Nothing is allocated on the word of a size or a count before the octets it speaks of are seen to be there,
-so time and memory are bounded by the length of the input (times the nesting depth for time).
+A reader is called with the position after the constructor; it returns the value and the position after it.
+No memory is allocated for a size or count before its octets are known to be in the input, so time and memory
+are bounded by the length of the input (times the nesting depth for time).
 """
 
 import uuid
@@ -38,20 +38,19 @@ Reader = Callable[[Buffer, int, int, int], tuple[Any, int]]
 """(buffer, position after the constructor, end, depth) -> (value, position after the value)"""
 
 ZERO_WIDTH_COUNT_MAX: Final = 255
-"""Elements of an array whose constructor needs no octets (null, true, uint0, ...): their count is the one
-number that no input length bounds."""
+"""Elements of an array whose constructor needs no octets (null, true, uint0, ...): the input does not bound
+their count."""
 SYMBOL_CACHED_LENGTH_MAX: Final = 64
-"""Longer symbols are no names of a protocol; keeping them would let a stranger fill our memory."""
+"""Longer symbols are not names of a protocol; caching them would let any peer fill our memory."""
 
 _u32: Final = Struct(">I").unpack_from
 
 
 def decode(buffer: Buffer, position: int, end: int) -> tuple[Any, int]:
-    """Read one value from buffer[position:end]; gives it and the position after it.
+    """Read one value from buffer[position:end]; returns it and the position after it.
 
-    Raises DecodeError for anything that is not exactly one well-formed value within the bounds. A map
-    with keys that are equal in Python (1 and true, symbol and string of the same letters) is refused as
-    one with duplicate keys.
+    Raises DecodeError for anything but one well-formed value within the bounds. Keys of a map that are equal
+    in Python (1 and true, symbol and string of the same letters) are duplicates.
     """
     return read_value(buffer, position, min(end, len(buffer)), 0)
 
@@ -145,7 +144,7 @@ def _read_char(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any
 
 
 def _variable(name: str, wide: bool, make: Callable[[Buffer, int], Any]) -> Reader:
-    """Reader of a size (one octet, or four) and so many octets; `make` gets those and their offset."""
+    """Reader of a size (one octet, or four) and so many octets, of which `make` makes the value."""
 
     def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
         start = position + (4 if wide else 1)
@@ -157,10 +156,6 @@ def _variable(name: str, wide: bool, make: Callable[[Buffer, int], Any]) -> Read
         return make(buffer[start:after], start), after
 
     return read
-
-
-def _make_binary(octets: Buffer, offset: int) -> bytes:
-    return bytes(octets)
 
 
 def _make_string(octets: Buffer, offset: int) -> str:
@@ -189,7 +184,7 @@ def _make_symbol(octets: Buffer, offset: int) -> Symbol:
 
 
 def open_compound(name: str, wide: bool, buffer: Buffer, position: int, end: int) -> tuple[int, int, int]:
-    """Read size and count (types 1.6.22); gives (count, start of the items, end of the items)."""
+    """Read size and count (types 1.6.22); returns (count, start of the items, end of the items)."""
     width = 4 if wide else 1
     start = position + 2 * width
     if start > end:
@@ -218,9 +213,8 @@ def check_count(name: str, count: int, start: int, after: int) -> None:
 
 def check_filled(name: str, position: int, after: int) -> None:
     if position != after:
-        raise unexpected(
-            f"the items of {name} to fill its size", f"{after - position} octets left over", position
-        )
+        left = f"{after - position} octets left over"
+        raise unexpected(f"the items of {name} to fill its size", left, position)
 
 
 def _list(wide: bool) -> Reader:
@@ -242,7 +236,7 @@ def _list(wide: bool) -> Reader:
 def mapping(
     wide: bool, key_readers: Sequence[Reader] | None, value_readers: Sequence[Reader] | None
 ) -> Reader:
-    """Reader of a map; the tables, where given, say which constructors keys and values may have."""
+    """Reader of a map; tables of readers restrict the constructors of keys and values."""
 
     def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
         check_depth(depth, position)
@@ -288,9 +282,8 @@ def _array(wide: bool) -> Reader:
                 raise truncated("the constructor of a described array", 1, position, after)
             code = buffer[position]
             if code == 0:
-                raise unexpected(
-                    "a primitive constructor in a described array", "a second descriptor", position
-                )
+                expected = "a primitive constructor in a described array"
+                raise unexpected(expected, "a second descriptor", position)
         position += 1
         room = ZERO_WIDTH_COUNT_MAX if code >> 4 == 4 else after - position
         if count > room:
@@ -306,10 +299,6 @@ def _array(wide: bool) -> Reader:
         return items, after
 
     return read
-
-
-def _read_list0(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
-    return [], position
 
 
 def _read_described(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
@@ -328,7 +317,7 @@ _DEFINED: Final[dict[int, tuple[str, Reader]]] = {
     0x42: ("false", constant(False)),
     0x43: ("uint0", constant(UInt(0))),
     0x44: ("ulong0", constant(ULong(0))),
-    0x45: ("list0", _read_list0),
+    0x45: ("list0", lambda buffer, position, end, depth: ([], position)),
     0x50: ("ubyte", small("ubyte", [UByte(i) for i in range(256)])),
     0x51: ("byte", small("byte", [Byte(_signed(i)) for i in range(256)])),
     0x52: ("smalluint", small("uint", [UInt(i) for i in range(256)])),
@@ -350,10 +339,10 @@ _DEFINED: Final[dict[int, tuple[str, Reader]]] = {
     0x84: ("decimal64", _opaque("decimal64", 8, Decimal64)),
     0x94: ("decimal128", _opaque("decimal128", 16, Decimal128)),
     0x98: ("uuid", _opaque("uuid", 16, lambda octets: uuid.UUID(bytes=octets))),
-    0xA0: ("vbin8", _variable("binary", False, _make_binary)),
+    0xA0: ("vbin8", _variable("binary", False, lambda octets, offset: bytes(octets))),
     0xA1: ("str8", _variable("string", False, _make_string)),
     0xA3: ("sym8", _variable("symbol", False, _make_symbol)),
-    0xB0: ("vbin32", _variable("binary", True, _make_binary)),
+    0xB0: ("vbin32", _variable("binary", True, lambda octets, offset: bytes(octets))),
     0xB1: ("str32", _variable("string", True, _make_string)),
     0xB3: ("sym32", _variable("symbol", True, _make_symbol)),
     0xC0: ("list8", _list(False)),
@@ -373,7 +362,7 @@ _FIXED_WIDTHS: Final = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}
 
 
 def skip(buffer: Buffer, position: int, end: int) -> int:
-    """The position after the value at `position`, found from sizes alone: nothing inside is looked at."""
+    """The position after the value at `position`, by sizes alone: nothing inside is decoded."""
     descriptors = 0
     values = 1
     while values:

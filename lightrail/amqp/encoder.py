@@ -1,6 +1,6 @@
 """Values to bytes: the smallest encoding of each, chosen by the value's class (types 1.6).
 
-A wrong value (out of range, no ASCII, no AMQP type at all) is the caller's mistake and raises ValueError.
+A value that is out of range, not ASCII, or of no AMQP type raises ValueError.
 """
 
 import uuid
@@ -216,7 +216,7 @@ WRITERS: Final[dict[type, Writer]] = {
     Array: write_array,
     Described: write_described,
 }
-"""By class. Composites add themselves."""
+"""By class; composite.py adds composites."""
 
 # --- elements of arrays: the data alone, in exactly the encoding of the array's format code -------------
 

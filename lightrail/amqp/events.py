@@ -1,20 +1,17 @@
-"""What the engine tells its caller: one slotted class per event, values only.
+"""Events of the engine for its caller: one slotted class per event, values only.
 
-Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see delivery.py); those of outgoing
+Numbers of incoming deliveries are the session's delivery-ids, unwrapped (see serial.py); those of outgoing
 deliveries are the link's own, from 0 in order of sending.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightrail.amqp.link import Link, SessionView
 from lightrail.amqp.performatives import Accepted, AmqpError, Open, Released
 from lightrail.model.limits import EXPIRY_SPAN_MS
 
-if TYPE_CHECKING:
-    from lightrail.amqp.link import Link
-    from lightrail.amqp.session import Session
-
 ACCEPTED = Accepted()
-"""The one accepted outcome in every event, so that runs of it can be told by identity."""
+"""The one accepted outcome in every event, so that outcomes in a row are compared by identity."""
 RELEASED = Released()
 """The one released outcome."""
 
@@ -37,9 +34,9 @@ class Event:
 
 
 class HeaderRejected(Event):
-    """The peer asked for a protocol that is not spoken here; the header that is has been written (2.2).
+    """The peer asked for a protocol that is not accepted here; an accepted header is written (2.2).
 
-    `found` is what the peer began with, as far as it is there: its header, and some bytes behind it.
+    `found` is the header of the peer, as far as it was received, and some bytes behind it.
     """
 
     __slots__ = ("found", "header")
@@ -70,7 +67,7 @@ class SaslResponse(Event):
 
 
 class SaslOffered(Event):
-    """The peer, a server, takes these mechanisms: choose one with sasl_init, then feed(b"") (5.3.3.1)."""
+    """The server offers these mechanisms: choose one with sasl_init, then feed(b"") (5.3.3.1)."""
 
     __slots__ = ("mechanisms",)
 
@@ -88,7 +85,7 @@ class SaslChallenged(Event):
 
 
 class SaslSucceeded(Event):
-    """The server lets us in; `additional_data` may prove it to be the one that knows us (5.3.3.5)."""
+    """The server accepted us; `additional_data` may prove that it knows our password (5.3.3.5)."""
 
     __slots__ = ("additional_data",)
 
@@ -97,7 +94,7 @@ class SaslSucceeded(Event):
 
 
 class SaslFailed(Event):
-    """The server does not let us in: a sasl-code other than ok (5.3.3.6). The connection is closed."""
+    """The server refused us: a sasl-code other than ok (5.3.3.6). The connection is closed."""
 
     __slots__ = ("code",)
 
@@ -106,7 +103,7 @@ class SaslFailed(Event):
 
 
 class Opened(Event):
-    """The peer's open has come; ours is written already."""
+    """The peer's open has arrived; ours is written already."""
 
     __slots__ = ("open",)
 
@@ -119,29 +116,29 @@ class Begun(Event):
 
     __slots__ = ("session",)
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: SessionView) -> None:
         self.session = session
 
 
 class Attached(Event):
-    """The peer's attach has come: answer with link.accept or link.refuse, now or later."""
+    """The peer's attach has arrived: answer with link.accept or link.refuse, now or later."""
 
     __slots__ = ("link",)
 
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
 
 
 class Transfers(Event):
     """Complete deliveries of one incoming link whose ids rise by one and that have all else in common.
 
-    `payloads` are the messages as they came. `head` is the encoded header section that every one of them
-    begins with, b"" when they have none. Where they are `mixed`, as a link may allow (link.mix_headers), it
-    is that of one with the longest ttl, and others differ in what is not durable, in ttl by EXPIRY_SPAN_MS at
-    most. `absolute_expiry_ms` is the latest properties.absolute-expiry-time of theirs, and
-    `earliest_expiry_ms`, which is as near to it, the earliest. `tags` are their delivery-tags where the link
-    keeps them (link.keep_tags). `pieces` are the parts of one message of several frames, which nobody has
-    joined; only of a link that asks for them (link.take_pieces), and then there are no `payloads`.
+    `payloads` are the messages as received. `head` is the encoded header section with which every one of them
+    begins, b"" when they have none. Where a link allows `mixed` headers (link.mix_headers), `head` is that of
+    one with the longest ttl; others may differ in all but durable, in ttl by at most EXPIRY_SPAN_MS.
+    `absolute_expiry_ms` is their latest properties.absolute-expiry-time, `earliest_expiry_ms` their earliest,
+    within the same span. `tags` are their delivery-tags where the link keeps them (link.keep_tags). `pieces`
+    are the parts of one message of several frames, not joined; only for a link that asked for them
+    (link.take_pieces), and then there are no `payloads`.
     """
 
     __slots__ = (
@@ -160,7 +157,7 @@ class Transfers(Event):
 
     def __init__(
         self,
-        link: "Link",
+        link: Link,
         first_delivery_id: int,
         payloads: list[bytes],
         settled: bool,
@@ -190,9 +187,9 @@ class Transfers(Event):
         return len(self.payloads) if self.pieces is None else 1
 
     def expires_near(self, latest: int | None, earliest: int | None) -> bool:
-        """Whether deliveries that expire between these times, or never, may be of this event.
+        """Whether deliveries that expire between these times, or never, may join this event.
 
-        Where they may, the event gets the earliest and the latest time of both.
+        If so, the event's times are extended to cover theirs.
         """
         mine, first = self.absolute_expiry_ms, self.earliest_expiry_ms
         if mine is None or first is None or latest is None or earliest is None:
@@ -205,15 +202,15 @@ class Transfers(Event):
 
 
 class Credit(Event):
-    """The receiver of an outgoing link lets us send deliveries numbered below `limit` (2.6.7).
+    """The receiver of an outgoing link grants deliveries numbered below `limit` (2.6.7).
 
-    May come before the link is accepted. With `drain`, send what there is and then call link.drained(). An
-    `echo` has been answered already.
+    May precede accept. With `drain`, send every available message and then call link.drained(). An `echo` has
+    been answered already.
     """
 
     __slots__ = ("drain", "echo", "limit", "link")
 
-    def __init__(self, link: "Link", limit: int, drain: bool = False, echo: bool = False) -> None:
+    def __init__(self, link: Link, limit: int, drain: bool = False, echo: bool = False) -> None:
         self.link = link
         self.limit = limit
         self.drain = drain
@@ -229,7 +226,7 @@ class Outcome(Event):
 
     __slots__ = ("first", "last", "link", "settled", "state")
 
-    def __init__(self, link: "Link", first: int, last: int, state: Any, settled: bool) -> None:
+    def __init__(self, link: Link, first: int, last: int, state: Any, settled: bool) -> None:
         self.link = link
         self.first = first
         self.last = last
@@ -238,31 +235,31 @@ class Outcome(Event):
 
 
 class SenderSettled(Event):
-    """The sender of an incoming link has settled deliveries first..last, and forgotten them."""
+    """The sender of an incoming link has settled deliveries first..last."""
 
     __slots__ = ("first_delivery_id", "last_delivery_id", "link")
 
-    def __init__(self, link: "Link", first_delivery_id: int, last_delivery_id: int) -> None:
+    def __init__(self, link: Link, first_delivery_id: int, last_delivery_id: int) -> None:
         self.link = link
         self.first_delivery_id = first_delivery_id
         self.last_delivery_id = last_delivery_id
 
 
 class Drained(Event):
-    """To a client: the peer has used up the credit that we asked it to drain on an incoming link (2.6.7)."""
+    """For a client: the sender of an incoming link has used up the credit that it was to drain (2.6.7)."""
 
     __slots__ = ("link",)
 
-    def __init__(self, link: "Link") -> None:
+    def __init__(self, link: Link) -> None:
         self.link = link
 
 
 class Detached(Event):
-    """The link is gone, by the peer's detach (`by_peer`) or by a fault of its that we answered with one."""
+    """The link ended, by the peer's detach (`by_peer`) or by ours after an error of the peer."""
 
     __slots__ = ("by_peer", "closed", "error", "link")
 
-    def __init__(self, link: "Link", closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
+    def __init__(self, link: Link, closed: bool, error: AmqpError | None, by_peer: bool = True) -> None:
         self.link = link
         self.closed = closed
         self.error = error
@@ -270,18 +267,18 @@ class Detached(Event):
 
 
 class Ended(Event):
-    """The session is gone, and with it all of session.links; no Detached comes for those."""
+    """The session and all of session.links ended; no Detached follows for the links."""
 
     __slots__ = ("by_peer", "error", "session")
 
-    def __init__(self, session: "Session", error: AmqpError | None, by_peer: bool = True) -> None:
+    def __init__(self, session: SessionView, error: AmqpError | None, by_peer: bool = True) -> None:
         self.session = session
         self.error = error
         self.by_peer = by_peer
 
 
 class Closed(Event):
-    """The connection is gone, and with it its sessions and links; no Ended or Detached comes for those."""
+    """The connection, its sessions and links ended; no Ended or Detached follows for them."""
 
     __slots__ = ("by_peer", "error")
 

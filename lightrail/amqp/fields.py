@@ -1,8 +1,7 @@
-"""The types a field of a composite may have: which constructors are allowed, how it is read and written.
+"""Types of the fields of composites: allowed constructors, readers and writers.
 
-Reading a field is one look into its type's own table of 256 readers, so that checking the type costs
-nothing: a constructor that is not allowed finds a reader that refuses it. null is allowed everywhere here;
-composite.py asks for mandatory fields afterwards.
+Each type has its own table of 256 readers, so that checking the type costs nothing: the reader of a
+constructor that is not allowed raises DecodeError. null is allowed; composite.py checks mandatory fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,7 @@ def _refusing(name: str) -> Reader:
 
 
 def _checked(reader: Reader, expected: str, is_valid: Any) -> Reader:
-    """The reader, and then a check of what it read; `expected` says it in words."""
+    """A reader that checks the value of another one; `expected` describes valid values."""
 
     def read(buffer: Buffer, position: int, end: int, depth: int) -> tuple[Any, int]:
         value, after = reader(buffer, position, end, depth)
@@ -198,8 +197,8 @@ SYMBOLS: Final = FieldType(
     },
     _write_symbols,
 )
-"""list of Symbol; none and an empty array are the same and come as None (types 1.4). One symbol alone may be
-given as str."""
+"""list of Symbol; null and an empty array are the same, decoded as None (types 1.4). A single symbol may be
+encoded from a str."""
 
 # --- maps -----------------------------------------------------------------------------------------------
 
@@ -239,7 +238,7 @@ def key_type(name: str, readers: Mapping[int, Reader], write: Writer) -> FieldTy
 
 
 # Several clients send string where the specification says symbol (qpid-proton's own bindings let them);
-# the meaning is plain, so strings of ASCII are taken as symbols.
+# the meaning is plain, so strings of ASCII are read as symbols.
 SYMBOL_KEY: Final = key_type(
     "symbol key",
     {

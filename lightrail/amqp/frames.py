@@ -1,4 +1,4 @@
-"""Frames and protocol headers: how they are laid out (transport 2.2, 2.3; security 5.3.1)."""
+"""Frames and protocol headers: their layout (transport 2.2, 2.3; security 5.3.1)."""
 
 from struct import Struct
 from typing import Final
@@ -14,7 +14,7 @@ FRAME_HEADER_BYTES: Final = 8
 AMQP_FRAME: Final = 0
 SASL_FRAME: Final = 1
 EMPTY_FRAME: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-"""Says nothing but that we are alive (2.4.5)."""
+"""Sent against the idle time-out of the peer (2.4.5)."""
 
 TRANSFER: Final = 0x14
 DISPOSITION: Final = 0x15
@@ -117,8 +117,8 @@ def flow(
 def read_small_fields(data: bytes, position: int, stop: int) -> list[int | bool | None] | None:
     """The fields of a frame body that is a list8 of uints, booleans and nulls, after its descriptor.
 
-    `position` is that of the list's constructor. None when it is anything else or reaches beyond `stop`: the
-    complete decoder is asked then. Flow (2.7.4) without properties is always of this form.
+    `position` is that of the list's constructor. None when it is anything else or reaches beyond `stop`, for
+    the complete decoder. Flow (2.7.4) without properties is always of this form.
     """
     if stop - position < 3 or data[position] != 0xC0:
         return None

@@ -1,19 +1,15 @@
-"""Protocol headers: which are spoken here, and what answers the others (transport 2.2, security 5.3.1)."""
-
-from typing import TYPE_CHECKING
+"""Protocol headers: which are accepted, and the answer to others (transport 2.2, security 5.3.1)."""
 
 from lightrail.amqp import frames
+from lightrail.amqp.connection_endpoint import ConnectionEndpoint
 from lightrail.amqp.events import HeaderRejected
 from lightrail.amqp.phases import CLOSED, OPENING, SASL
 from lightrail.amqp.security import SaslClient, SaslServer
 from lightrail.model import conditions, protocols
 
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
-
-def read_header(connection: "Connection", data: bytes, position: int, end: int) -> int:
-    """One header, if it is there whole; gives the position after it, the end when it was rejected."""
+def read_header(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+    """Read a whole header; returns the position after it, `end` for a rejected one."""
     header = data[position : position + frames.HEADER_BYTES]
     settings = connection.settings
     if len(header) < frames.HEADER_BYTES:
@@ -25,7 +21,7 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
         negotiates = settings.uses_sasl and not connection.sasl_done
         wanted = frames.SASL_HEADER if negotiates else frames.AMQP_HEADER
         if header != wanted:
-            connection.gone(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
+            connection.terminate(conditions.FRAMING_ERROR, f"expected {wanted!r}, found {header!r}")
             return end
         if negotiates:
             connection.sasl = SaslClient(connection)
@@ -44,7 +40,7 @@ def read_header(connection: "Connection", data: bytes, position: int, end: int) 
     return end
 
 
-def _reject_header(connection: "Connection", found: bytes) -> None:
+def _reject_header(connection: ConnectionEndpoint, found: bytes) -> None:
     """Write a header that would have been accepted, and close (2.2)."""
     settings = connection.settings
     wanted = frames.AMQP_HEADER

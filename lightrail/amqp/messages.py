@@ -1,6 +1,6 @@
-"""A message as values: properties, application properties and body, read from bytes and written to them.
+"""A message as values: properties, application properties and body, decoded and encoded.
 
-For the few messages that the broker itself answers or makes; those that it passes on are never taken apart.
+For the few messages that the broker itself answers or makes; messages that it passes on are not decoded.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Message:
 
 
 def read_message(payload: Buffer) -> Message:
-    """Take a message of format 0 apart. Raises DecodeError."""
+    """Decode a message of format 0. Raises DecodeError."""
     return Message(
         sections.decode_properties(payload),
         sections.decode_application_properties(payload),
@@ -73,7 +73,7 @@ _KINDS: Final[dict[Any, int]] = {
 
 
 def write_message(message: Message) -> bytes:
-    """Encode it with the body as amqp-value. Raises ValueError for what is of no AMQP type."""
+    """Encode it with the body as amqp-value. Raises ValueError for a value of no AMQP type."""
     return b"".join(
         (
             write_composite(message.properties),
@@ -84,7 +84,7 @@ def write_message(message: Message) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A decoded value as JSON would have it: what JSON has no type for raises ValueError."""
+    """A decoded value as JSON has it. Raises ValueError for a value that JSON has no type for."""
     match value:
         case None | bool():
             return value

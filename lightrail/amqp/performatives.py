@@ -1,7 +1,7 @@
-"""The composites of transport, messaging, transactions and security by name, and their way to bytes and back.
+"""The composites of transport, messaging, transactions and security, encoded and decoded.
 
-All fields are None until set. Annotations say what *decoding* gives: a field that is mandatory or has a
-default in the specification is never None after it.
+All fields are None until set. Annotations are for *decoded* composites: there a field that is mandatory or
+has a default in the specification is never None.
 """
 
 # ruff: noqa: RUF009 -- mandatory() and optional() are dataclasses.field() with the declaration in it
@@ -67,10 +67,10 @@ def encode_performative(performative: Any) -> bytes:
 
 
 def decode_performative(buffer: Buffer, position: int, end: int) -> tuple[Any, int]:
-    """Read one composite from buffer[position:end]; gives it and the position after it.
+    """Read one composite from buffer[position:end]; returns it and the position after it.
 
     Types, mandatory fields and choices are checked, defaults filled in. Raises DecodeError; also for a
-    descriptor that is not known. Inside fields an unknown descriptor gives Described.
+    descriptor that is not known. Inside fields a value with an unknown descriptor is decoded as Described.
     """
     end = min(end, len(buffer))
     if position >= end:
@@ -94,6 +94,18 @@ class AmqpError:
     condition: Symbol = mandatory(SYMBOL)
     description: str | None = optional(STRING)
     info: Fields | None = optional(FIELDS)
+
+
+def make_error(
+    condition: str | None, description: str | None, info: Fields | None = None
+) -> AmqpError | None:
+    """An error performative, or None without a condition; long descriptions are cut to fit any frame."""
+    if condition is None:
+        return None
+    text = description or None
+    if text is not None and len(text.encode("utf-8", "replace")) > 300:
+        text = text.encode("utf-8", "replace")[:297].decode("utf-8", "ignore") + "..."
+    return AmqpError(condition=Symbol(condition), description=text, info=info)
 
 
 @composite(0x23, "amqp:received:list", "delivery-state")

@@ -1,4 +1,4 @@
-"""The phases of a connection, in the order they are passed through; connection.py has the theory."""
+"""The phases of a connection, in their order; connection_endpoint.py has the theory."""
 
 from typing import Final
 

@@ -1,18 +1,16 @@
-"""Frames from the stream: cut, read and handed to the session or connection that they are for.
+"""Frames of the stream: finds each frame, decodes it, and passes it to its session or connection.
 
-The hot path of the broker. Transfers of the common forms are read in runs: by the compiled scanner
-(scanner.py), or where nothing could be compiled, by comparison with the shape of the transfers that came
-before (shapes.py). The complete decoder reads everything else.
+The hot path of the broker. Transfers of the common forms are read in runs (runs.py): by the compiled scanner
+(scanner.py), or where nothing could be compiled, by comparison with the shape of earlier transfers
+(shapes.py). The complete decoder reads everything else.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from lightrail.amqp import frames, sections
-from lightrail.amqp.compiled import scanner
-from lightrail.amqp.delivery import WIRE
+from lightrail.amqp import frames
+from lightrail.amqp.connection_endpoint import ConnectionEndpoint
+from lightrail.amqp.errors import ConnectionProtocolError, FramingError, SessionProtocolError
 from lightrail.amqp.events import ACCEPTED, RELEASED
-from lightrail.amqp.faults import ConnectionFault, FramingFault, SessionFault
-from lightrail.amqp.link import ATTACHED, SETTLE_MIXED, SETTLE_SETTLED
 from lightrail.amqp.performatives import (
     Attach,
     Begin,
@@ -26,39 +24,34 @@ from lightrail.amqp.performatives import (
     decode_performative,
 )
 from lightrail.amqp.phases import OPENING
-from lightrail.amqp.receiver import ReceivingLink
-from lightrail.amqp.scanner import Run
+from lightrail.amqp.runs import compare_run, scan_run, shape_by_header, shape_of_link
 from lightrail.amqp.session import Session
-from lightrail.amqp.shapes import Shape, tags_of, take
 from lightrail.amqp.values import DecodeError
-from lightrail.amqp.windows import END_SENT, MAPPED
+from lightrail.amqp.windows import END_SENT
 from lightrail.model import conditions
 
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
-
 SHORTEST_TRANSFER: Final = 16
-"""Bytes of a frame up to the handle of a transfer; shorter ones can't name a link."""
+"""Bytes of a transfer frame up to the handle."""
 
 CONTINUATION_BYTES_MAX: Final = 128
-"""Of a transfer's encoding that is remembered: the usual ones have at most 64."""
+"""Largest encoding of a transfer that is remembered; common ones have at most 64 bytes."""
 LIST32: Final = 0xD0
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
-def read_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
-    """Frames while the phase stays and the turn has room for them; the hot path of the broker."""
+def read_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+    """Read frames until the phase changes or the work of the turn is used up; the hot path of the broker."""
     most = connection.settings.max_frame_size
     phase = connection.phase
     while end - position >= 8:
         shape = connection.shape
         if shape is not None and data.startswith(shape.first_part, position + 4):
-            position = _take(shape, data, position, end)
+            position = compare_run(shape, data, position, end)
             if end - position < 8:
                 break
         size, offset, kind, channel = _UNPACK(data, position)
         if size > most or size < 8:
-            raise FramingFault(f"expected a frame of 8 to {most} bytes, found size {size}")
+            raise FramingError(f"expected a frame of 8 to {most} bytes, found size {size}")
         stop = position + size
         if stop > end:
             connection.needed = size
@@ -66,18 +59,18 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
         if kind == 0 and offset == 2:
             if size > SHORTEST_TRANSFER and data[position + 8 : position + 11] == b"\x00S\x14":
                 learns = connection.settings.learn_shapes
-                other = _other_shape(connection, data, position, channel) if learns else None
+                other = shape_of_link(connection, data, position, channel) if learns else None
                 if other is not None and other is shape:
-                    other = _shape_by_header(other, data, position)
+                    other = shape_by_header(other, data, position)
                 if other is not None and other is not shape:
                     connection.shape = other.link.shape = other
-                    after = _take(other, data, position, end)
+                    after = compare_run(other, data, position, end)
                     if after != position:
                         position = after
                         continue
                 # The complete decoder learns shapes of what is encoded as list8.
                 if connection.settings.scans and (not learns or data[position + 11] == LIST32):
-                    after = _scan(connection, data, position, end)
+                    after = scan_run(connection, data, position, end)
                     if after != position:
                         position = after
                         # A run counts as a frame: where each message differs, runs are as many as frames.
@@ -86,14 +79,15 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
                             break
                         continue
         elif kind != 0:
-            raise FramingFault(f"expected an AMQP frame (type 0), found type {kind}")
+            raise FramingError(f"expected an AMQP frame (type 0), found type {kind}")
         elif offset < 2 or offset * 4 > size:
-            raise FramingFault(f"expected a data offset of 2 to {size // 4} words, found {offset}")
+            raise FramingError(f"expected a data offset of 2 to {size // 4} words, found {offset}")
         try:
             _read_frame(connection, data, position, position + offset * 4, stop, channel)
         except DecodeError as error:
-            connection.fail(ConnectionFault(conditions.DECODE_ERROR, _explain(data[position:stop], error)))
-        except ConnectionFault as fault:
+            text = _explain(data[position:stop], error)
+            connection.fail(ConnectionProtocolError(conditions.DECODE_ERROR, text))
+        except ConnectionProtocolError as fault:
             # The next frame begins where this one ends: the peer's close is looked for from there.
             connection.fail(fault)
         position = stop
@@ -104,7 +98,7 @@ def read_frames(connection: "Connection", data: bytes, position: int, end: int) 
 
 
 def _explain(frame: bytes, error: DecodeError) -> str:
-    """The error's text with offsets that count from the start of the frame, not of what was read with it."""
+    """The error's text with offsets from the start of the frame, not of the bytes read."""
     try:
         decode_performative(frame, frame[4] * 4, len(frame))
     except DecodeError as again:
@@ -112,145 +106,13 @@ def _explain(frame: bytes, error: DecodeError) -> str:
     return str(error)
 
 
-def _other_shape(connection: "Connection", data: bytes, position: int, channel: int) -> Shape | None:
-    """The shape of the link that the transfer at `position` names, when it is encoded the usual way."""
-    session = connection.sessions.get(channel)
-    if session is None or data[position + 11] != 0xC0:
-        return None
-    code = data[position + 14]
-    if code == 0x43:
-        handle = 0
-    elif code == 0x52:
-        handle = data[position + 15]
-    else:
-        return None
-    link = session.inputs.get(handle)
-    return link.shape if type(link) is ReceivingLink else None
-
-
-def _shape_by_header(shape: Shape, data: bytes, position: int) -> Shape | None:
-    """The shape of the same link's transfers whose messages begin with the header section that is here."""
-    at = position + shape.offset
-    head = data[at : at + 4]
-    if head == b"\x00Sp\xc0":
-        head = data[at : at + 5 + int.from_bytes(data[at + 4 : at + 5], "big")]
-    elif head != b"\x00Sp\x45":
-        head = b""
-    return shape.link.shapes.get(head)
-
-
-def _take(shape: Shape, data: bytes, position: int, end: int) -> int:
-    """Take as many transfers of this shape as come next and are allowed; gives the position after them."""
-    link = shape.link
-    session = link.session
-    first = session.next_incoming_delivery
-    if first is None or link.assembly is not None:
-        return position
-    limit = link.allowed
-    if limit > session.incoming_left:
-        limit = session.incoming_left
-    start = position
-    position, payloads = take(shape, data, position, end, first & WIRE, limit)
-    if payloads:
-        tags = tags_of(shape, data, start, payloads) if link.keeps_tags else None
-        _deliver(link, first, payloads, shape.settled, shape.message_format, shape.head, None, tags)
-    return position
-
-
-def _scan(connection: "Connection", data: bytes, position: int, end: int) -> int:
-    """Take the run of transfers that begins at `position`; gives the position after it."""
-    lane: int = scanner.lane(data, position, end)
-    session = connection.sessions.get(lane >> 32)
-    if lane == scanner.NO_LANE or session is None or session.state != MAPPED:
-        return position
-    link = session.inputs.get(lane & WIRE)
-    first = session.next_incoming_delivery
-    if (
-        type(link) is not ReceivingLink
-        or link.state != ATTACHED
-        or link.assembly is not None
-        or first is None
-    ):
-        return position
-    mode = link.snd_settle_mode
-    most = connection.settings.max_frame_size
-    tags: list[bytes] | None = [] if link.keeps_tags else None
-    found: Run | None = scanner.take(
-        data,
-        position,
-        end,
-        lane,
-        first & WIRE,
-        min(link.allowed, session.incoming_left),
-        most,
-        link.max_message_size or most,
-        -1 if mode == SETTLE_MIXED else mode == SETTLE_SETTLED,
-        tags,
-        link.mixes_headers,
-    )
-    if found is None:
-        return position
-    after, payloads, settled, message_format, head, latest, earliest, mixed = found
-    if head and head != link.head_known:
-        try:
-            sections.decode_header(head)
-        except DecodeError:
-            # The complete decoder names the fault.
-            return position
-        link.head_known = head
-    _deliver(
-        link, first, payloads, settled, message_format, head, latest, tags, earliest=earliest, mixed=mixed
-    )
-    return after
-
-
-def _deliver(
-    link: ReceivingLink,
-    first: int,
-    payloads: list[bytes],
-    settled: bool,
-    message_format: int,
-    head: bytes,
-    expiry: int | None,
-    tags: list[bytes] | None,
-    *,
-    earliest: int | None = None,
-    mixed: bool = False,
-) -> None:
-    """Count a run of deliveries by the link and its session, and tell the caller."""
-    session = link.session
-    count = len(payloads)
-    session.next_incoming_delivery = first + count
-    session.count_incoming(count)
-    link.allowed -= count
-    link.delivery_count += count
-    credit = link.credit - count
-    link.credit = credit if credit > 0 else 0
-    if link.available:
-        link.available = max(0, link.available - count)
-    second = link.rcv_settle_mode == 1
-    session.deliver(
-        link,
-        first,
-        payloads,
-        settled,
-        second,
-        message_format,
-        head,
-        expiry,
-        tags,
-        earliest=earliest,
-        mixed=mixed,
-    )
-
-
 def _read_frame(
-    connection: "Connection", data: bytes, start: int, position: int, stop: int, channel: int
+    connection: ConnectionEndpoint, data: bytes, start: int, position: int, stop: int, channel: int
 ) -> None:
-    """One frame data[start:stop] whose body begins at `position`."""
+    """Read one frame data[start:stop] whose body begins at `position`."""
     if position == stop:
         if connection.phase == OPENING:
-            raise ConnectionFault(conditions.NOT_ALLOWED, "expected open, found an empty frame")
+            raise ConnectionProtocolError(conditions.NOT_ALLOWED, "expected open, found an empty frame")
         return
     session = connection.sessions.get(channel)
     if session is not None:
@@ -280,40 +142,45 @@ def _read_frame(
             if handler is not None:
                 handler(session, body)
                 return
-        except SessionFault as fault:
+        except SessionProtocolError as fault:
             session.fail(fault)
             return
     else:
         body, after = decode_performative(data, position, stop)
         if type(body) is not Transfer:
             _check_no_payload(body, after, stop)
+    _read_connection_frame(connection, body, channel)
+
+
+def _read_connection_frame(connection: ConnectionEndpoint, body: Any, channel: int) -> None:
+    """Read a frame body that is for no session."""
     kind = type(body)
     if kind is Open:
         connection.on_open(channel, body)
     elif connection.phase == OPENING and kind in _FRAMES:
-        raise ConnectionFault(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
+        raise ConnectionProtocolError(conditions.NOT_ALLOWED, f"expected open, found {kind.__name__.lower()}")
     elif kind is Close:
         connection.on_close(body)
     elif channel > connection.settings.channel_max:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.FRAMING_ERROR,
             f"expected channels up to channel-max {connection.settings.channel_max}, found {channel}",
         )
     elif kind is Begin:
         connection.on_begin(channel, body)
     elif kind in _FRAMES:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.NOT_ALLOWED,
             f"expected a channel with a session, found {kind.__name__.lower()} on channel {channel}",
         )
     else:
-        raise ConnectionFault(
+        raise ConnectionProtocolError(
             conditions.DECODE_ERROR, f"expected a performative as frame body, found {kind.__name__}"
         )
 
 
 def _quick_continuation(session: Session, data: bytes, start: int, position: int, stop: int) -> bool:
-    """Take a transfer that is encoded like the last one that others followed; only its payload differs.
+    """Read a transfer whose encoding is that of the latest one with `more`; only its payload differs.
 
     An encoding says where it ends, so that no other performative begins with these bytes.
     """
@@ -357,9 +224,9 @@ def _quick_flow(session: Session, data: bytes, position: int, stop: int) -> bool
 
 
 def _discard_session_frame(
-    connection: "Connection", session: Session, data: bytes, position: int, stop: int
+    connection: ConnectionEndpoint, session: Session, data: bytes, position: int, stop: int
 ) -> None:
-    """After our end: everything is dropped until the peer's end (2.5.4)."""
+    """After our end, drop frames until the peer's end (2.5.4)."""
     body, _ = decode_performative(data, position, stop)
     kind = type(body)
     if kind is End:
@@ -370,12 +237,12 @@ def _discard_session_frame(
         connection.on_open(0, body)
 
 
-def discard_frames(connection: "Connection", data: bytes, position: int, end: int) -> int:
-    """After our close: everything is dropped until the peer's close (2.4.6)."""
+def discard_frames(connection: ConnectionEndpoint, data: bytes, position: int, end: int) -> int:
+    """After our close, drop frames until the peer's close (2.4.6)."""
     while end - position >= 8:
         size, offset, _, _ = _UNPACK(data, position)
         if size < 8 or size > connection.settings.max_frame_size or offset < 2:
-            connection.gone()
+            connection.terminate()
             return end
         stop = position + size
         if stop > end:
@@ -387,7 +254,7 @@ def discard_frames(connection: "Connection", data: bytes, position: int, end: in
             except DecodeError:
                 body = None
             if type(body) is Close:
-                connection.gone()
+                connection.terminate()
                 return end
         position = stop
     return position

@@ -1,46 +1,73 @@
-"""The receiving end of a link: credit granted, transfers taken, deliveries put together and settled (2.6).
+"""The receiving end of a link: grants credit, assembles deliveries from transfers, settles them (2.6).
 
-Credit that was given is never taken back in silence: a grant that is lower than the last one leaves `allowed`
-as it was, since transfers may be on their way (2.6.7 leaves it to the receiver to take them). Past `allowed`
-the link is detached with transfer-limit-exceeded.
+Granted credit is never revoked without notice: a lower grant leaves `allowed` as it was, since transfers may
+be on their way (2.6.7 lets the receiver accept them). A transfer beyond `allowed` detaches the link with
+transfer-limit-exceeded.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp import sections
-from lightrail.amqp.delivery import WIRE, Assembly, unwrap
+from lightrail.amqp.assembly import Assembly, beginning_of
+from lightrail.amqp.errors import ConnectionProtocolError, LinkProtocolError, LocalError
 from lightrail.amqp.events import ACCEPTED, RELEASED, Drained
-from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError
 from lightrail.amqp.link import (
     ATTACHED,
     ATTACHING,
     DETACHING,
     SETTLE_FIRST,
-    SETTLE_MIXED,
     SETTLE_SECOND,
-    SETTLE_SETTLED,
-    Link,
-    encode_state,
-    errant,
 )
-from lightrail.amqp.performatives import TransactionalState, Transfer
+from lightrail.amqp.link_endpoint import LinkConnection, LinkEndpoint, LinkSession, encode_state, errant
+from lightrail.amqp.performatives import Transfer
+from lightrail.amqp.serial import WIRE, unwrap
 from lightrail.amqp.shapes import Shape, learn
-from lightrail.amqp.survey import survey
+from lightrail.amqp.survey import Opening, survey
 from lightrail.amqp.values import DecodeError
 from lightrail.model import conditions, limits
 
-if TYPE_CHECKING:
-    from lightrail.amqp.session import Session
-
 _ALL: Final = 1 << 64
 """Above every delivery-id, unwrapped."""
-BEGINNING_BYTES: Final = 4_096
-"""Of a message in pieces, looked at for its header and whether it may expire."""
-PROPERTIES_HEAD_BYTES: Final = 9
-"""Constructor, size and count of a list: `survey` reads so far into the properties."""
 
 
-class ReceivingLink(Link):
+class ReceivingConnection(LinkConnection, Protocol):
+    """The connection as its receiving links use it."""
+
+    shape: "Shape[ReceivingLink] | None"
+    unfinished_bytes: int
+
+    def keep_views(self, link: "ReceivingLink") -> None: ...
+
+
+class ReceivingSession(LinkSession, Protocol):
+    """The session as its receiving links, and those who count their deliveries, use it."""
+
+    incoming_left: int
+    next_incoming_delivery: int | None
+
+    @property
+    def connection(self) -> ReceivingConnection: ...
+    def count_incoming(self, count: int) -> None: ...
+    def is_new_delivery(self, wire: int) -> bool: ...
+    def deliver(
+        self,
+        link: "ReceivingLink",
+        first: int,
+        payloads: list[bytes],
+        settled: bool,
+        second: bool,
+        message_format: int,
+        head: bytes,
+        expiry: int | None,
+        tags: list[bytes] | None = None,
+        *,
+        earliest: int | None = None,
+        mixed: bool = False,
+        pieces: list[bytes | memoryview] | None = None,
+    ) -> None: ...
+
+
+class ReceivingLink(LinkEndpoint):
     """A link on which the peer sends."""
 
     __slots__ = (
@@ -54,45 +81,44 @@ class ReceivingLink(Link):
         "takes_pieces",
     )
 
-    def __init__(self, session: "Session", name: str) -> None:
+    session: ReceivingSession
+
+    def __init__(self, session: ReceivingSession, name: str) -> None:
         super().__init__(session, name, False)
         self.allowed = 0
-        """Deliveries that the peer may still send by any credit that it ever was given."""
+        """Deliveries that the peer may still send by the highest grant."""
         self.assembly: Assembly | None = None
-        """The delivery of several frames that is under way."""
-        self.shape: Shape | None = None
-        """What its transfers look like, once one has been read."""
-        self.shapes: dict[bytes, Shape] = {}
-        """The same for each header section of late, as messages of several priorities have."""
+        """The delivery of several frames whose last frame is awaited."""
+        self.shape: Shape[ReceivingLink] | None = None
+        """The learned shape of its transfers."""
+        self.shapes: dict[bytes, Shape[ReceivingLink]] = {}
+        """Shapes by header section: messages of several priorities take turns."""
         self.head_known = b""
-        """The header section that was decoded last: one that is equal needs no look."""
+        """The header section that was decoded last: an equal one is not decoded again."""
         self.keeps_tags = False
         self.mixes_headers = False
         self.takes_pieces = False
 
     def mix_headers(self) -> None:
-        """Incoming: Transfers events may be mixed, from now on."""
         self.mixes_headers = True
 
     def take_pieces(self) -> None:
-        """Incoming: Transfers events may have a message of several frames in pieces, from now on."""
         self.takes_pieces = True
 
     def keep_tags(self) -> None:
-        """Incoming: Transfers events have the delivery-tags, from now on."""
         self.keeps_tags = True
 
     def release(self) -> None:
-        """Let go of everything that is under way."""
         self._end_assembly()
         self.shape = None
         self.shapes.clear()
-        self.session.connection.forget_shape(self)
+        connection = self.session.connection
+        if connection.shape is not None and connection.shape.link is self:
+            connection.shape = None
 
     # --- credit ------------------------------------------------------------------------------------------
 
     def grant(self, credit: int, drain: bool = False, echo: bool = False) -> None:
-        """Incoming: set the link-credit, counted from the deliveries that have come so far (2.6.7)."""
         if self.state == ATTACHING:
             raise LocalError(f"{self!r} is not accepted yet: no flow before the attach")
         if self.state != ATTACHED:
@@ -111,7 +137,7 @@ class ReceivingLink(Link):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The sender's flow state: what it skipped by drain, and what it has in store (2.6.7)."""
+        """Apply the sender's flow: credit that it used up for a drain, messages available (2.6.7)."""
         if self.state == DETACHING:
             if self.is_errant:
                 raise errant(self, "flow")
@@ -133,17 +159,8 @@ class ReceivingLink(Link):
     # --- transfers ---------------------------------------------------------------------------------------
 
     def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
-        """A transfer frame data[position:stop] read by the complete decoder."""
-        session = self.session
-        wire = transfer.delivery_id
         if self.state == DETACHING:
-            if wire is None or not session.is_new_delivery(wire):
-                # The rest of a delivery whose beginning was the fault, or was dropped.
-                return
-            session.saw_delivery(wire)
-            self.allowed -= 1
-            if self.is_errant or self.allowed < -session.connection.settings.beyond_credit_max:
-                raise errant(self, "transfer")
+            self._drop(transfer)
             return
         assembly = self.assembly
         if assembly is None:
@@ -152,141 +169,152 @@ class ReceivingLink(Link):
             self._check_continuation(assembly, transfer)
         if transfer.settled:
             assembly.settled = True
-        if transfer.rcv_settle_mode is not None:
-            if transfer.rcv_settle_mode == SETTLE_SECOND and self.rcv_settle_mode == SETTLE_FIRST:
-                raise LinkFault(
-                    conditions.INVALID_FIELD,
-                    "expected rcv-settle-mode first, as negotiated for the link, found second in a transfer",
-                )
-            assembly.second = transfer.rcv_settle_mode == SETTLE_SECOND
-        if isinstance(transfer.state, TransactionalState):
-            raise LinkFault(
-                conditions.TRANSACTION_UNKNOWN_ID,
-                f"expected a transaction that was declared, found transaction {transfer.state.txn_id!r}",
-            )
+        if transfer.rcv_settle_mode is not None or transfer.state is not None:
+            assembly.set_mode(transfer, self.rcv_settle_mode)
         if transfer.aborted:
             self._end_assembly()
             return
         size = assembly.size + stop - payload_at
         if self.max_message_size and size > self.max_message_size:
-            raise LinkFault(
+            raise LinkProtocolError(
                 conditions.MESSAGE_SIZE_EXCEEDED,
                 f"expected messages of at most {self.max_message_size} bytes, found one of {size}"
                 f" {'or more ' if transfer.more else ''}on link {self.name!r}",
             )
         if transfer.more:
-            if stop - payload_at < limits.LARGE_PIECE_BYTES:
-                assembly.parts.append(data[payload_at:stop])
-            else:
-                assembly.parts.append(memoryview(data)[payload_at:stop])
-                session.connection.holds_views(self)
-            assembly.size = size
-            self.assembly = assembly
-            self._hold(assembly, stop - payload_at + limits.FRAGMENT_OVERHEAD)
+            self._append(assembly, data, payload_at, stop)
             return
         self._end_assembly()
         parts = assembly.parts
-        single = not parts
         pieces = None
-        if single:
+        if not parts:
             payload = data[payload_at:stop]
         else:
             parts.append(memoryview(data)[payload_at:stop])
-            beginning = _beginning(parts[0], assembly.message_format) if self.takes_pieces else None
+            beginning = beginning_of(parts[0], assembly.message_format) if self.takes_pieces else None
             if beginning is None:
                 payload = b"".join(parts)
             else:
                 payload, pieces = beginning, parts
         if assembly.resumed:
             return
-        self._check_settled(assembly)
-        head = b""
-        expiry: int | None = None
-        opening = None
-        if assembly.message_format == 0:
-            try:
-                opening = survey(payload)
-                head = payload[: opening.head_end]
-                if head != self.head_known:
-                    sections.decode_header(head)
-                    self.head_known = head
-                if opening.may_expire:
-                    expiry = sections.attributes(payload)[3]
-            except DecodeError as error:
-                raise LinkFault(conditions.DECODE_ERROR, str(error)) from None
-        session.deliver(
+        assembly.check_settled(self.name, self.snd_settle_mode)
+        opening, expiry = self._survey(assembly, payload)
+        head = self.head_known if opening is not None and opening.head_end else b""
+        tags = [assembly.tag] if self.keeps_tags else None
+        self.session.deliver(
             self,
             assembly.delivery_id,
             [payload],
             assembly.settled,
             assembly.second,
             assembly.message_format,
-            self.head_known if head else b"",
+            head,
             expiry,
-            [assembly.tag] if self.keeps_tags else None,
+            tags,
             pieces=pieces,
         )
-        if (
-            single
-            and expiry is None
-            and transfer.state is None
-            and transfer.rcv_settle_mode is None
-            and session.connection.settings.learn_shapes
-        ):
-            most = session.connection.settings.max_frame_size
-            if self.max_message_size:
-                most = min(most, payload_at - position + self.max_message_size)
-            self.shape = learn(
-                self,
-                data,
-                position,
-                payload_at,
-                opening,
-                self.head_known if head else b"",
-                assembly.settled,
-                assembly.message_format,
-                most,
-            )
-            session.connection.use_shape(self.shape)
-            if self.shape is not None:
-                self.shapes[self.shape.head] = self.shape
-                if len(self.shapes) > limits.SHAPES_PER_LINK_MAX:
-                    del self.shapes[next(iter(self.shapes))]
+        if not parts and expiry is None and transfer.state is None and transfer.rcv_settle_mode is None:
+            self._learn(assembly, data, position, payload_at, opening, head)
+
+    def _drop(self, transfer: Transfer) -> None:
+        """A transfer after our detach: one beyond the credit, or after an error of the peer, is errant."""
+        session = self.session
+        wire = transfer.delivery_id
+        if wire is None or not session.is_new_delivery(wire):
+            # A later frame of a delivery that was dropped, or whose beginning was the error.
+            return
+        session.begin_delivery(wire)
+        self.allowed -= 1
+        if self.is_errant or self.allowed < -session.connection.settings.beyond_credit_max:
+            raise errant(self, "transfer")
+
+    def _append(self, assembly: Assembly, data: bytes, payload_at: int, stop: int) -> None:
+        """Keep a frame's payload until the last frame of its delivery arrives."""
+        more_bytes = stop - payload_at
+        if more_bytes < limits.LARGE_PIECE_BYTES:
+            assembly.parts.append(data[payload_at:stop])
+        else:
+            assembly.parts.append(memoryview(data)[payload_at:stop])
+            self.session.connection.keep_views(self)
+        assembly.size += more_bytes
+        self.assembly = assembly
+        self._hold(assembly, more_bytes + limits.FRAGMENT_OVERHEAD)
+
+    def _survey(self, assembly: Assembly, payload: bytes) -> tuple[Opening | None, int | None]:
+        """What is known of the beginning of a message, and its absolute-expiry-time."""
+        if assembly.message_format:
+            return None, None
+        try:
+            opening = survey(payload)
+            head = payload[: opening.head_end]
+            if head != self.head_known:
+                sections.decode_header(head)
+                self.head_known = head
+            return opening, sections.attributes(payload)[3] if opening.may_expire else None
+        except DecodeError as error:
+            raise LinkProtocolError(conditions.DECODE_ERROR, str(error)) from None
+
+    def _learn(
+        self,
+        assembly: Assembly,
+        data: bytes,
+        position: int,
+        payload_at: int,
+        opening: Opening | None,
+        head: bytes,
+    ) -> None:
+        """Learn the shape of the transfer frame at `position`, a delivery of its own."""
+        connection = self.session.connection
+        settings = connection.settings
+        if not settings.learn_shapes:
+            return
+        most = settings.max_frame_size
+        if self.max_message_size:
+            most = min(most, payload_at - position + self.max_message_size)
+        shape = learn(
+            self, data, position, payload_at, opening, head, assembly.settled, assembly.message_format, most
+        )
+        self.shape = connection.shape = shape
+        if shape is not None:
+            self.shapes[shape.head] = shape
+            if len(self.shapes) > limits.SHAPES_PER_LINK_MAX:
+                del self.shapes[next(iter(self.shapes))]
 
     def copy_views(self) -> None:
-        """What was read is used up: see Assembly."""
+        """See Assembly.copy_views."""
         if self.assembly is not None:
             self.assembly.copy_views()
 
     def _hold(self, assembly: Assembly, more_bytes: int) -> None:
-        """A part of a message is kept until its last frame comes; a connection may not have many such."""
-        assembly.held_bytes += more_bytes
+        """Count the memory of incomplete messages, which is bounded per connection."""
+        assembly.kept_bytes += more_bytes
         connection = self.session.connection
         connection.unfinished_bytes += more_bytes
         if connection.unfinished_bytes > connection.settings.unfinished_bytes_max:
-            raise ConnectionFault(
+            raise ConnectionProtocolError(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 f"expected at most {connection.settings.unfinished_bytes_max} bytes of messages that have not"
                 f" ended, found {connection.unfinished_bytes}",
             )
 
     def _end_assembly(self) -> None:
-        """The delivery under way has ended, one way or another."""
+        """End the assembly, whether the delivery is complete or dropped."""
         if self.assembly is not None:
-            self.session.connection.unfinished_bytes -= self.assembly.held_bytes
+            self.session.connection.unfinished_bytes -= self.assembly.kept_bytes
             self.assembly = None
 
     def _begin_delivery(self, transfer: Transfer) -> Assembly:
-        """The first frame of a delivery: what it must carry (2.7.5), and whether credit allows it."""
+        """Check the first frame of a delivery for its fields (2.7.5) and for credit."""
         if transfer.delivery_id is None or transfer.delivery_tag is None:
             missing = "delivery-id" if transfer.delivery_id is None else "delivery-tag"
-            raise LinkFault(
+            raise LinkProtocolError(
                 conditions.INVALID_FIELD,
                 f"expected {missing} in the first transfer of a delivery on link {self.name!r}, found null",
             )
-        delivery_id = self.session.saw_delivery(transfer.delivery_id)
+        delivery_id = self.session.begin_delivery(transfer.delivery_id)
         if self.allowed <= 0 and self.allowed <= -self.session.connection.settings.beyond_credit_max:
-            raise LinkFault(
+            raise LinkProtocolError(
                 conditions.TRANSFER_LIMIT_EXCEEDED,
                 f"expected no transfer on link {self.name!r} before more credit is granted, found delivery"
                 f" {transfer.delivery_id}",
@@ -303,9 +331,9 @@ class ReceivingLink(Link):
         return assembly
 
     def _check_continuation(self, assembly: Assembly, transfer: Transfer) -> None:
-        """What a continuation repeats it must not change (2.7.5)."""
+        """Check that a continuation repeats the fields of its first frame (2.7.5)."""
         if transfer.delivery_id is not None and transfer.delivery_id != assembly.delivery_id & WIRE:
-            self.session.saw_delivery(transfer.delivery_id)
+            self.session.begin_delivery(transfer.delivery_id)
             found, expected = f"delivery-id {transfer.delivery_id}", str(assembly.delivery_id & WIRE)
         elif transfer.delivery_tag is not None and transfer.delivery_tag != assembly.tag:
             found, expected = f"delivery-tag {transfer.delivery_tag!r}", repr(assembly.tag)
@@ -313,25 +341,13 @@ class ReceivingLink(Link):
             found, expected = f"message-format {transfer.message_format}", str(assembly.message_format)
         else:
             return
-        raise LinkFault(
+        raise LinkProtocolError(
             conditions.NOT_ALLOWED,
             f"expected a continuation of the delivery under way on link {self.name!r} ({expected}),"
             f" found {found}",
         )
 
-    def _check_settled(self, assembly: Assembly) -> None:
-        """The sender keeps to the snd-settle-mode that it announced (2.7.5)."""
-        mode = self.snd_settle_mode
-        if mode == SETTLE_MIXED or assembly.settled is (mode == SETTLE_SETTLED):
-            return
-        expected, found = ("settled", "unsettled") if mode == SETTLE_SETTLED else ("unsettled", "settled")
-        raise LinkFault(
-            conditions.NOT_ALLOWED,
-            f"expected {expected} deliveries on link {self.name!r} by its snd-settle-mode, found one {found}",
-        )
-
     def release_unsettled(self) -> None:
-        """Incoming: everything that has no outcome yet is released: others may have it."""
         if self.state != ATTACHED:
             return
         session = self.session
@@ -341,11 +357,6 @@ class ReceivingLink(Link):
                 session.write_disposition(True, taken.first, taken.last, True, encoded)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> None:
-        """Incoming: tell the sender the outcome of deliveries first..last (delivery-ids of Transfers events).
-
-        With rcv-settle-mode second the disposition is sent unsettled, and SenderSettled follows. What the
-        sender has settled itself meanwhile is passed over: it has forgotten it.
-        """
         if last < first:
             raise LocalError(f"expected a range of delivery-ids, found {first}..{last}")
         if self.state != ATTACHED:
@@ -363,19 +374,3 @@ class ReceivingLink(Link):
                 if done:
                     unsettled.take(found.first, found.last, self)
                 session.write_disposition(True, found.first, found.last, done, encoded)
-
-
-def _beginning(part: bytes | memoryview, message_format: int) -> bytes | None:
-    """The beginning of a message, where its first part shows all that an event tells of it; else None."""
-    beginning = bytes(part[:BEGINNING_BYTES])
-    if message_format:
-        return beginning
-    try:
-        opening = survey(beginning)
-    except DecodeError:
-        # Cut off in a section, or malformed.
-        return None
-    first = opening.properties or opening.prefix_end
-    if not first or opening.may_expire or first + PROPERTIES_HEAD_BYTES > len(beginning):
-        return None
-    return beginning

@@ -1,9 +1,9 @@
-"""SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677) as the server sees them; pure: nonces are arguments.
+"""The server's side of SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, RFC 7677); pure: nonces are arguments.
 The client's side is in sasl_client.py.
 
 A SCRAM exchange: `user = server.first(message)`; the caller looks the user's keys up, or makes
 `unknown_user_keys`, and answers with `server.challenge(keys, nonce)`; `server.final(message)` checks the
-proof and gives the signature that proves the server to the client (additional-data of sasl-outcome, or one
+proof and returns the signature that proves the server to the client (additional-data of sasl-outcome, or one
 more challenge for clients that expect it there).
 """
 
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 MECHANISM_HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-"""The hash of each SCRAM mechanism, by the name that hashlib has for it."""
+"""The hash of each SCRAM mechanism, by its name in hashlib."""
 ROUNDS: Final = {"sha256": 600_000, "sha512": 210_000}
-"""Rounds of PBKDF2 for new passwords, by hash: what OWASP asks for (2023; ADR 22). RFC 7677 section 4 asks
+"""Rounds of PBKDF2 for new passwords, by hash, as OWASP recommends (2023; ADR 22). RFC 7677 section 4 asks
 for 4,096 at least."""
 ROUNDS_MIN: Final = 4_096
 ROUNDS_MAX: Final = 10_000_000
@@ -34,12 +34,12 @@ NONCE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 
 
 class SaslError(ValueError):
-    """A message is malformed, or proves nothing. A server logs the text and shows it to nobody."""
+    """A malformed message, or one without proof. A server logs the text and does not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What a server keeps of a password (RFC 5802 section 3): it can check it and can't log in with it."""
+    """Keys by which a server checks a password, and can't log in with it (RFC 5802 section 3)."""
 
     salt: bytes
     iterations: int
@@ -65,7 +65,7 @@ def derive(password: str, salt: bytes, iterations: int, hash: str) -> ScramKeys:
 
 
 def verify_plain(keys: ScramKeys, password: str) -> bool:
-    """True when the keys are of this password. As slow as `derive`."""
+    """Whether the keys belong to this password. As slow as `derive`."""
     try:
         shown = derive(password, keys.salt, keys.iterations, keys.hash)
     except SaslError:
@@ -76,10 +76,10 @@ def verify_plain(keys: ScramKeys, password: str) -> bool:
 def unknown_user_keys(
     secret: bytes, user: str, mechanism: str, iterations: int | None = None
 ) -> ScramKeys:
-    """Keys that no password has, with the same salt for a name whenever it is asked for.
+    """Keys that no password has; the salt is the same for a name each time.
 
     With them an exchange for an unknown user looks like one with a wrong password (RFC 5802 section 9).
-    They give names away unless `secret` outlives the process and `iterations` are those of real users.
+    They reveal which users exist unless `secret` outlives the process and `iterations` are those of users.
     """
     hash = MECHANISM_HASHES[mechanism]
 
@@ -93,7 +93,7 @@ def unknown_user_keys(
 def prepare(text: str) -> str:
     """SASLprep (RFC 4013) of a name or password. Raises SaslError when it is empty or forbidden.
 
-    Code points that Unicode 3.2 did not have are let through, as RFC 3454 allows for queries.
+    Code points that Unicode 3.2 did not have are accepted, as RFC 3454 allows for queries.
     """
     mapped = "".join(
         " " if stringprep.in_table_c12(character) else character
@@ -142,7 +142,7 @@ def _text(message: bytes) -> str:
 
 
 def _check_authorization(authorization: str, user: str) -> None:
-    """Nobody may act for another here (authzid, RFC 4422 section 3.4.1)."""
+    """Users may not act for one another here (authzid, RFC 4422 section 3.4.1)."""
     if authorization not in ("", user):
         raise SaslError("expected no authorization identity, or the user's own")
 
@@ -189,7 +189,7 @@ class ScramServer:
         self._step = following
 
     def first(self, message: bytes) -> str:
-        """Read client-first-message; gives the name of the user that it is about, prepared."""
+        """Read client-first-message; returns the claimed name of the user, prepared."""
         self._take(_Step.FIRST, _Step.CHALLENGE)
         binding, authorization, bare = _split_gs2(_text(message))
         self._gs2_header = f"{binding},{authorization},"
@@ -221,7 +221,7 @@ class ScramServer:
         return self._server_first.encode()
 
     def final(self, message: bytes) -> bytes:
-        """Check client-final-message; gives server-final-message, and `user` is who it says."""
+        """Check client-final-message; returns server-final-message, and `user` is proven."""
         self._take(_Step.FINAL, _Step.END)
         keys = self._keys
         assert keys is not None
@@ -254,7 +254,7 @@ def _split_gs2(message: str) -> tuple[str, str, str]:
     binding, authorization, bare = parts
     if binding.startswith("p="):
         raise SaslError("expected no channel binding: this server offers none")
-    # y: the client could bind and thinks that we can't, which is so (RFC 5802 section 6).
+    # y: the client supports binding and assumes that we don't, which is right (RFC 5802 section 6).
     if binding not in ("n", "y"):
         raise SaslError("expected the channel binding flag n or y")
     return binding, authorization, bare

@@ -1,7 +1,7 @@
-"""SASL as the client sees it: ANONYMOUS, EXTERNAL, PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677); pure.
+"""The client's side of SASL: ANONYMOUS, EXTERNAL, PLAIN (RFC 4616), SCRAM (RFC 5802, RFC 7677); pure.
 
-A mechanism gives its initial response, answers challenges, and checks what the server says of itself at the
-end. `mechanism_for` chooses: the strongest that the server offers and the credentials allow.
+A mechanism makes its initial response, answers challenges, and checks the server's proof at the end.
+`mechanism_for` chooses the strongest that the server offers and the credentials allow.
 """
 
 import base64
@@ -22,17 +22,17 @@ class Mechanism(Protocol):
     name: str
 
     def initial(self) -> bytes | None:
-        """What goes with sasl-init."""
+        """The initial response, sent with sasl-init."""
 
     def respond(self, challenge: bytes) -> bytes:
         """The answer to a challenge. Raises SaslError. As slow as PBKDF2 is, for SCRAM."""
 
     def verify(self, additional_data: bytes | None) -> None:
-        """Whether the server has proven that it knows us as well. Raises SaslError where it has not."""
+        """Checks the server's proof that it knows the password. Raises SaslError without it."""
 
 
 class Anonymous:
-    """RFC 4505; also where a server asks for nothing."""
+    """RFC 4505."""
 
     name = "ANONYMOUS"
 
@@ -47,7 +47,7 @@ class Anonymous:
 
 
 class External(Anonymous):
-    """RFC 4422, appendix A: the server knows us from elsewhere, as by the certificate of TLS."""
+    """RFC 4422, appendix A: the server knows the user from elsewhere, as from the certificate of TLS."""
 
     name = "EXTERNAL"
 
@@ -56,7 +56,7 @@ class External(Anonymous):
 
 
 class Plain(Anonymous):
-    """RFC 4616: the password as it is. For encrypted connections."""
+    """RFC 4616: sends the password itself. For encrypted connections."""
 
     name = "PLAIN"
 
@@ -85,7 +85,7 @@ class Scram:
         name = prepare(user).replace("=", "=3D").replace(",", "=2C")
         self._bare = f"n={name},r={nonce}"
         self._signature = b""
-        """What the server has to show; empty before its challenge was answered."""
+        """The signature that proves the server; empty before its challenge was answered."""
         self._verified = False
 
     def initial(self) -> bytes:
@@ -154,10 +154,10 @@ def mechanism_for(
     """The strongest mechanism that the server offers and these credentials allow.
 
     Args:
-        is_secure: nobody listens: TLS, or the same machine. Without it a password is never sent as it is.
-        has_certificate: the client shows one of its own.
+        is_secure: TLS, or the same machine. Otherwise the password itself is never sent.
+        has_certificate: TLS presents a certificate of the client.
 
-    Raises SaslError: there is none. What was offered and what would help is in the text.
+    Raises SaslError where there is none; the text has the offer and what to do.
     """
     names = ", ".join(offered) or "nothing"
     if user is None:

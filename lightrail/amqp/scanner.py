@@ -1,18 +1,21 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, annotation_typing=False
-"""Runs of transfer frames, read in one pass whatever encoding a client has chosen; and headers that change.
+"""Runs of transfer frames, read in one pass in each common encoding; and new headers for redeliveries.
+
+This stays one file, and `take` one function, because Cython compiles it as one unit with the calls and
+variables of C; between modules and for state that functions share, they would be Python's.
 
 Theory. A run is a sequence of whole transfer frames of one link with consecutive delivery-ids that agree in
 settled, message-format and header section, and whose absolute-expiry-times, where they have them, are within
 EXPIRY_SPAN_MS. Where the caller allows mixed headers, these need to agree in durable alone, and in ttl within
-the same span. `take` walks over the bytes of each frame once: frame
-header, the list of the transfer (list8 or list32, and each encoding of its fields), the header section,
-annotations, and the properties up to absolute-expiry-time. What is uncommon or malformed ends the run, and
-the complete decoder reads that frame and names its fault: more, aborted, resume, state, a settle mode of its
-own, descriptors that are not a small ulong, sections out of order.
+the same span. `take` reads the bytes of each frame once: frame header, the list of the transfer (list8 or
+list32, and each encoding of its fields), the header section, annotations, and the properties up to
+absolute-expiry-time. An uncommon or malformed frame ends the run, and the complete decoder reads it and names
+its error: more, aborted, resume, state, a settle mode of its own, descriptors that are not a small ulong,
+sections out of order.
 
 This is plain Python, and _scanner.pxd gives types to Cython, which compiles it where there is a compiler
-(docs/adr/0034-a-compiled-scanner.md, compiled.py). Interpreted, it gives the same results, and is slower
-than the learned shapes (shapes.py), which are used before it then.
+(docs/adr/0034-a-compiled-scanner.md, compiled.py). Interpreted, it has the same results, and is slower than
+the learned shapes (shapes.py), which are used before it then.
 
 Bounds: every index is compared with the end of its frame or list before it is read, and the compiled code
 checks each index against the buffer once more: a mistake here raises IndexError and never reads foreign
@@ -24,9 +27,9 @@ from typing import Any
 from lightrail.model.limits import EXPIRY_SPAN_MS
 
 Run = tuple[int, list[bytes], bool, int, bytes, int | None, int | None, bool]
-"""What `take` gives of a run."""
+"""Result of `take` for a run."""
 NO_LANE = -1
-"""What `lane` gives for what it does not know."""
+"""Result of `lane` without a transfer of a common encoding."""
 
 SHORTEST = 16
 TAG_BYTES_MAX = 32
@@ -148,7 +151,7 @@ def _fields_end(data: bytes, at: int, stop: int) -> int:
 
 
 class _Frame:
-    """What is found in one transfer frame."""
+    """Fields and offsets of one transfer frame."""
 
     def __init__(self) -> None:
         self.tag_at = 0
@@ -381,12 +384,12 @@ def take(
     """The run of transfer frames that begins at `position`.
 
     Args:
-        lane: as `lane` gives it.
+        lane: of the link, as `lane` returns it.
         expected: the delivery-id of the first on the wire.
         limit: most frames.
         frame_max, message_max: octets of a frame and of a message; larger ones end the run.
         settlement: 1 or 0 where deliveries must be settled or unsettled, -1 where both may come.
-        tags: gets the delivery-tags; None where nobody wants them.
+        tags: the delivery-tags are appended to it; None for none.
         mixes: header sections may differ in what is not durable, and in ttl by EXPIRY_SPAN_MS.
 
     Returns:
@@ -487,7 +490,7 @@ def take(
 
 
 def shorten_ttl(data: bytearray, ends: Any, base: int, left_ms: int) -> bool:
-    """Makes the ttl in each message's header `left_ms` where it is more (messaging 3.2.1); sizes stay.
+    """Lowers the ttl in each message's header to `left_ms` at most (messaging 3.2.1); sizes stay.
 
     Args:
         data: the messages one after another; message i ends at ends[i] - base.
@@ -564,7 +567,7 @@ def _shorten(data: bytearray, at: int, stop: int, left_ms: int) -> bool:
 def redeliver(
     data: bytes, position: int, ends: Any, base: int, attempts: int, left_ms: int
 ) -> tuple[bytes, list[int]] | None:
-    """The messages as they are handed out after failed deliveries, each with a new header (messaging 3.2.1).
+    """The messages with new headers for delivery after failed deliveries (messaging 3.2.1).
 
     The delivery-count is higher by `attempts`, first-acquirer is false, a ttl is `left_ms` at most. The
     header is to the byte what `sections.encode_header` makes of it, and all behind it stays.

@@ -1,7 +1,7 @@
 """The sections of a message (messaging 3.2): found by their sizes, rewritten only where a broker must.
 
-The body is never looked into, and what a rewrite does not change stays as it was to the byte (the bare
-message is immutable, messaging 3.2). All of this is about message-format 0.
+The body is never decoded, and a rewrite keeps every byte that it does not have to change (the bare message is
+immutable, messaging 3.2). All functions are for message-format 0.
 """
 
 # ruff: noqa: RUF009 -- mandatory() and optional() are dataclasses.field() with the declaration in it
@@ -69,7 +69,7 @@ Area = tuple[int, int]
 
 @dataclass(slots=True)
 class Sections:
-    """Where the sections are; None for one that is not there. `body` covers all sections of the body."""
+    """Areas of the sections, None for a missing one. `body` covers all sections of the body."""
 
     header: Area | None
     delivery_annotations: Area | None
@@ -81,7 +81,7 @@ class Sections:
 
 
 class Attributes(NamedTuple):
-    """What a broker needs of a message to keep it."""
+    """Fields by which a broker stores a message."""
 
     durable: bool
     priority: int
@@ -173,7 +173,7 @@ def scan(message: Buffer, start: int = 0) -> Sections:
 
 
 def _find(message: Buffer, place: int) -> tuple[int, int, int] | None:
-    """(start, offset of the value, end) of the section of one place before the body; looks no further."""
+    """(start, offset of the value, end) of the section of a place before the body, or None."""
     end = len(message)
     position = 0
     while position < end:
@@ -195,7 +195,7 @@ _ABSOLUTE_EXPIRY_INDEX: Final = _PROPERTIES_SHAPE.names.index("absolute-expiry-t
 
 
 def decode_header(message: Buffer) -> Header:
-    """The header with the specification's defaults filled in, also when the section is not there."""
+    """The header with the specification's defaults filled in, also for a missing section."""
     found = _find(message, _HEADER)
     if found is None:
         return Header(durable=False, priority=PRIORITY_DEFAULT, first_acquirer=False, delivery_count=0)
@@ -204,7 +204,7 @@ def decode_header(message: Buffer) -> Header:
 
 
 def decode_properties(message: Buffer) -> Properties:
-    """The properties; all None when the section is not there."""
+    """The properties; all None for a missing section."""
     found = _find(message, _PROPERTIES)
     if found is None:
         return Properties()
@@ -213,12 +213,12 @@ def decode_properties(message: Buffer) -> Properties:
 
 
 def decode_annotations(message: Buffer) -> dict[Any, Any]:
-    """The message-annotations; empty when the section is not there."""
+    """The message-annotations; empty for a missing section."""
     return _decode_map(message, _MESSAGE_ANNOTATIONS)
 
 
 def decode_application_properties(message: Buffer) -> dict[Any, Any]:
-    """The application-properties; empty when the section is not there."""
+    """The application-properties; empty for a missing section."""
     return _decode_map(message, _APPLICATION)
 
 
@@ -231,7 +231,7 @@ def _decode_map(message: Buffer, place: int) -> dict[Any, Any]:
 
 
 def attributes(message: Buffer) -> Attributes:
-    """Durability, priority and the two ways to expire; of properties only the expiry time is looked at."""
+    """Durability, priority and the two ways to expire; of the properties only the expiry time is decoded."""
     header = decode_header(message)
     properties = _find(message, _PROPERTIES)
     expiry = None if properties is None else _absolute_expiry(message, properties[1], properties[2])
@@ -239,7 +239,7 @@ def attributes(message: Buffer) -> Attributes:
 
 
 def _absolute_expiry(message: Buffer, position: int, end: int) -> int | None:
-    """One field of the properties, those before it skipped; `position` is at the list's constructor."""
+    """One field of the properties, earlier ones skipped; `position` is at the list's constructor."""
     code = message[position]
     if code == 0x45:
         return None
@@ -272,7 +272,7 @@ def encode_header(header: Header) -> bytes:
 
 
 def with_header(message: Buffer, header: Header) -> bytes:
-    """The message with this header in place of the one it had, if any; the rest is the same to the byte."""
+    """The message with this header in place of its own, if any; the rest is the same to the byte."""
     found = _find(message, _HEADER)
     rest = 0 if found is None else found[2]
     return encode_header(header) + bytes(memoryview(message)[rest:])
@@ -281,7 +281,7 @@ def with_header(message: Buffer, header: Header) -> bytes:
 def with_annotations(
     message: Buffer, annotations: Mapping[Symbol, Any], bytes_max: int | None = None
 ) -> bytes:
-    """The message with these message-annotations added, or put in place of those of the same key.
+    """The message with these message-annotations added, or in place of those of the same key.
 
     All else is the same to the byte, the other annotations too. Raises ValueError for a value that is of
     no AMQP type, and where all annotations together would be more than `bytes_max`; DecodeError for a message

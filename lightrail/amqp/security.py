@@ -1,22 +1,16 @@
-"""The SASL layer: its frames in order (security 5.3). Whom to let in, and how to prove who one is, is the
-caller's to say.
+"""The SASL layer: the order of its frames (security 5.3). The caller authenticates, for example with sasl.py.
 
-What the peer sends becomes events; after one that has to be answered nothing more is read until the caller
-has answered it. A fault closes the socket: there is no performative yet to say it with (5.3.2).
+The peer's frames become events; after an event that needs an answer nothing more is read until the caller has
+answered it. An error closes the socket: there is no performative for it yet (5.3.2).
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp import frames
-from lightrail.amqp.events import (
-    SaslChallenged,
-    SaslFailed,
-    SaslOffered,
-    SaslSucceeded,
-)
+from lightrail.amqp.errors import LocalError
+from lightrail.amqp.events import Event, SaslChallenged, SaslFailed, SaslOffered, SaslSucceeded
 from lightrail.amqp.events import SaslInit as SaslInitEvent
 from lightrail.amqp.events import SaslResponse as SaslResponseEvent
-from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import (
     SaslChallenge,
     SaslInit,
@@ -26,11 +20,9 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import DecodeError, Symbol
 from lightrail.model import conditions
-
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
 INIT: Final = 0
 RESPONSE: Final = 1
@@ -46,24 +38,37 @@ AUTH: Final = 1
 _UNPACK = frames.FRAME_HEADER.unpack_from
 
 
+class SaslConnection(Protocol):
+    """The connection as its negotiation uses it."""
+
+    settings: ConnectionSettings
+    output: list[bytes | memoryview]
+    events: list[Event]
+    needed: int
+
+    def terminate(self, condition: str | None = None, description: str = "") -> None: ...
+    def sasl_succeeded(self) -> None: ...
+    def sasl_failed(self) -> None: ...
+
+
 class SaslLayer:
     """Reads the frames of one negotiation, one at a time."""
 
     __slots__ = ("connection", "step")
 
-    def __init__(self, connection: "Connection", step: int) -> None:
+    def __init__(self, connection: SaslConnection, step: int) -> None:
         self.connection = connection
         self.step = step
 
     def take(self, body: Any, end: int) -> int | None:
-        """What the peer says; gives the end of the bytes where that was a fault, None where it was not."""
+        """Act on a frame body; returns `end` for an error of the peer, otherwise None."""
         raise NotImplementedError
 
     def _write(self, body: Any) -> None:
         self.connection.output.append(frames.sasl_frame(encode_performative(body)))
 
     def read(self, data: bytes, position: int, end: int) -> int:
-        """One frame, if it is there whole and its turn; gives the position after it."""
+        """Read one whole frame unless the caller's answer is due; returns the position after it."""
         if self.step == DECISION or end - position < frames.FRAME_HEADER_BYTES:
             return position
         connection = self.connection
@@ -94,16 +99,16 @@ class SaslLayer:
         return stop if refused is None else refused
 
     def _refuse(self, end: int, condition: str, description: str) -> int:
-        self.connection.gone(condition, description)
+        self.connection.terminate(condition, description)
         return end
 
 
 class SaslServer(SaslLayer):
-    """The negotiation as a server sees it: sasl-init and sasl-response come."""
+    """The negotiation of a server, which receives sasl-init and sasl-response."""
 
     __slots__ = ()
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: SaslConnection) -> None:
         super().__init__(connection, INIT)
         mechanisms = [Symbol(mechanism) for mechanism in connection.settings.sasl_mechanisms]
         connection.output.append(frames.SASL_HEADER)
@@ -116,7 +121,7 @@ class SaslServer(SaslLayer):
         self._write(SaslChallenge(challenge=challenge))
 
     def outcome(self, code: int, additional_data: bytes | None) -> None:
-        """Say how it went."""
+        """Send the outcome."""
         self._decide()
         self._write(SaslOutcome(code=code, additional_data=additional_data))
 
@@ -150,11 +155,11 @@ class SaslServer(SaslLayer):
 
 
 class SaslClient(SaslLayer):
-    """The negotiation as a client sees it: sasl-mechanisms, challenges and the outcome come."""
+    """The negotiation of a client, which receives sasl-mechanisms, challenges and the outcome."""
 
     __slots__ = ()
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: SaslConnection) -> None:
         super().__init__(connection, MECHANISMS)
 
     def init(self, mechanism: str, response: bytes | None, hostname: str | None) -> None:
@@ -182,10 +187,10 @@ class SaslClient(SaslLayer):
             connection.events.append(SaslChallenged(body.challenge))
         elif self.step == OUTCOME and type(body) is SaslOutcome:
             if body.code == OK:
-                connection.sasl_over()
+                connection.sasl_succeeded()
                 connection.events.append(SaslSucceeded(body.additional_data))
             else:
-                connection.sasl_refused()
+                connection.sasl_failed()
                 connection.events.append(SaslFailed(body.code))
         else:
             expected = "sasl-mechanisms" if self.step == MECHANISMS else "sasl-challenge or sasl-outcome"

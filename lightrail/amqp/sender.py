@@ -1,4 +1,4 @@
-"""The sending end of a link: credit taken, messages cut into transfers, outcomes settled (2.6).
+"""The sending end of a link: uses credit, cuts messages into transfers, settles outcomes (transport 2.6).
 
 Messages are numbered from 0 in order of send(). They leave while there is credit and the session's window is
 open, and wait in order otherwise. A message that is larger than a frame becomes several transfers; between
@@ -6,35 +6,26 @@ two of them other links of the session may send, this link may not (2.6.14).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, Backlog, unwrap
+from lightrail.amqp.backlog import Backlog
+from lightrail.amqp.errors import LinkProtocolError, LocalError
 from lightrail.amqp.events import Credit
-from lightrail.amqp.faults import LinkFault, LocalError
-from lightrail.amqp.link import (
-    ATTACHED,
-    DETACHING,
-    SETTLE_MIXED,
-    SETTLE_SETTLED,
-    Link,
-    encode_state,
-    errant,
-)
+from lightrail.amqp.link import ATTACHED, DETACHING, SETTLE_MIXED, SETTLE_SETTLED
+from lightrail.amqp.link_endpoint import LinkEndpoint, LinkSession, encode_state, errant
 from lightrail.amqp.performatives import Transfer, encode_performative
-from lightrail.amqp.shapes import Template, put
+from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.templates import Template
 from lightrail.model import conditions, limits
-
-if TYPE_CHECKING:
-    from lightrail.amqp.session import Session
 
 CONTINUATION_OVERHEAD: Final = 8 + 4 + 2 + 5 + 5
 """Frame header, descriptor, list head, handle, and up to `more` of a transfer that continues a delivery."""
 TAG_SIZE: Final = 4
-"""Bytes of our delivery-tags: the delivery-id, as the transfer has it."""
+"""Bytes of our delivery-tags: the delivery-id as on the wire."""
 
 
-class SendingLink(Link):
+class SendingLink(LinkEndpoint):
     """A link on which we send."""
 
     __slots__ = (
@@ -48,33 +39,30 @@ class SendingLink(Link):
         "transmitted",
     )
 
-    def __init__(self, session: "Session", name: str) -> None:
+    def __init__(self, session: LinkSession, name: str) -> None:
         super().__init__(session, name, True)
         self.sent = 0
         """Messages handed to send()."""
         self.transmitted = 0
-        """Those of them whose first frame is in the output."""
+        """Messages whose first frame is in the output."""
         self._limit_max = 0
         self._backlog: list[Backlog] | None = None
         self._drain_due = False
         self._template: Template | None = None
         self._continuation = b""
-        """The transfer that continues a delivery, and more follow; each but the last is the same."""
+        """The transfer that continues a delivery; each but the last is the same."""
         self._continuation_last = b""
         """The transfer that ends a delivery of several frames."""
 
     @property
     def limit(self) -> int:
-        """Deliveries numbered below this may be sent now."""
         return self.transmitted + self.credit
 
     @property
     def backlog(self) -> int:
-        """Outgoing: messages handed to send() that wait for the peer's session window or for credit."""
         return self.sent - self.transmitted
 
     def release(self) -> None:
-        """Let go of everything that is under way."""
         self._template = None
         self._continuation = self._continuation_last = b""
         if self._backlog is not None:
@@ -92,17 +80,17 @@ class SendingLink(Link):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The receiver's flow state: link-credit counts from the delivery-count that it has seen (2.6.7)."""
+        """Apply the receiver's flow: link-credit counts from the receiver's delivery-count (2.6.7)."""
         if self.state == DETACHING:
             if self.is_errant:
                 raise errant(self, "flow")
             return
         known = self.initial_count if delivery_count is None else unwrap(delivery_count, self.delivery_count)
         if link_credit is not None:
-            # A receiver can't have seen more than was sent; one that says so gets the credit it names.
+            # A receiver that counts more deliveries than were sent gets the credit that it names.
             self.credit = max(0, min(known, self.delivery_count) + link_credit - self.delivery_count)
         self.drain = drain
-        # The caller answers each drain anew: a former answer that waits must not be taken for this one's.
+        # The caller answers each drain anew: an earlier answer that waits must not answer this one.
         self._drain_due = False
         if self.limit > self._limit_max:
             self._limit_max = self.limit
@@ -113,7 +101,6 @@ class SendingLink(Link):
             self.write_flow(drain)
 
     def drained(self) -> None:
-        """Outgoing: everything available has been sent; use up the credit if the peer still asks for it."""
         if self.state != ATTACHED or not self.drain:
             return
         if self._backlog is not None:
@@ -129,12 +116,12 @@ class SendingLink(Link):
     # --- transfers ---------------------------------------------------------------------------------------
 
     def on_transfer(self, transfer: Transfer, data: bytes, position: int, payload_at: int, stop: int) -> None:
-        """A transfer against the direction of the link."""
+        """Refuse a transfer against the direction of the link."""
         if transfer.delivery_id is not None:
-            self.session.saw_delivery(transfer.delivery_id)
+            self.session.begin_delivery(transfer.delivery_id)
         if self.state == DETACHING:
             raise errant(self, "transfer")
-        raise LinkFault(
+        raise LinkProtocolError(
             conditions.NOT_ALLOWED,
             f"expected transfers from the sender of link {self.name!r} only, found one from its receiver",
         )
@@ -148,12 +135,6 @@ class SendingLink(Link):
         settled: bool = False,
         message_format: int = 0,
     ) -> None:
-        """Send `count` messages: message i is blob[ends[i-1]-base : ends[i]-base], the first begins at 0.
-
-        The caller stays below the limit of the newest Credit event, and changes nothing behind a view that is
-        read-only. What the peer's session window does not let out yet waits inside, and goes when its flow
-        comes.
-        """
         if self.state != ATTACHED:
             if self.state < ATTACHED:
                 raise LocalError(f"{self!r} is not attached yet")
@@ -181,19 +162,18 @@ class SendingLink(Link):
             self._backlog.append(entry)
 
     def _oversized(self, count: int, ends: Sequence[int], base: int, largest: int) -> bool:
-        """Whether a message is larger than the peer takes (2.7.3): the link is detached then."""
+        """Whether a message is larger than the peer accepts (2.7.3); detaches the link if so."""
         start = base
         for index in range(count):
             size = ends[index] - start
             start = ends[index]
             if size > largest:
                 text = f"expected messages of at most {largest} bytes (max-message-size), found one of {size}"
-                self.fail(LinkFault(conditions.MESSAGE_SIZE_EXCEEDED, text), errant=False)
+                self.fail(LinkProtocolError(conditions.MESSAGE_SIZE_EXCEEDED, text), errant=False)
                 return True
         return False
 
     def pump(self) -> None:
-        """Send what waits, as far as credit and window go."""
         backlog = self._backlog
         if backlog is None or self.state != ATTACHED:
             return
@@ -211,7 +191,7 @@ class SendingLink(Link):
             del backlog[:done]
 
     def _transmit(self, entry: Backlog) -> bool:
-        """Write frames for `entry` until it is done (True) or credit or the session's window is used up."""
+        """Write frames for `entry`; False when credit or the session's window is used up before its end."""
         session = self.session
         template = self._template
         if (
@@ -238,8 +218,8 @@ class SendingLink(Link):
                     return index == count
                 start = ends[index - 1] - entry.base if index else 0
                 part = ends if some == count else ends[index : index + some]
-                done = put(
-                    template, session.connection.output, part, entry.blob, entry.base, start, wire, most
+                done = template.put(
+                    session.connection.output, part, entry.blob, entry.base, start, wire, most
                 )
                 if done:
                     session.sent_transfers(done)
@@ -254,7 +234,7 @@ class SendingLink(Link):
                 return True
 
     def _number(self, entry: Backlog, done: int) -> None:
-        """Give `done` messages of the entry their delivery-ids."""
+        """Count `done` messages of the entry as sent, with the next delivery-ids."""
         session = self.session
         first = session.next_delivery_id
         session.next_delivery_id = first + done
@@ -266,13 +246,13 @@ class SendingLink(Link):
         entry.index += done
 
     def _transmit_frame(self, entry: Backlog, template: Template, most: int) -> bool:
-        """Write one frame of a message that is larger than a frame; False when the window is shut."""
+        """Write one frame of a message that is larger than a frame; False when the window is closed."""
         session = self.session
         if session.remote_incoming_window <= 0:
             return False
         index = entry.index
         if entry.offset == 0:
-            start = ends_start(entry, index)
+            start = entry.start_of(index)
             size = most - 1
             entry.delivery_id = session.next_delivery_id
             body = encode_performative(
@@ -291,7 +271,7 @@ class SendingLink(Link):
             session.write_part(body, memoryview(entry.blob)[start : start + size])
             session.sent_transfers(1)
             return True
-        start = ends_start(entry, index) + entry.offset
+        start = entry.start_of(index) + entry.offset
         end = entry.ends[index] - entry.base
         size = session.connection.peer_max_frame_size - CONTINUATION_OVERHEAD
         more = end - start > size
@@ -309,7 +289,6 @@ class SendingLink(Link):
         return True
 
     def settle_sent(self, first: int, last: int, state: Any = None) -> None:
-        """Outgoing: settle deliveries first..last (the link's own numbers) and tell the receiver."""
         if self.state != ATTACHED:
             return
         session = self.session
@@ -318,7 +297,6 @@ class SendingLink(Link):
             session.write_disposition(False, taken.first, taken.last, True, encoded)
 
     def unsettled_number(self, tag: bytes) -> int | None:
-        """Outgoing: the link's own number of the delivery with this delivery-tag, while it is unsettled."""
         if len(tag) != TAG_SIZE:
             return None
         session = self.session
@@ -327,8 +305,3 @@ class SendingLink(Link):
             if found.link is self:
                 return number - found.shift
         return None
-
-
-def ends_start(entry: Backlog, index: int) -> int:
-    """Offset in the blob where message `index` begins."""
-    return entry.ends[index - 1] - entry.base if index else 0

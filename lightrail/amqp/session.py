@@ -1,55 +1,56 @@
-"""The session endpoint: transfer windows, delivery-ids, handles (transport 2.5).
+"""The session endpoint: begin, end, and the links by their handles (transport 2.5).
 
 States. The peer's begin is answered at once, so a session that the peer begins is MAPPED from its first
-moment; one that we begin is BEGIN_SENT until the answer comes. After our end it is END_SENT: what the peer
-sent before it knew is dropped until its end comes (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED
-and forgotten.
+moment; a session that we begin is BEGIN_SENT until the answer arrives. After our end it is END_SENT: frames
+are dropped until the peer's end arrives (DISCARDING and END_SENT of 2.5.5 alike). Then it is ENDED and
+forgotten.
 
-The windows of transfers are in windows.py.
+Windows of transfers are in windows.py, the deliveries in settlement.py.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Protocol
 
-from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, Range, Unsettled, unwrap
-from lightrail.amqp.events import ACCEPTED, RELEASED, Begun, Ended, Outcome, SenderSettled, Transfers
-from lightrail.amqp.faults import ConnectionFault, LinkFault, LocalError, SessionFault
-from lightrail.amqp.link import ATTACHED, CLOSING, REQUESTED, Link, errant, make_error
+from lightrail.amqp.errors import (
+    ConnectionProtocolError,
+    LinkProtocolError,
+    LocalError,
+    SessionProtocolError,
+)
+from lightrail.amqp.events import Begun, Ended
+from lightrail.amqp.link import CLOSING, REQUESTED
+from lightrail.amqp.link_endpoint import LinkEndpoint, errant
 from lightrail.amqp.performatives import (
-    Accepted,
     AmqpError,
     Attach,
     Begin,
     Detach,
     End,
-    Released,
-    TransactionalState,
     Transfer,
     encode_performative,
+    make_error,
 )
 from lightrail.amqp.receiver import ReceivingLink
 from lightrail.amqp.sender import SendingLink
+from lightrail.amqp.serial import WIRE
+from lightrail.amqp.settlement import Settlement, SettlingConnection
 from lightrail.amqp.values import Symbol
-from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW, Windows
+from lightrail.amqp.windows import BEGIN_SENT, END_SENT, ENDED, MAPPED, OUTGOING_WINDOW
 from lightrail.model import conditions, limits
 
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
+
+class SessionConnection(SettlingConnection, Protocol):
+    """The connection as its sessions use it."""
+
+    names: dict[tuple[str, bool], LinkEndpoint]
+
+    def admit(self, size: int) -> str | None: ...
+    def steal(self, key: tuple[str, bool]) -> None: ...
+    def unmap_channel(self, session: "Session") -> None: ...
+    def unmap_remote_channel(self, session: "Session") -> None: ...
 
 
-class Rest(NamedTuple):
-    """What is left of a disposition that means more than one turn may settle, by unwrapped ids."""
-
-    session: "Session"
-    receiver: bool
-    low: int
-    high: int
-    settled: bool
-    state: Any
-
-
-class Session(Windows):
-    """One session. `context` is the caller's own."""
+class Session(Settlement):
+    """One session. `context` belongs to the caller."""
 
     __slots__ = (
         "_leaving",
@@ -59,52 +60,44 @@ class Session(Windows):
         "context",
         "continuation",
         "errants",
-        "incoming",
         "inputs",
-        "next_delivery_id",
-        "next_incoming_delivery",
-        "outgoing",
         "outputs",
         "peer_handle_max",
         "remote_channel",
         "waiting",
     )
 
-    def __init__(self, connection: "Connection", channel: int) -> None:
+    connection: SessionConnection
+
+    def __init__(self, connection: SessionConnection, channel: int) -> None:
         super().__init__(connection, channel)
         self.remote_channel = -1
         self.begin: Begin | None = None
-        """The peer's begin, as it came."""
+        """The peer's begin."""
         self.context: Any = None
-        self.inputs: dict[int, Link] = {}
+        self.inputs: dict[int, LinkEndpoint] = {}
         """Links by the peer's handle."""
-        self.outputs: dict[int, Link] = {}
+        self.outputs: dict[int, LinkEndpoint] = {}
         """Links by our handle."""
-        self._requests: dict[tuple[str, bool], Link] | None = None
+        self._requests: dict[tuple[str, bool], LinkEndpoint] | None = None
         """Links that we attached and the peer has not answered."""
-        self._leaving: dict[tuple[str, bool], list[Link]] | None = None
-        """Those of them that we have detached since: the peer's attach and detach are still to come."""
+        self._leaving: dict[tuple[str, bool], list[LinkEndpoint]] | None = None
+        """Links that we detached before the peer answered our attach: its attach and detach will follow."""
         self.peer_handle_max = 0xFFFFFFFF
-        self.next_delivery_id = connection.settings.initial_delivery_id
-        """The unwrapped id of our next delivery."""
-        self.next_incoming_delivery: int | None = None
-        """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
         self.continuation: tuple[bytes, Transfer] | None = None
-        """The latest transfer that others of its delivery follow, encoded and decoded: most repeat it."""
-        self.incoming = Unsettled()
-        self.outgoing = Unsettled()
-        self.errants: list[Link] = []
-        """Links that a fault of the peer ended and whose detach it still owes."""
+        """The latest transfer with `more`, encoded and decoded: most transfers of its delivery repeat it."""
+        self.errants: list[LinkEndpoint] = []
+        """Links that an error of the peer ended and whose detach it still owes."""
         self.attach_bytes = 0
-        """What its links have us keep of their attaches."""
-        self.waiting: list[Link] = []
-        """Outgoing links with messages that wait for window or credit."""
+        """Bytes of attaches that are kept for its links."""
+        self.waiting: list[LinkEndpoint] = []
+        """Outgoing links with messages that wait for the window or for credit."""
 
     def __repr__(self) -> str:
         return f"Session(channel {self.channel}, remote channel {self.remote_channel})"
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[LinkEndpoint]:
         """All links that the peer has attached and not detached, in order of attaching."""
         return list(self.inputs.values())
 
@@ -120,8 +113,8 @@ class Session(Windows):
         rcv_settle_mode: int = 0,
         properties: dict[Symbol, Any] | None = None,
         desired_capabilities: list[Symbol] | None = None,
-    ) -> Link:
-        """Attach a link from our side; the event Attached comes with the peer's answer."""
+    ) -> LinkEndpoint:
+        """Attach a link from our side; the event Attached follows the peer's answer."""
         if self.state not in (MAPPED, BEGIN_SENT):
             raise LocalError(f"{self!r} is ended: no link can be attached")
         key = (name, is_sender)
@@ -153,7 +146,7 @@ class Session(Windows):
     # --- begin and end -----------------------------------------------------------------------------------
 
     def on_begin(self, channel: int, begin: Begin) -> None:
-        """The peer's begin, on its channel; answered when it did not answer ours."""
+        """Apply the peer's begin on its channel; answer it unless it answers ours."""
         self.remote_channel = channel
         self.begin = begin
         self.next_incoming_id = begin.next_outgoing_id
@@ -169,7 +162,7 @@ class Session(Windows):
             self.pump()
 
     def write_begin(self, remote_channel: int | None) -> None:
-        """Our begin; `remote_channel` is the peer's when we answer."""
+        """Write our begin; `remote_channel` is the peer's when we answer."""
         self.write(
             encode_performative(
                 Begin(
@@ -189,7 +182,7 @@ class Session(Windows):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of everything under way; the links stay listed for the caller to look at."""
+        """Abandon all links and deliveries; `links` still lists the links for the caller."""
         for link in self.inputs.values():
             link.abandon()
         for link in self.outputs.values():
@@ -205,14 +198,14 @@ class Session(Windows):
         self.errants = []
         self.refresh_due = False
 
-    def fail(self, fault: SessionFault) -> None:
-        """The peer's fault: end with its condition, and tell the caller."""
+    def fail(self, fault: SessionProtocolError) -> None:
+        """End with the condition of the peer's error, with an event."""
         error = make_error(fault.condition, fault.description)
         self._end(error)
         self.connection.events.append(Ended(self, error, False))
 
     def on_end(self, end: End) -> None:
-        """The peer's end: answered if it is not the answer to ours."""
+        """Apply the peer's end, and answer it unless it answers ours."""
         answer = self.state == END_SENT
         if not answer:
             self._end(None)
@@ -223,10 +216,10 @@ class Session(Windows):
 
     # --- links -------------------------------------------------------------------------------------------
 
-    def _new_link(self, name: str, is_sender: bool) -> Link:
+    def _new_link(self, name: str, is_sender: bool) -> LinkEndpoint:
         return SendingLink(self, name) if is_sender else ReceivingLink(self, name)
 
-    def map_output(self, link: Link) -> None:
+    def map_output(self, link: LinkEndpoint) -> None:
         """Give the link the lowest handle that is free (2.7.3)."""
         handle = len(self.outputs)
         if handle in self.outputs or handle > self.peer_handle_max:
@@ -234,7 +227,7 @@ class Session(Windows):
         self.outputs[handle] = link
         link.output_handle = handle
 
-    def unmap_output(self, link: Link) -> None:
+    def unmap_output(self, link: LinkEndpoint) -> None:
         """Our detach is written: our handle is free."""
         self.outputs.pop(link.output_handle, None)
         key = (link.name, link.is_sender)
@@ -244,8 +237,8 @@ class Session(Windows):
                 self._leaving = {}
             self._leaving.setdefault(key, []).append(link)
 
-    def unmap_input(self, link: Link) -> None:
-        """The peer's detach has come: its handle is free."""
+    def unmap_input(self, link: LinkEndpoint) -> None:
+        """The peer's detach has arrived: its handle is free."""
         if self.inputs.get(link.handle) is link:
             del self.inputs[link.handle]
             link.keep(0)
@@ -257,7 +250,7 @@ class Session(Windows):
         settings = self.connection.settings
         handle = attach.handle
         if handle > settings.handle_max:
-            raise ConnectionFault(
+            raise ConnectionProtocolError(
                 conditions.FRAMING_ERROR,
                 f"expected handles up to handle-max {settings.handle_max}, found attach with {handle}",
             )
@@ -266,11 +259,11 @@ class Session(Windows):
         key = (attach.name, is_sender)
         holder = self.inputs.get(handle)
         for earlier in self.errants:
-            # What was detached with an error can only be resumed, which an unsettled map tells (2.6.5).
+            # A link that was detached with an error can only be resumed, with an unsettled map (2.6.5).
             if (earlier.name, earlier.is_sender) == key and attach.unsettled is None:
                 raise errant(earlier, "attach")
         if holder is not None:
-            raise ConnectionFault(
+            raise ConnectionProtocolError(
                 conditions.HANDLE_IN_USE,
                 f"expected a free handle, found attach of {attach.name!r} with handle {handle} of"
                 f" link {holder.name!r}",
@@ -287,10 +280,10 @@ class Session(Windows):
         if link is None:
             self.connection.steal(key)
             self.connection.work -= limits.ATTACH_FRAMES
-            # Links whose closing detach waits for its answer have no handle of the peer's, but one of ours.
+            # A link whose closing detach waits for our answer has no handle of the peer's, but one of ours.
             most = min(self.peer_handle_max, settings.handle_max) + 1
             if len(self.outputs) >= most:
-                raise SessionFault(
+                raise SessionProtocolError(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"expected at most {most} links by the two handle-max, found one more",
                 )
@@ -300,29 +293,29 @@ class Session(Windows):
                 self.inputs[handle] = link
                 link.handle = handle
                 link.keep(len(attach.name))
-                link.fail(LinkFault(conditions.RESOURCE_LIMIT_EXCEEDED, refusal), errant=False)
+                link.fail(LinkProtocolError(conditions.RESOURCE_LIMIT_EXCEEDED, refusal), errant=False)
                 return
         self.inputs[handle] = link
         self.connection.names[key] = link
         link.keep(size)
         try:
             link.on_attach(attach)
-        except LinkFault as fault:
+        except LinkProtocolError as fault:
             link.handle = handle
             link.fail(fault)
 
-    def link_of(self, handle: int, what: str) -> Link:
-        """The link that the peer means, or the session's fault."""
+    def link_of(self, handle: int, what: str) -> LinkEndpoint:
+        """The link of the peer's handle; raises SessionProtocolError for a handle that is not attached."""
         link = self.inputs.get(handle)
         if link is None:
-            raise SessionFault(
+            raise SessionProtocolError(
                 conditions.UNATTACHED_HANDLE,
                 f"expected a handle that is attached, found {what} with handle {handle}",
             )
         return link
 
     def on_detach(self, detach: Detach) -> None:
-        """The peer detaches a link."""
+        """Apply the peer's detach of a link."""
         self.link_of(detach.handle, "detach").on_detach(detach)
 
     # --- flow control ------------------------------------------------------------------------------------
@@ -340,12 +333,12 @@ class Session(Windows):
         drain: bool,
         echo: bool,
     ) -> None:
-        """The peer's flow (2.5.6): its windows, and one link's state when it names a handle."""
+        """Apply the peer's flow (2.5.6): its windows, and the state of a link when it names a handle."""
         link = None
         if handle is not None:
             link = self.link_of(handle, "flow")
         elif delivery_count is not None or link_credit is not None or available is not None or drain:
-            raise SessionFault(
+            raise SessionProtocolError(
                 conditions.INVALID_FIELD,
                 "expected a flow without handle to have no delivery-count, link-credit, available or drain,"
                 " found at least one",
@@ -359,7 +352,7 @@ class Session(Windows):
             self.pump()
 
     def pump(self) -> None:
-        """Send what waits; the link that ran out of window goes on first next time."""
+        """Send messages that wait; the link that used up the window is the last in the next turn."""
         for link in list(self.waiting):
             link.pump()
             if self.remote_incoming_window <= 0:
@@ -376,170 +369,5 @@ class Session(Windows):
         link = self.link_of(transfer.handle, "transfer")
         try:
             link.on_transfer(transfer, data, position, payload_at, stop)
-        except LinkFault as fault:
+        except LinkProtocolError as fault:
             link.fail(fault)
-
-    def is_new_delivery(self, wire: int) -> bool:
-        """Whether no delivery with this id has begun yet."""
-        expected = self.next_incoming_delivery
-        return expected is None or unwrap(wire, expected) >= expected
-
-    def saw_delivery(self, wire: int) -> int:
-        """The unwrapped id of a delivery that begins; ids only rise within a session (2.6.12)."""
-        expected = self.next_incoming_delivery
-        if expected is None:
-            self.next_incoming_delivery = wire + 1
-            return wire
-        delivery_id = unwrap(wire, expected)
-        if delivery_id < expected:
-            raise SessionFault(
-                conditions.INVALID_FIELD,
-                f"expected delivery-id {expected & WIRE} or a later one, found {wire} again",
-            )
-        self.next_incoming_delivery = delivery_id + 1
-        return delivery_id
-
-    def deliver(
-        self,
-        link: Link,
-        first: int,
-        payloads: list[bytes],
-        settled: bool,
-        second: bool,
-        message_format: int,
-        head: bytes,
-        expiry: int | None,
-        tags: list[bytes] | None = None,
-        *,
-        earliest: int | None = None,
-        mixed: bool = False,
-        pieces: list[bytes | memoryview] | None = None,
-    ) -> None:
-        """Complete deliveries, counted already: remember the unsettled ones and tell the caller.
-
-        `expiry` is the latest absolute-expiry-time of theirs, and `earliest` the earliest where they differ.
-        With `pieces`, the payload is only the beginning of one message, and they are all of it.
-        """
-        if earliest is None:
-            earliest = expiry
-        if not settled:
-            self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
-        events = self.connection.events
-        if pieces is not None:
-            found = Transfers(link, first, [], settled, message_format, head, expiry, tags, pieces=pieces)
-            events.append(found)
-            return
-        if events:
-            newest = events[-1]
-            if (
-                type(newest) is Transfers
-                and newest.link is link
-                and newest.pieces is None
-                and newest.first_delivery_id + len(newest.payloads) == first
-                and newest.settled is settled
-                and newest.message_format == message_format
-                and newest.head == head
-                and newest.expires_near(expiry, earliest)
-            ):
-                newest.payloads += payloads
-                newest.mixed |= mixed
-                if tags is not None and newest.tags is not None:
-                    newest.tags += tags
-                return
-        events.append(
-            Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed, earliest)
-        )
-
-    def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
-        """Our disposition for unwrapped ids first..last; `state` is encoded."""
-        self.connection.output.append(
-            frames.disposition(self.channel, receiver, first & WIRE, last & WIRE, settled, state)
-        )
-
-    def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
-        """The peer's disposition for wire ids first..last; those settled or unknown are passed over."""
-        if receiver:
-            unsettled = self.outgoing
-            near = self.next_delivery_id
-        else:
-            unsettled = self.incoming
-            near = self.next_incoming_delivery or 0
-        low = unwrap(first, near)
-        high = unwrap(last, low)
-        if high < low:
-            raise SessionFault(
-                conditions.INVALID_FIELD,
-                f"expected a disposition whose last is not before its first, found {first}..{last}",
-            )
-        if high - low >= 100:
-            self.settle_range(receiver, low, high, settled, state)
-        elif receiver:
-            self._outcome(low, high, settled, state)
-        elif settled:
-            for taken in unsettled.take(low, high):
-                self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
-
-    def settle_range(self, receiver: bool, low: int, high: int, settled: bool, state: Any) -> None:
-        """What a disposition of many deliveries means, in pieces; the connection keeps the rest of it.
-
-        Unwrapped ids.
-        """
-        connection = self.connection
-        while True:
-            if receiver:
-                found = self._outcome(low, high, settled, state)
-            elif settled:
-                found = self.incoming.take(low, high)
-                for taken in found:
-                    connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
-            else:
-                return
-            if not found:
-                return
-            count = found[-1].last - found[0].first + 1
-            connection.work -= (len(found) >> 2) + (min(count, limits.SETTLED_AT_ONCE) >> 5)
-            low = found[-1].last + 1
-            if low > high or (len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE):
-                return
-            if connection.work <= 0:
-                connection.rest = Rest(self, receiver, low, high, settled, state)
-                return
-
-    def _refuse_transaction(self, low: int, high: int, state: TransactionalState) -> list[Range]:
-        """An outcome in a transaction that nobody has declared must not happen (transactions 4.4.3)."""
-        found = self.outgoing.find(low, high)
-        for part in found:
-            if part.link.state == ATTACHED:
-                part.link.fail(
-                    LinkFault(
-                        conditions.TRANSACTION_UNKNOWN_ID,
-                        f"expected a transaction that was declared, found transaction {state.txn_id!r}",
-                    )
-                )
-        return found
-
-    def _outcome(self, low: int, high: int, settled: bool, state: Any) -> list[Range]:
-        if type(state) is Accepted:
-            state = ACCEPTED
-        elif type(state) is Released:
-            state = RELEASED
-        elif type(state) is TransactionalState:
-            return self._refuse_transaction(low, high, state)
-        found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
-        events = self.connection.events
-        for part in found:
-            first = part.first - part.shift
-            last = part.last - part.shift
-            if events:
-                newest = events[-1]
-                if (
-                    type(newest) is Outcome
-                    and newest.link is part.link
-                    and newest.last + 1 == first
-                    and newest.state is state
-                    and newest.settled is settled
-                ):
-                    newest.last = last
-                    continue
-            events.append(Outcome(part.link, first, last, state, settled))
-        return found

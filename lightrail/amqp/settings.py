@@ -1,4 +1,4 @@
-"""What the connections of one listener have in common: names, limits, security, times."""
+"""Settings that the connections of one listener share: names, limits, security, times."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,22 +22,22 @@ class ConnectionSettings:
     session_incoming_window: int = limits.SESSION_INCOMING_WINDOW
     max_message_size: int = limits.MAX_MESSAGE_BYTES
     unfinished_bytes_max: int = limits.UNFINISHED_MESSAGES_MAX * limits.MAX_MESSAGE_BYTES
-    """Of messages that have begun and not ended, over all links."""
+    """Memory of incomplete messages over all links."""
     beyond_credit_max: int = 0
-    """Transfers that a receiving link bears beyond its credit before it is detached."""
+    """Transfers beyond its credit that a receiving link accepts before it is detached."""
     idle_time_out_ms: int = limits.IDLE_TIME_OUT_MS
-    """Silence after which we close; 0 for never. Half of it is announced."""
+    """Silence of the peer after which we close; 0 for never. We announce half of it."""
     peer_idle_time_out_ms_min: int = 20
-    """A peer that wants to hear from us more often than this is refused (2.4.5)."""
+    """Shortest idle-time-out of a peer that we accept (2.4.5)."""
     opening_time_ms: int = limits.OPENING_TIME_MS
     closing_time_ms: int = limits.CLOSING_TIME_MS
     is_server: bool = True
     sasl_mechanisms: tuple[str, ...] = ()
-    """Offered in this order; none means that there is no SASL layer."""
+    """Offered in this order; without any there is no SASL layer."""
     uses_sasl: bool = False
-    """Of a client: whether it begins with the SASL header."""
+    """Whether a client begins with the SASL header."""
     allow_plain_header: bool = True
-    """Whether a peer may come without SASL."""
+    """Whether a peer may connect without SASL."""
     max_sasl_frame_size: int = limits.MAX_SASL_FRAME_SIZE
     offered_capabilities: tuple[str, ...] = ()
     properties: dict[Symbol, Any] = field(default_factory=dict)

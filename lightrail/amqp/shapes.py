@@ -1,4 +1,4 @@
-"""Shapes: what consecutive transfer frames of a link have in common, learned so that they are only compared.
+"""Shapes: the bytes that consecutive transfer frames of a link share, learned so that frames are compared.
 
 Theory. A sender's transfers differ in delivery-id, delivery-tag and payload and in nothing else, and the
 messages of one sender begin with the same sections. So once the complete decoder has read a transfer of the
@@ -10,20 +10,20 @@ common form, all of its other bytes are remembered:
     |     | id constructor  |id, i=1,4 |     | (t bytes, any)  | (end of   | and the descriptor   |
     |     |                 |          |     |                 |  list)    | of the next section  |
     +-----+-----------------+----------+-----+-----------------+-----------+----------------------+
-           same as learned   expected   same   not looked at    same as learned      then anything
+           same as learned   expected   same      ignored       same as learned      then anything
 
 One `unpack_from` gives the five columns, four comparisons and one slice read the frame. The bytes that are
-the same mean the same, so the result is the complete decoder's, whatever they say. What is not known from
-equal bytes alone is compared as a number: the delivery-id must be the next one, the size must fit, and of
+the same mean the same, so the result is the complete decoder's. What equal bytes alone do not decide is
+compared as a number: the delivery-id must be the next one, the size must fit, and of
 properties (00 53 73 c0 size count) the count must be at most 8, so that there is no absolute-expiry-time
-(messaging 3.2.4), or that field must be null. The sections that repeat are the header, and annotations where
-they do (JMS clients send the same ones with every message).
+(messaging 3.2.4), or that field must be null. The sections that repeat are the header, and annotations that
+repeat (JMS clients send the same ones with every message).
 
-A link keeps a shape for each of several header sections: messages whose priorities take turns have as many.
+A link keeps a shape for each of several header sections, for messages whose priorities take turns.
 
 When many frames of one size follow each other, a regular expression made from the shape checks a whole run of
-them in C, and one `iter_unpack` takes their payloads: a third of the time again. Compiling costs as much as
-some hundred frames, so it is done for a size that has repeated `UNIFORM_AFTER` times.
+them in C, and one `iter_unpack` reads their payloads, in a third of the time. Compiling costs as much as some
+hundred frames, so a size is compiled when it has repeated `UNIFORM_AFTER` times.
 
 Measured by tests/benchmarks/engine_bench.py.
 """
@@ -31,19 +31,19 @@ Measured by tests/benchmarks/engine_bench.py.
 import re
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Generic, TypeVar
 
+from lightrail.amqp.link import Link
 from lightrail.amqp.survey import Opening, never_expires
 
-if TYPE_CHECKING:
-    from lightrail.amqp.receiver import ReceivingLink
+L = TypeVar("L", bound=Link)
 
 PREFIX_BYTES_MAX: Final = 512
-"""Repeating sections beyond this are not compared: the complete decoder reads such messages."""
+"""Longer repeating sections are not compared: the complete decoder reads such messages."""
 UNIFORM_AFTER: Final = 1_024
 """Frames of one size in a row before a run is matched as a whole."""
 UNIFORM_RUN_MIN: Final = 12
-"""Frames of one size that must be in the buffer for it to pay."""
+"""Frames of one size in the buffer from which on a run is matched as a whole."""
 
 
 @lru_cache(maxsize=1024)
@@ -56,7 +56,7 @@ def _run_pattern(pattern: bytes) -> "re.Pattern[bytes]":
     return re.compile(pattern, re.DOTALL)
 
 
-class Shape:
+class Shape(Generic[L]):
     """One learned form of transfer frame, good for one link."""
 
     __slots__ = (
@@ -82,7 +82,6 @@ class Shape:
         "wire_limit",
     )
 
-    link: "ReceivingLink"
     first_part: bytes
     tag_part: bytes
     last_part: bytes
@@ -92,20 +91,23 @@ class Shape:
     offset: int
     count_at: int
     minimum: int
-    most: int
-    head: bytes
-    settled: bool
-    message_format: int
     unpack: Any
-    run: Any
-    run_payload: Any
-    run_size: int
-    candidate: int
-    streak: int
+
+    def __init__(self, link: L, head: bytes, settled: bool, message_format: int, most: int) -> None:
+        self.link = link
+        self.head = head
+        self.settled = settled
+        self.message_format = message_format
+        self.most = most
+        self.run: Any = None
+        self.run_payload: Any = None
+        self.run_size = 0
+        self.candidate = 0
+        self.streak = 0
 
 
 def learn(
-    link: "ReceivingLink",
+    link: L,
     data: bytes,
     position: int,
     payload_at: int,
@@ -114,11 +116,11 @@ def learn(
     settled: bool,
     message_format: int,
     most: int,
-) -> Shape | None:
+) -> Shape[L] | None:
     """The shape of the transfer frame at data[position], or None when it is not of the common form.
 
-    To be called for complete deliveries in one frame without state, resume, aborted or a mode of their own.
-    `most` is the largest size of frame that may be taken without a closer look.
+    The frame holds a complete delivery without state, resume, aborted or a settle mode of its own. `most` is
+    the largest frame that this shape may read.
     """
     if data[position + 4] != 2 or data[position + 8 : position + 12] != b"\x00S\x14\xc0":
         return None
@@ -147,8 +149,7 @@ def learn(
         counted = opening.properties > 0
         if not 0 < prefix <= PREFIX_BYTES_MAX:
             return None
-    shape = Shape()
-    shape.link = link
+    shape = Shape(link, head, settled, message_format, most)
     shape.first_part = data[position + 4 : at]
     shape.tag_part = data[tag_at : tag_at + 2]
     shape.last_part = data[last_at : payload_at + prefix]
@@ -158,22 +159,13 @@ def learn(
     shape.offset = payload_at - position
     shape.count_at = shape.offset + prefix + 1 if counted else 0
     shape.minimum = shape.offset + prefix + (2 if shape.count_at else 0)
-    shape.most = most
-    shape.head = head
-    shape.settled = settled
-    shape.message_format = message_format
     form = f">I{at - position - 4}s{'B' if width == 1 else 'I'}2s{tag_width}x{len(shape.last_part)}s"
     shape.unpack = _columns(form).unpack_from
-    shape.run = None
-    shape.run_payload = None
-    shape.run_size = 0
-    shape.candidate = 0
-    shape.streak = 0
     return shape
 
 
-def _prepare_run(shape: Shape, size: int) -> None:
-    """Compile what matches a run of frames of `size` bytes."""
+def _prepare_run(shape: Shape[Any], size: int) -> None:
+    """Compile the pattern that matches a run of frames of `size` bytes."""
     escape = re.escape
     constant = 4 + len(shape.first_part) + shape.id_width + 2 + shape.tag_width + len(shape.last_part)
     pattern = (
@@ -193,7 +185,7 @@ def _prepare_run(shape: Shape, size: int) -> None:
 
 
 def _consecutive(data: bytes, start: int, step: int, width: int, wire: int, count: int) -> int:
-    """How many of the numbers at start, start + step … are wire, wire + 1, …, looking at whole columns.
+    """How many of the numbers at start, start + step … are wire, wire + 1, …, compared by whole columns.
 
     At most up to where the low byte wraps: the upper bytes must all be as they are in `wire`.
     """
@@ -215,7 +207,7 @@ _BYTES: Final = bytes(range(256))
 
 
 def take(
-    shape: Shape, data: bytes, position: int, end: int, expected: int, limit: int
+    shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int
 ) -> tuple[int, list[bytes]]:
     """Payloads of the frames at `position` that have this shape, and the position after the last of them.
 
@@ -261,15 +253,15 @@ def take(
             shape.candidate = size
             shape.streak = 0
         elif size != shape.run_size:
-            # Other sizes between would make the count too high; that costs one needless compilation.
+            # Frames of other sizes in between are counted, too; that costs one needless compilation.
             shape.streak += singly
             if shape.streak > UNIFORM_AFTER:
                 _prepare_run(shape, size)
     return position, payloads
 
 
-def tags_of(shape: Shape, data: bytes, position: int, payloads: list[bytes]) -> list[bytes]:
-    """Delivery-tags of the frames at `position` whose payloads `take` gave."""
+def tags_of(shape: Shape[Any], data: bytes, position: int, payloads: list[bytes]) -> list[bytes]:
+    """Delivery-tags of the frames at `position` whose payloads `take` returned."""
     at = 4 + len(shape.first_part) + shape.id_width + 2
     tags = []
     for payload in payloads:
@@ -279,9 +271,9 @@ def tags_of(shape: Shape, data: bytes, position: int, payloads: list[bytes]) -> 
 
 
 def _take_runs(
-    shape: Shape, data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
+    shape: Shape[Any], data: bytes, position: int, end: int, expected: int, limit: int, payloads: list[bytes]
 ) -> int:
-    """Append the payloads of frames of the size that repeats, in runs; gives the position after them."""
+    """Append the payloads of frames of the repeating size, in runs; returns the position after them."""
     size = shape.run_size
     number_at = 4 + len(shape.first_part)
     count = min((end - position) // size, limit)
@@ -300,58 +292,3 @@ def _take_runs(
         expected += some
         count -= some
     return position
-
-
-# --- the way out ----------------------------------------------------------------------------------------
-
-
-class Template:
-    """The constant bytes of the transfer frames that a link sends; the tag is the delivery-id again."""
-
-    __slots__ = ("first_part", "last_part", "message_format", "overhead", "pack", "settled")
-
-    def __init__(self, channel: int, handle: bytes, settled: bool, message_format: int) -> None:
-        last = (b"\x43" if message_format == 0 else b"\x70" + message_format.to_bytes(4, "big")) + (
-            b"\x41" if settled else b"\x42"
-        )
-        size = 1 + len(handle) + 5 + 6 + len(last)
-        fixed = bytes((0x00, 0x53, 0x14, 0xC0, size, 5))
-        self.first_part = b"\x02\x00" + channel.to_bytes(2, "big") + fixed + handle + b"\x70"
-        self.last_part = last
-        self.settled = settled
-        self.message_format = message_format
-        self.overhead = 4 + len(self.first_part) + 4 + 2 + 4 + len(last)
-        self.pack = _columns(f">I{len(self.first_part)}sI2sI{len(last)}s").pack
-
-
-def put(
-    template: Template,
-    output: list[Any],
-    ends: Any,
-    blob: bytes | memoryview,
-    base: int,
-    start: int,
-    wire: int,
-    most: int,
-) -> int:
-    """Append transfer frames for the messages that `ends` delimits until one is larger than `most` bytes.
-
-    Gives the number of messages written. The first begins at blob[start], message i ends at ends[i] - base.
-    `wire` is the delivery-id of the first; the caller sees to it that it does not wrap within this call.
-    """
-    pack = template.pack
-    first_part = template.first_part
-    last_part = template.last_part
-    overhead = template.overhead
-    append = output.append
-    first = wire
-    for end in ends:
-        end -= base
-        size = end - start
-        if size > most:
-            break
-        append(pack(size + overhead, first_part, wire, b"\xa0\x04", wire, last_part))
-        append(blob[start:end])
-        start = end
-        wire += 1
-    return wire - first

@@ -1,4 +1,4 @@
-"""The beginning of a message, walked over by sizes: where its header ends, whether it may expire."""
+"""The beginning of a message, surveyed by sizes: where its header ends, whether it may expire."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _SECTION_NAMES: Final = {
 
 
 class Opening:
-    """What is known of a message's beginning without decoding it.
+    """Offsets in the beginning of a message, found without decoding it.
 
     `head_end`: end of its header section, 0 without one. `prefix_end`: end of the descriptor of the first
     section that is neither header nor annotations, 0 when that is not encoded the usual way.
@@ -116,15 +116,15 @@ def survey(message: bytes) -> Opening:
 
 
 _WIDTHS: Final = {0x40: 0, 0x43: 0, 0x44: 0, 0x52: 1, 0x53: 1, 0x70: 4, 0x80: 8, 0x83: 8, 0x98: 16}
-"""Octets after the constructors that message-id, user-id and the like have, besides the sized ones."""
+"""Octets after the constructors of fixed width that message-id, user-id and other fields have."""
 _EXPIRY_INDEX: Final = 8
 _PROPERTIES_COUNT: Final = 13
 
 
 def never_expires(data: bytes, position: int, stop: int) -> bool:
-    """Whether the properties, size octet at `position`, surely lack absolute-expiry-time (messaging 3.2.4).
+    """Whether the properties, size octet at `position`, have no absolute-expiry-time for sure (3.2.4).
 
-    False also for what is uncommon or malformed: the complete decoder says what it is. JMS clients set
+    False also for uncommon or malformed properties, for the complete decoder. JMS clients set
     creation-time, the field after, on every message.
     """
     end = position + 1 + data[position]

@@ -1,4 +1,4 @@
-"""The front door to AMQP's type system (types 1.1 to 1.6): values, `decode` and `encode`."""
+"""AMQP's type system for applications (types 1.1 to 1.6): values, `decode` and `encode`."""
 
 from lightrail.amqp.decoder import Buffer, decode, skip
 from lightrail.amqp.encoder import encode

@@ -1,4 +1,4 @@
-"""The values of AMQP's type system that Python has no type for, and the error for bytes that are none.
+"""Values of AMQP types that Python has no type for, and the error for malformed bytes.
 
 The others map to themselves: null None, boolean bool, double float, binary bytes, string str, uuid
 uuid.UUID, list list, map dict (types 1.6).
@@ -11,7 +11,7 @@ from lightrail.model import conditions
 
 
 class DecodeError(Exception):
-    """The peer's bytes are not what the specification says; the message names expected, found and offset."""
+    """The peer's bytes violate the specification; the message names expected, found and offset."""
 
     condition: Final = conditions.DECODE_ERROR
 
@@ -24,8 +24,8 @@ def truncated(what: str, needed: int, offset: int, end: int) -> DecodeError:
     return unexpected(f"{needed} more octets of {what}", f"{max(0, end - offset)}", offset)
 
 
-# Each is a subclass of the Python type it looks like, so that it compares equal to a plain value and
-# serves as one; the class alone says how it goes back on the wire.
+# Each class extends the Python type of its values, so that they compare equal to plain values and serve as
+# such; the class alone decides the encoding.
 
 
 class Symbol(str):
@@ -69,7 +69,7 @@ class Int(int):
 
 
 class Long(int):
-    """Plain int is encoded as long too; decoding gives this."""
+    """Plain int is encoded as long, too; decoding returns this class."""
 
     __slots__ = ()
 
@@ -87,33 +87,33 @@ class Float(float):
 
 
 class Decimal32(bytes):
-    """Four octets, kept as they came: the broker never computes with decimals."""
+    """Four octets, kept as received: the broker never computes with decimals."""
 
     __slots__ = ()
 
 
 class Decimal64(bytes):
-    """Eight octets, kept as they came."""
+    """Eight octets, kept as received."""
 
     __slots__ = ()
 
 
 class Decimal128(bytes):
-    """Sixteen octets, kept as they came."""
+    """Sixteen octets, kept as received."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A value with a descriptor that nobody here knows more about (types 1.2)."""
+    """A value with an unknown descriptor (types 1.2)."""
 
     descriptor: Any
     value: Any
 
 
 class Array(list[Any]):
-    """Values of one constructor: `code` is their format code, `descriptor` theirs when they are described."""
+    """Values of one constructor, whose format code is `code`, and whose `descriptor` is None without one."""
 
     __slots__ = ("code", "descriptor")
 

@@ -1,20 +1,18 @@
 """The windows of a session: how many transfer frames may come, and how many may leave (transport 2.5.6).
 
-Windows count transfer frames. The incoming one is opened again to its full size by every flow that we write,
-and by a flow of its own when half of it is used: how much a peer may send is decided by link credit, the
-window only bounds what one session can make us buffer. The outgoing one is the peer's: not one transfer
-leaves beyond it; what does not fit waits in its link (`waiting`) until the peer's flow comes.
+Windows count transfer frames. Every flow that we write opens the incoming window to its full size; when half
+of it is used, a flow is written for that. Link credit decides how much a peer may send, the window only
+bounds what one session can make us buffer. The outgoing window is the peer's: no transfer leaves beyond it;
+what does not fit waits in its link (`waiting`) until the peer's flow arrives.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lightrail.amqp import frames
-from lightrail.amqp.delivery import WIRE, signed
-from lightrail.amqp.faults import SessionFault
+from lightrail.amqp.errors import SessionProtocolError
+from lightrail.amqp.serial import WIRE, signed
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.model import conditions
-
-if TYPE_CHECKING:
-    from lightrail.amqp.connection import Connection
 
 BEGIN_SENT: Final = 0
 MAPPED: Final = 1
@@ -22,7 +20,16 @@ END_SENT: Final = 2
 ENDED: Final = 3
 
 OUTGOING_WINDOW: Final = 0x7FFFFFFF
-"""What we announce: how much we send is up to the receivers' credit and the peer's incoming window."""
+"""The window that we announce: the receivers' credit and the peer's incoming window bound what we send."""
+
+
+class WindowConnection(Protocol):
+    """The connection as the windows of its sessions use it."""
+
+    settings: ConnectionSettings
+    output: list[bytes | memoryview]
+
+    def refresh_windows(self, session: "Windows") -> None: ...
 
 
 class Windows:
@@ -41,7 +48,7 @@ class Windows:
         "state",
     )
 
-    def __init__(self, connection: "Connection", channel: int) -> None:
+    def __init__(self, connection: WindowConnection, channel: int) -> None:
         settings = connection.settings
         self.connection = connection
         self.channel = channel
@@ -58,12 +65,12 @@ class Windows:
     def take_windows(
         self, next_incoming_id: int | None, incoming_window: int, next_outgoing_id: int, outgoing_window: int
     ) -> None:
-        """The session's part of the peer's flow; ids as on the wire."""
+        """Apply the session's part of the peer's flow; ids as on the wire."""
         self.next_incoming_id = next_outgoing_id
         self.remote_outgoing_window = outgoing_window
         if next_incoming_id is None:
             next_incoming_id = self.connection.settings.initial_outgoing_id
-        # In flight is what we have sent and the peer had not seen; the window is what is left beyond it.
+        # In flight are transfers that the peer had not received; they use up the beginning of its window.
         in_flight = signed(self.next_outgoing_id - next_incoming_id)
         self.remote_incoming_window = max(0, incoming_window - in_flight)
 
@@ -76,7 +83,7 @@ class Windows:
         drain: bool = False,
         echo: bool = False,
     ) -> None:
-        """Our flow; the incoming window is full again with it."""
+        """Write our flow, which opens the incoming window to its full size."""
         if self.state != MAPPED and self.state != BEGIN_SENT:
             return
         self.incoming_left = self.incoming_window
@@ -97,11 +104,11 @@ class Windows:
         )
 
     def count_incoming(self, count: int) -> None:
-        """`count` transfer frames have come; the window is opened again at the end of the feed."""
+        """Count received transfer frames; the window is opened again at the end of the feed."""
         self.next_incoming_id += count
         left = self.incoming_left = self.incoming_left - count
         if left < 0:
-            raise SessionFault(
+            raise SessionProtocolError(
                 conditions.WINDOW_VIOLATION,
                 f"expected at most {self.incoming_window} transfers in the incoming window, found more",
             )
@@ -110,16 +117,16 @@ class Windows:
             self.connection.refresh_windows(self)
 
     def sent_transfers(self, count: int) -> None:
-        """`count` transfer frames have been written."""
+        """Count written transfer frames."""
         self.next_outgoing_id += count
         self.remote_incoming_window -= count
 
     def write(self, body: bytes) -> None:
-        """One frame on this session's channel."""
+        """Write one frame on this session's channel."""
         if self.state == MAPPED or self.state == BEGIN_SENT:
             self.connection.output.append(frames.frame(self.channel, body))
 
     def write_part(self, body: bytes, payload: memoryview) -> None:
-        """One frame with a part of a large message, which is not copied here."""
+        """Write one frame with a part of a large message, which is not copied here."""
         if self.state == MAPPED or self.state == BEGIN_SENT:
             self.connection.output += (frames.head(self.channel, body, len(payload)), payload)

@@ -8,8 +8,9 @@ async with lightrail.client.connect("amqp://localhost") as connection:
             await delivery.accept()
 """
 
+from lightrail.client.bodies import Data, Sequence
 from lightrail.client.connecting import ConnectOptions, connect
-from lightrail.client.connection import Connection, Event
+from lightrail.client.connection import Connection
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import (
     AuthenticationError,
@@ -23,9 +24,10 @@ from lightrail.client.errors import (
     SendError,
     WindowFullError,
 )
+from lightrail.client.events import Event
 from lightrail.client.keywords import MessageFields, ReceiverOptions, SenderOptions
 from lightrail.client.management import Management, ManagementError
-from lightrail.client.message import Data, Message, Sequence
+from lightrail.client.message import Message
 from lightrail.client.options import Credentials, ReconnectPolicy
 from lightrail.client.outcomes import Outcome, OutcomeKind
 from lightrail.client.receiver import Receiver

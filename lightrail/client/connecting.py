@@ -1,10 +1,11 @@
-"""connect: how an application comes to a connection, and the options of that."""
+"""connect: opens a connection for an application, with options."""
 
 import ssl
 from collections.abc import Callable, Generator
 from typing import Any, TypedDict, Unpack
 
-from lightrail.client.connection import Connection, Event
+from lightrail.client.connection import Connection
+from lightrail.client.events import Event
 from lightrail.client.options import Credentials, ReconnectPolicy
 from lightrail.client.tokens import TokenSource
 
@@ -25,13 +26,13 @@ class connect:  # noqa: N801 - it is called like a function
     """A connection to a broker: `async with connect("amqp://localhost") as connection`, or `await`.
 
     Args:
-        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; with several, the first that lets us in.
-        credentials: for all of them, in place of those in the addresses.
-        token: gives a Token for the node `$cbs`, beside the credentials or in place of them.
-        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        urls: amqp://[USER[:PASSWORD]@]HOST[:PORT] or amqps://…; of several the first that can be opened.
+        credentials: for all addresses, in place of those in the URLs.
+        token: returns a Token for the node `$cbs`, with the credentials or instead of them.
+        tls: for amqps://, with certificates of authorities and of the client; None for the system's.
         name: the container-id.
-        reconnect: how to come back after a loss.
-        heartbeat: seconds; a broker that says nothing for twice as long is lost.
+        reconnect: how to connect again after a loss.
+        heartbeat: seconds; a broker that sends nothing for twice as long is lost.
         on_event: called with each Event, on the loop.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Connections: what was opened is open again after any loss, until the application closes it.
+"""Connections: after any loss, connects again and opens all senders and receivers, until it is closed.
 
-A connection is desired state: addresses, credentials, senders and receivers. One task keeps it true: it
-connects to one of the addresses, attaches what is wanted, waits for the loss, and begins anew, with growing
-and jittered pauses. A single link that the broker ended is attached again the same way.
+One task connects to one of the addresses, attaches the open links (links.py), waits for the loss of the
+connection, and repeats that, with growing and jittered pauses.
 """
 
 import asyncio
@@ -10,20 +9,21 @@ import os
 import secrets
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import AmqpError, Source
 from lightrail.amqp.values import Symbol
+from lightrail.client.affinity import check_loop
 from lightrail.client.errors import (
     AuthenticationError,
     ClientError,
     ClosedError,
     ConnectError,
     NotAllowedError,
-    link_error,
 )
+from lightrail.client.events import Event
+from lightrail.client.link import Link
+from lightrail.client.links import Links, LinkType
 from lightrail.client.locks import Locks
 from lightrail.client.management import NODE, Management
 from lightrail.client.opening import Opening
@@ -32,47 +32,15 @@ from lightrail.client.receiver import CREDIT, Receiver
 from lightrail.client.requests import Requester
 from lightrail.client.sender import CLOSE_S, WINDOW, Sender
 from lightrail.client.sessions import Sessions
-from lightrail.client.sources import source_of
+from lightrail.client.sources import check_options, source_of
 from lightrail.client.tokens import Tokens, TokenSource
 from lightrail.client.wire import Wire
-from lightrail.model import conditions
 
 STABLE_S: Final = 1.0
-"""A connection that was lost sooner counts as an attempt without success: the next pause is a longer one."""
+"""A connection that is lost sooner counts as a failed attempt: the next pause is longer."""
 HEARTBEAT_S: Final = 30.0
 PRODUCT: Final = Symbol("product")
-"""Property of open by which brokers say what they are."""
-_FINAL: Final = frozenset(
-    (
-        conditions.NOT_FOUND,
-        conditions.UNAUTHORIZED_ACCESS,
-        conditions.NOT_ALLOWED,
-        conditions.NOT_IMPLEMENTED,
-        conditions.INVALID_FIELD,
-        conditions.RESOURCE_DELETED,
-        conditions.PRECONDITION_FAILED,
-    )
-)
-"""Conditions of links that trying again does not change."""
-
-
-LinkType = TypeVar("LinkType", Sender, Receiver)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What happened to a connection, for those who watch it.
-
-    Attributes:
-        kind: connected, lost, failed (an attempt), closed, link-lost, link-attached, or lock-lost (locks
-            that a receiver with renew_for could not renew in time).
-        where: the broker's address, or that of the link.
-        reason: why, in words.
-    """
-
-    kind: str
-    where: str
-    reason: str = ""
+"""Property of open with the name of the broker's software."""
 
 
 class Connection:
@@ -102,14 +70,11 @@ class Connection:
         self._on_event = on_event
         self.loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._links: dict[Sender | Receiver, None] = {}
-        self._again: dict[Sender | Receiver, int] = {}
-        """Links that the broker ended, with how often they were attached since without success."""
+        self._links = Links(self, self._policy)
         self._wire: Wire | None = None
-        self._sessions: Sessions | None = None
         self._address = self._addresses[0]
         self._gone: asyncio.Future[str] | None = None
-        """Of the connection that is there: why it was lost."""
+        """Why the current connection was lost."""
         self._first: asyncio.Future[None] = self.loop.create_future()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
@@ -120,13 +85,13 @@ class Connection:
     # --- for the application -----------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects. Raises ConnectError where no address lets us in at the first round."""
+        """Connects. Raises ConnectError where the first round of attempts fails at every address."""
         self.check_loop()
         self._task = self.loop.create_task(self._run(), name=f"lightrail.client {self._address}")
         try:
             await asyncio.shield(self._first)
         except asyncio.CancelledError:
-            # Nobody has the connection that would come of it.
+            # The caller has no connection to close.
             self._give_up(ClosedError("the opening of the connection was cancelled"))
             raise
 
@@ -140,28 +105,28 @@ class Connection:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is connected, and everything that was opened is attached."""
-        return self._sessions is not None and all(link.healthy for link in self._links)
+        """Whether it is connected, and every open link is attached."""
+        return self._links.healthy
 
     @property
     def product(self) -> str:
-        """What the broker calls itself; empty where it does not say, or none is connected."""
+        """The name of the broker's software; empty where the broker sends none, or none is connected."""
         peer = None if self._wire is None else self._wire.engine.peer_open
         return str((peer.properties or {}).get(PRODUCT, "")) if peer is not None else ""
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to a broker now."""
-        return self._sessions is not None
+        """Whether a broker is connected now."""
+        return self._links.connected
 
     def offers(self, capability: str) -> bool:
-        """Whether the broker that is connected has a capability for all links (2.7.1)."""
+        """Whether the connected broker offers a capability for all links (2.7.1)."""
         peer = None if self._wire is None else self._wire.engine.peer_open
         return peer is not None and capability in (peer.offered_capabilities or ())
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed, or given up."""
+        """Whether it was closed, or failed for good."""
         return self._error is not None
 
     def fileno(self) -> int:
@@ -180,9 +145,9 @@ class Connection:
 
         Args:
             address: None where each message has its own in `to`.
-            window: messages without an outcome, before `send` waits.
-            name: of the link; the broker knows it again by that.
-            presettled: at most once: nothing is confirmed.
+            window: messages without an outcome from which on `send` waits.
+            name: of the link, by which the broker identifies it after a loss.
+            presettled: messages are sent settled, at most once, without outcomes.
         """
         return self._add(
             Sender(self, address, window=window, name=name or self._number(), presettled=presettled)
@@ -209,100 +174,68 @@ class Connection:
     ) -> Receiver:
         """A receiver of an address; `await` its `opened`, or use it in `async with`.
 
-        With several filters it gets what passes all of them. A broker that does not apply one of them is an
-        error of the receiver, never a receiver of everything.
+        It receives messages that pass all filters, and fails where the broker does not apply one of them.
 
         Args:
             credit: messages that the broker sends ahead; 0: those that `Receiver.grant` asks for.
-            browse: copies of what is in the queue, which stays there.
-            presettled: at most once: what is on its way when the connection is lost is lost.
-            name: of the link; the broker knows it again by that.
+            browse: receives copies of messages that stay in the queue.
+            presettled: at most once: messages on their way at the loss of the connection are lost.
+            name: of the link, by which the broker identifies it after a loss.
             selector: of JMS, as "colour = 'red' AND size > 3".
             sql: an expression of AMQP Filter Expressions 1.0.
             subject: a pattern of words, as orders.*.created or orders.#.
             group: messages of this group-id.
-            properties: application-properties that are equal.
+            properties: application-properties with equal values.
             filters: others, by name; described values as AMQP has them (messaging 3.5.8).
-            subscription: at a router: the name of a durable subscription, which collects messages while
-                nobody receives, until `Receiver.unsubscribe`. It belongs to the `name` of the connection.
-            shared: several receivers, of any connection, share the subscription of that name.
-            dynamic: the broker makes a node that lives as long as the link; `address` is its name once that
-                is open.
-            renew_for: seconds for which the lock of a message is renewed after its arrival, while it has no
-                outcome: for handlers that may take longer than the queue's lock_duration. 0: not at all.
+            subscription: name of a durable subscription at a router, which stores messages until they are
+                received, and ends with `Receiver.unsubscribe`. It belongs to the `name` of the connection.
+            shared: receivers of any connection share the subscription of that name.
+            dynamic: the broker makes a node that lives as long as the link, whose name becomes `address`.
+            renew_for: seconds for which locks of unsettled messages are renewed, for handlers that may take
+                longer than the queue's lock_duration. 0: not at all.
         """
-        if credit < 0:
-            raise ValueError(f"expected a credit of 0 or more, found {credit}")
-        if renew_for < 0:
-            raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
-        if renew_for and presettled:
-            raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
-        if shared and subscription is None:
-            raise ValueError("expected the name of a subscription to be shared, found none")
+        check_options(credit, presettled, renew_for, subscription, shared, self._is_named)
         if subscription is not None:
-            if not shared and not self._is_named:
-                raise ValueError(
-                    "expected a connection with a `name` of its own, by which the broker knows the "
-                    "subscription again after a restart; or `shared`, which belongs to no connection"
-                )
-            # The broker cuts the name of a link to a shared subscription here: one connection has several.
+            # Of the name of a link to a shared subscription the broker ignores the part from | on.
             name = f"{subscription}|{self._number()}" if shared else subscription
         source = source_of(
-            address,
-            browse=browse,
-            dynamic=dynamic,
-            selector=selector,
-            sql=sql,
-            subject=subject,
-            group=group,
-            properties=properties,
-            filters=filters,
-            durable=subscription is not None,
-            shared=shared,
+            address, browse=browse, dynamic=dynamic, selector=selector, sql=sql, subject=subject, group=group,
+            properties=properties, filters=filters, durable=subscription is not None, shared=shared,
         )
+        name = name or self._number()
         return self._add(
             Receiver(
-                self,
-                address,
-                credit=credit,
-                name=name or self._number(),
-                source=source,
-                presettled=presettled,
+                self, address, credit=credit, name=name, source=source, presettled=presettled,
                 renew_for=renew_for,
             )
         )
 
     def requester(self, address: str) -> Requester:
-        """Asks whoever receives from an address; `await` its `opened`, or use it in `async with`."""
-        return Requester(self, self.sender(address), self.receiver(dynamic=True, presettled=True))
+        """Sends requests to an address, receives answers; `await` its `opened`, or use it in `async with`."""
+        return Requester(self.loop, self.sender(address), self.receiver(dynamic=True, presettled=True))
 
     def node(self, address: str) -> Requester:
         """As `requester`, for a node of the broker that answers to a receiver from it, without a queue."""
         name = self._number()
+        source = Source(address=address)
         receiver = Receiver(
-            self,
-            address,
-            credit=CREDIT,
-            name=name,
-            source=Source(address=address),
-            target=name,
-            presettled=True,
+            self, address, credit=CREDIT, name=name, source=source, target=name, presettled=True
         )
-        return Requester(self, self.sender(address), self._add(receiver), reply_to=name)
+        return Requester(self.loop, self.sender(address), self._add(receiver), reply_to=name)
 
     def management(self) -> Management:
         """Reads and changes a LightRail broker; use it in `async with`."""
         return Management(self.requester(NODE))
 
     async def close(self) -> None:
-        """Closes everything in order. What was sent and has no outcome yet gets it, within CLOSE_S."""
+        """Closes all links, then the connection; waits for outcomes of sent messages for CLOSE_S at most."""
         if self._error is not None:
             return
         self.check_loop()
         self._closing = True
         try:
             async with asyncio.timeout(CLOSE_S):
-                await asyncio.gather(*(link.close() for link in list(self._links)))
+                await asyncio.gather(*(link.close() for link in self._links.all))
                 if self._wire is not None and self._gone is not None:
                     self._wire.close("it was closed by the application")
                     await asyncio.shield(self._gone)
@@ -311,13 +244,13 @@ class Connection:
         finally:
             self._give_up(ClosedError("the connection is closed"))
 
-    # --- what keeps it true --------------------------------------------------------------------------------
+    # --- connecting ----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
             await self._keep_true()
         except asyncio.CancelledError:
-            # By the end of the loop, unless it was given up before.
+            # The loop ended, or the connection did before.
             self._give_up(ClosedError("the event loop of the connection ended before it was closed"))
             raise
         except Exception as error:
@@ -328,7 +261,7 @@ class Connection:
     async def _keep_true(self) -> None:
         attempt = 0
         short = 0
-        """Connections in a row that were lost at once."""
+        """Connections in a row that lasted less than STABLE_S."""
         while self._error is None:
             reasons: list[str] = []
             for address in self._addresses:
@@ -340,7 +273,7 @@ class Connection:
                     return
                 except ConnectError as error:
                     reasons.append(f"{address}: {error}")
-                    self.say("failed", str(address), str(error))
+                    self.report("failed", str(address), str(error))
             else:
                 attempt += 1
                 failure = ConnectError("no broker could be reached: " + "; ".join(reasons))
@@ -355,14 +288,14 @@ class Connection:
             why = await self._gone
             if self._closing:
                 return
-            self.say("lost", str(self._address), why)
+            self.report("lost", str(self._address), why)
             if self.loop.time() - began >= STABLE_S:
                 short = 0
             await asyncio.sleep(pause_s(self._policy, short))
             short += 1
 
     async def _connect(self, address: Address) -> None:
-        """Raises ConnectError."""
+        """One attempt. Raises ConnectError."""
         self._address = address
         self._gone = self.loop.create_future()
         opening = Opening(
@@ -370,63 +303,48 @@ class Connection:
             address,
             credentials=self._credentials,
             tls=self._tls,
+            tokens=self._tokens,
             name=self._name,
             idle_time_out_ms=2 * self._heartbeat_ms,
             lost=self._lost,
         )
-        wire = await opening.run(self._policy.connect)
-        session = opening.session
-        assert session is not None
-        if self._tokens is not None:
-            try:
-                await self._tokens.show(wire, session)
-            except BaseException:
-                wire.abort("no token was accepted")
-                raise
-            if not wire.usable:
-                raise ConnectError(wire.why)
+        wire, session = await opening.run(self._policy.connect)
         self._wire = wire
-        self._sessions = Sessions(wire.engine, session)
-        self._again.clear()
-        for link in list(self._links):
-            self._attach(link, wire, self._sessions)
-        wire.touch()
+        self._links.connect(wire, Sessions(wire.engine, session))
         if not self._first.done():
             self._first.set_result(None)
-        self.say("connected", str(address))
+        self.report("connected", str(address))
 
     def _lost(self, wire: Wire, why: str) -> None:
-        """The socket is closed."""
+        """The socket was closed."""
         if self._tokens is not None:
             self._tokens.stop()
         if wire is not self._wire:
             return
-        self._wire = self._sessions = None
-        for link in list(self._links):
-            link.lost()
+        self._wire = None
+        self._links.lost()
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(why)
 
     def _abort(self, why: str) -> None:
-        """This connection is of no use; the next one is tried."""
+        """Closes the socket, so that the next attempt follows."""
         if self._wire is not None:
             self._wire.abort(why)
 
     def _give_up(self, error: Exception) -> None:
-        """Nothing is tried any more."""
+        """Ends the connection for good, with all links."""
         if self._error is not None:
             return
         self._error = error
         if self._wire is not None:
             self._wire.abort("the connection is closed")
-        for link in list(self._links):
-            link.fail(error)
+        self._links.end(error)
         if not self._first.done():
             self._first.set_exception(error)
             self._first.exception()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self.say("closed", str(self._address), str(error))
+        self.report("closed", str(self._address), str(error))
 
     # --- links ---------------------------------------------------------------------------------------------
 
@@ -438,72 +356,33 @@ class Connection:
         if self._error is not None:
             raise ClosedError(f"the connection is closed: {self._error}")
         self.check_loop()
-        if self._wire is not None and self._sessions is not None:
-            try:
-                link.attach(self._wire, self._sessions.with_room())
-            except (ClientError, LocalError) as error:
-                raise ClientError(f"{link.address}: {error}") from None
-        self._links[link] = None
-        return link
-
-    def _attach(self, link: "Sender | Receiver", wire: Wire, sessions: Sessions) -> None:
-        try:
-            link.attach(wire, sessions.with_room())
-        except (ClientError, LocalError) as error:
-            # More links than this broker takes, as it may be after the loss of another one.
-            link.fail(ClientError(f"{link.address}: {error}"))
+        return self._links.add(link)
 
     def check_loop(self) -> None:
         """Raises ClientError outside of the loop that the connection belongs to, as after a fork."""
-        try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self.loop:
-            return
-        if os.getpid() != self._pid:
-            raise ClientError(
-                f"expected to be used by process {self._pid}, which opened it, and is used by {os.getpid()}: "
-                "open a connection after the fork"
-            )
-        raise ClientError(
-            "expected to be used on the event loop that opened it, and is used "
-            + ("outside of a loop" if running is None else "on another one")
-            + ": open a connection there, or use lightrail.client.sync, whose objects any thread may use"
-        )
+        check_loop(self.loop, self._pid)
 
-    def forget(self, link: "Sender | Receiver") -> None:
-        """It is closed."""
-        self._links.pop(link, None)
-        self._again.pop(link, None)
+    def forget(self, link: Link) -> None:
+        """See Links."""
+        self._links.forget(link)
 
-    def link_lost(self, link: "Sender | Receiver", what: str, error: AmqpError | None) -> None:
-        """The broker has ended a link or refused it: it is attached again, unless that changes nothing."""
-        found = link_error(what, error)
-        self.say("link-lost", link.address or "", str(found))
-        if self._tokens is not None and self._tokens.is_due and isinstance(found, NotAllowedError):
-            self._abort(f"the token ran out: {found}")
-            return
-        if not link._opened.done() or found.condition in _FINAL:
-            link.refuse(found)
-            return
-        attempt = self._again.get(link, 0)
-        if attempt == self._policy.attempts:
-            link.refuse(found)
-            return
-        self._again[link] = attempt + 1
-        self.loop.call_later(pause_s(self._policy, attempt), self._attach_again, link, self._wire)
+    def link_lost(self, link: Link, what: str, error: AmqpError | None) -> None:
+        """See Links."""
+        self._links.link_lost(link, what, error)
 
-    def link_attached(self, link: "Sender | Receiver") -> None:
-        """The broker has opened a link."""
-        if self._again.pop(link, 0):
-            self.say("link-attached", link.address or "")
+    def link_attached(self, link: Link) -> None:
+        """See Links."""
+        self._links.link_attached(link)
 
-    def _attach_again(self, link: "Sender | Receiver", wire: Wire | None) -> None:
-        if link in self._links and wire is self._wire and wire is not None and self._sessions is not None:
-            self._attach(link, wire, self._sessions)
+    def is_token_missing(self, error: ClientError) -> bool:
+        """Whether the broker refused a link because a token ran out; aborts the connection if so."""
+        if self._tokens is None or not self._tokens.is_due or not isinstance(error, NotAllowedError):
+            return False
+        self._abort(f"the token ran out: {error}")
+        return True
 
-    def say(self, kind: str, where: str, reason: str = "") -> None:
+    def report(self, kind: str, where: str, reason: str = "") -> None:
+        """Calls on_event."""
         if self._on_event is None:
             return
         try:

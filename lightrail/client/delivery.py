@@ -1,39 +1,58 @@
-"""Deliveries: a message that was received, and the outcome that the application gives it (messaging 3.4)."""
+"""Deliveries: a received message, and its outcome (messaging 3.4)."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from lightrail.amqp.events import ACCEPTED, RELEASED
-from lightrail.amqp.link import Link, encode_state
+from lightrail.amqp.link import Link
+from lightrail.amqp.link_endpoint import encode_state
 from lightrail.amqp.performatives import AmqpError, Modified, Rejected
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.errors import ClosedError, LostError
 from lightrail.client.message import Message
 
-if TYPE_CHECKING:
-    from lightrail.client.receiver import Receiver
-
 FAILED: Final = Modified(delivery_failed=True)
 DELIVERY_TIME: Final = "x-opt-delivery-time"
-"""Annotation: when a message may be delivered, a timestamp."""
+"""Annotation: the time from which on a message may be delivered."""
 DISPOSITION_BYTES: Final = 64
-"""Of a disposition's frame, what is not its state, at the most."""
+"""Bytes of a disposition's frame without the state, at most."""
 LOCK_RAN_OUT: Final = (
     "the lock of the message ran out, and the broker delivers it again: give its queue a longer "
     "lock_duration, renew the lock in time, or receive with renew_for"
 )
 
 
+class LockKeeper(Protocol):
+    """What renews the locks of deliveries."""
+
+    def settled(self, delivery: "Delivery") -> None:
+        """It has an outcome, and its lock is renewed no more."""
+
+
+class DeliveryReceiver(Protocol):
+    """The receiver as its deliveries use it."""
+
+    @property
+    def keeper(self) -> LockKeeper | None:
+        """Renews their locks."""
+
+    def settle(self, link: Link, number: int, state: Any) -> None:
+        """Sends an outcome. Raises LostError after the loss of the link."""
+
+    async def renew(self, deliveries: "Sequence[Delivery]") -> list[float | None]:
+        """Renews locks; see Locks.renew."""
+
+
 class Delivery:
-    """A message that was received, for as long as it is not settled."""
+    """A received message, until it is settled."""
 
     __slots__ = ("_link", "_number", "_receiver", "_tag", "lost", "message", "settled")
 
     def __init__(
         self,
-        receiver: "Receiver",
+        receiver: DeliveryReceiver,
         link: Link,
         number: int,
         payload: bytes,
@@ -45,32 +64,32 @@ class Delivery:
         self._number = number
         self._tag = tag
         self.lost = False
-        """Whether its lock is known to have run out, which a renewal learns: it comes again."""
+        """Whether a renewal found that its lock ran out: the broker delivers it again."""
         self.message = Message.decode(payload)
         self.settled = settled
-        """Whether it has an outcome: of the application, or the sender asked for none."""
+        """Whether it has an outcome, or its sender sent it settled."""
 
     @property
     def body(self) -> Any:
-        """Of its message."""
+        """The body of its message."""
         return self.message.body
 
     def is_of(self, link: Link | None) -> bool:
-        """Whether it came by this link, and its outcome can reach the broker by it."""
+        """Whether it was received on this link, and can still be settled there."""
         return self._link is link and not self.lost
 
     async def accept(self) -> None:
-        """It was processed: the broker deletes it. Raises LostError: it comes again."""
+        """It was processed: the broker deletes it. Raises LostError: it is delivered again."""
         self.settle(ACCEPTED)
 
     async def release(self) -> None:
-        """It was not processed: another receiver may have it. Raises LostError: so it will be."""
+        """It was not processed: any receiver may get it. Raises LostError: it is delivered again."""
         self.settle(RELEASED)
 
     async def fail(self) -> None:
-        """The attempt failed: it comes again until the queue's max_delivery_count, then is a dead letter.
+        """The attempt failed: delivered again until the queue's max_delivery_count, then a dead letter.
 
-        Raises LostError: it comes again anyhow.
+        Raises LostError: it is delivered again, whatever its count.
         """
         self.settle(FAILED)
 
@@ -81,7 +100,7 @@ class Delivery:
         undeliverable_here: bool = False,
         annotations: Mapping[str, Any] | None = None,
     ) -> None:
-        """As `release`, counted as failed or not, not for this receiver, with message-annotations (3.4.5)."""
+        """As `release`; may count as failed, exclude this receiver, add message-annotations (3.4.5)."""
         changed = {Symbol(key): value for key, value in (annotations or {}).items()}
         state = Modified(
             delivery_failed=delivery_failed,
@@ -96,7 +115,7 @@ class Delivery:
         description: str = "",
         info: Mapping[str, Any] | None = None,
     ) -> None:
-        """It can't be processed: where the queue has dead letters it is one now, with this reason."""
+        """It can't be processed: it becomes a dead letter, if the queue keeps them, with this reason."""
         error = AmqpError(
             condition=Symbol(condition),
             description=description or None,
@@ -107,23 +126,23 @@ class Delivery:
     async def dead_letter(
         self, reason: str, description: str = "", annotations: Mapping[str, Any] | None = None
     ) -> None:
-        """As `reject`, with a reason of the application, by which dead letters are found again.
+        """As `reject`, with a reason of the application, by which it finds dead letters.
 
         LightRail keeps reason and description in the annotations x-opt-dead-letter-condition and
         -description, and adds further annotations whose names begin with x-opt-.
 
-        Raises LostError: it comes again.
+        Raises LostError: it is delivered again.
         """
         await self.reject(reason, description, annotations)
 
     async def defer(self, seconds: float, *, delivery_failed: bool = False) -> None:
-        """It comes again after a time, to any receiver; for queues with the policy `delay`.
+        """It is delivered again after a time, to any receiver; for queues with the policy `delay`.
 
         Args:
             seconds: until then, from now on.
             delivery_failed: whether this counts as an attempt of the queue's max_delivery_count.
 
-        Raises LostError: it comes again at once.
+        Raises LostError: it is delivered again at once.
         """
         if seconds < 0:
             raise ValueError(f"expected 0 seconds or more, found {seconds}")
@@ -131,7 +150,7 @@ class Delivery:
         await self.modify(delivery_failed=delivery_failed, annotations={DELIVERY_TIME: Timestamp(due_ms)})
 
     async def renew(self) -> float | None:
-        """Locks it for as long again, where its queue has the policy `lock_duration`; for LightRail.
+        """Renews its lock, where its queue has the policy `lock_duration`; for LightRail.
 
         Without that policy a delivery belongs to its receiver until it is settled or the link ends.
         `Connection.receiver(renew_for=...)` renews locks by itself.
@@ -141,7 +160,7 @@ class Delivery:
 
         Raises:
             ClientError: the broker does not renew locks.
-            LostError: its lock ran out, or the connection was lost: it comes again.
+            LostError: its lock ran out, or the connection was lost: it is delivered again.
             ManagementError: it was not renewed; with status 503: try again.
             ClosedError: it has an outcome.
         """
@@ -157,7 +176,7 @@ class Delivery:
         return seconds
 
     def settle(self, state: Any) -> None:
-        """With any delivery state of the engine; the other methods name those that there are."""
+        """Settles it with any delivery state of the engine."""
         if self.settled:
             raise ClosedError("the message has an outcome already")
         if self.lost:
@@ -176,7 +195,7 @@ class Delivery:
         self.settle(state)
 
     def lose(self) -> None:
-        """Its lock ran out. The link forgets it, and what that tells the broker changes nothing there."""
+        """Its lock ran out. The engine forgets it; the disposition changes nothing at the broker."""
         self.lost = True
         with suppress(LostError):
             self._receiver.settle(self._link, self._number, RELEASED)

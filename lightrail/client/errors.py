@@ -1,4 +1,4 @@
-"""What can go wrong, as the application sees it. Texts say what was expected, what came and what to do."""
+"""Errors for applications. Their texts say what was expected, what was found, and what to do."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,19 +10,23 @@ if TYPE_CHECKING:
 
 
 class ClientError(Exception):
-    """Base of all of them."""
+    """Base of all errors of the client."""
 
 
 class ConnectError(ClientError):
-    """No address could be reached, or none let us in."""
+    """No address could be reached, or no broker opened the connection."""
 
 
 class AuthenticationError(ConnectError):
-    """The broker refused the credentials: trying again does not help before they are others."""
+    """The broker refused the credentials: only other credentials help."""
 
 
 class ClosedError(ClientError):
     """The connection, sender or receiver was closed by the application."""
+
+
+class ForkError(ClientError):
+    """It was opened by another process: open a connection in this one."""
 
 
 class LinkError(ClientError):
@@ -30,8 +34,8 @@ class LinkError(ClientError):
 
     Attributes:
         condition: of AMQP, as amqp:not-found.
-        description: the broker's words.
-        info: what it adds.
+        description: the broker's text.
+        info: further fields of the broker's error.
     """
 
     def __init__(self, text: str, condition: str, description: str = "", info: Any = None) -> None:
@@ -50,7 +54,7 @@ class NotAllowedError(LinkError):
 
 
 class LostError(ClientError):
-    """The connection or link was lost; what was received on it comes again, to this or another receiver."""
+    """The connection or link was lost; its unsettled messages are delivered again, to any receiver."""
 
 
 class SendError(ClientError):
@@ -66,7 +70,7 @@ class SendError(ClientError):
 
 
 class WindowFullError(ClientError):
-    """As many messages of a sender as its window holds have no outcome yet: await one, or `send`."""
+    """The window of a sender is full of messages without an outcome: await one, or `send`."""
 
 
 _CLASSES = {

@@ -1,23 +1,21 @@
-"""The keeper of a receiver: renews the locks of what was received and has no outcome, beside the handler.
+"""The keeper of a receiver: renews the locks of its unsettled deliveries, while handlers work.
 
-How long a lock lasts is known from the first answer of the broker; from then on a lock is renewed when a
-quarter of that has passed, so what is settled sooner costs nothing. Passes are a quarter apart, too: at least
-half of the time is left whenever a request leaves.
+The first answer of the broker tells how long a lock lasts; from then on a lock is renewed when a quarter of
+that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too: at
+least half of the time is left whenever a request is sent.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError
-
-if TYPE_CHECKING:
-    from lightrail.client.delivery import Delivery
 
 CAPABILITY: Final = "lightrail:renew-locks"
 """Offered by brokers whose `$management` renews locks."""
 LONGEST_S: Final = 10.0
-"""Between renewals of long locks, and of those that no time ends: the policy may get a shorter time."""
+"""Between renewals of long locks, and of endless ones: the queue's policy may change to a shorter time."""
 AGAIN_S: Final = 0.25
 """Pause after a request that failed; shorter where the locks are."""
 
@@ -26,16 +24,16 @@ class Keeper:
     """Renews locks for as long as its receiver is attached.
 
     Args:
-        renew: locks deliveries anew; seconds for which each is locked, None where no time ends it, 0 where
-            it is locked no more.
+        renew: renews locks; returns seconds for which each delivery is locked, None for no end, 0 for a lock
+            that ran out.
         longest: seconds after the arrival of a delivery for which its lock is renewed.
-        lost: called with how many locks ran out, and why they were not renewed, where that is known.
+        lost: called with the number of locks that ran out, and why they were not renewed, where known.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        renew: "Callable[[Sequence[Delivery]], Awaitable[list[float | None]]]",
+        renew: Callable[[Sequence[Delivery]], Awaitable[list[float | None]]],
         longest: float,
         lost: Callable[[int, str], None],
     ) -> None:
@@ -44,16 +42,16 @@ class Keeper:
         self._longest = longest
         self._lost = lost
         self._kept: dict[Delivery, list[float]] = {}
-        """When each came, and since when its lock lasts, by the clock of the loop."""
+        """Times of its arrival and of its latest renewal, by the clock of the loop."""
         self._interval: float | None = None
         """Seconds from a lock to its renewal; None before the first answer."""
         self._why = ""
-        """What was wrong with the latest request."""
+        """Why the latest request failed."""
         self._some = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def came(self, deliveries: "Sequence[Delivery]") -> None:
-        """They were received, and belong to the application or wait for it."""
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """Renews the locks of received deliveries from now on."""
         now = self._loop.time()
         for delivery in deliveries:
             self._kept[delivery] = [now, now]
@@ -61,12 +59,12 @@ class Keeper:
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name="renewal of locks")
 
-    def settled(self, delivery: "Delivery") -> None:
-        """It has an outcome."""
+    def settled(self, delivery: Delivery) -> None:
+        """Stops renewing the lock of a delivery: it has an outcome."""
         self._kept.pop(delivery, None)
 
     def stop(self) -> None:
-        """The link was lost or closed; another one may have locks of another length."""
+        """Stops all renewals: the link was lost or closed; locks of the next link may last shorter."""
         self._kept.clear()
         self._interval = None
         if self._task is not None:
@@ -81,7 +79,7 @@ class Keeper:
             await asyncio.sleep(await self._pass())
 
     async def _pass(self) -> float:
-        """Renews what is due; returns the seconds until the next pass."""
+        """Renews locks that are due; returns the seconds until the next pass."""
         now = self._loop.time()
         interval = self._interval
         over = [each for each, (came, _) in self._kept.items() if now - came >= self._longest]
@@ -90,7 +88,7 @@ class Keeper:
         due = [each for each, (_, since) in self._kept.items() if now - since >= (interval or 0.0)]
         if due:
             try:
-                # An answer that takes longer comes too late for the locks.
+                # A later answer is too late for the locks.
                 async with asyncio.timeout(max(AGAIN_S, 2 * (interval or LONGEST_S))):
                     locked = await self._renew(due)
             except (ClientError, TimeoutError) as error:
@@ -99,12 +97,12 @@ class Keeper:
             self._answered(due, locked, now)
         return AGAIN_S if self._interval is None else self._interval
 
-    def _answered(self, due: "Sequence[Delivery]", locked: list[float | None], asked_at: float) -> None:
+    def _answered(self, due: Sequence[Delivery], locked: list[float | None], asked_at: float) -> None:
         lost = 0
         for delivery, seconds in zip(due, locked, strict=True):
             times = self._kept.get(delivery)
             if times is None:
-                # It was settled, or the link lost, before the answer came.
+                # It was settled, or the link lost, before the answer arrived.
                 continue
             if seconds == 0:
                 lost += 1

@@ -1,6 +1,6 @@
 """Keywords: options of links and fields of messages as types, for functions that pass them on.
 
-Each has the parameters of the function that takes them in the end; a test compares the two.
+Each has the parameters of the function that they are passed to; a test compares the two.
 """
 
 import uuid
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 MessageId = int | uuid.UUID | bytes | str
-"""What AMQP lets a message-id or correlation-id be."""
+"""Types of a message-id or correlation-id in AMQP."""
 
 
 class SenderOptions(TypedDict, total=False):

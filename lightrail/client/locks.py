@@ -1,20 +1,18 @@
-"""Locks of deliveries: how long a receiver has them, where the queue ends locks by time, and their renewal.
+"""Locks of deliveries, in queues whose locks end after a time: their renewal.
 
-A request to `$management` names the link and the delivery-tags (docs/operate/management.md, Locks). Its
-answer comes to a receiver of the same connection, so it needs no queue.
+A request to `$management` names the link and the delivery-tags (docs/operate/management.md, Locks). A
+receiver of the same connection receives the answer, without a queue.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from lightrail.client.errors import ClientError, LinkError, LostError, SendError
 from lightrail.client.keeper import CAPABILITY
+from lightrail.client.link import Link, LinkConnection
 from lightrail.client.management import NODE, Management, ManagementError
 from lightrail.client.outcomes import OutcomeKind
-
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
-    from lightrail.client.receiver import Receiver
+from lightrail.client.requests import Requester
 
 OPERATION: Final = "renew-locks"
 TAGS_MAX: Final = 500
@@ -22,19 +20,27 @@ TAGS_MAX: Final = 500
 NOT_FOUND: Final = 404
 
 
+class LocksConnection(LinkConnection, Protocol):
+    """The connection as its locks use it."""
+
+    @property
+    def connected(self) -> bool: ...
+    def node(self, address: str) -> Requester: ...
+
+
 class Locks:
     """Renews locks of one connection; opens its links when they are first needed."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: LocksConnection) -> None:
         self._connection = connection
         self._management: Management | None = None
 
-    async def renew(self, receiver: "Receiver", tags: Sequence[bytes]) -> list[float | None]:
-        """Seconds for which each delivery is locked from now on: None for no end, 0 where it is no more.
+    async def renew(self, receiver: Link, tags: Sequence[bytes]) -> list[float | None]:
+        """Seconds for which each delivery is locked from now on: None for no end, 0 for a lock that ran out.
 
         Raises:
-            ClientError: the broker has no such operation.
-            LostError: the link is attached no more, or the connection was lost before the answer.
+            ClientError: the broker does not renew locks.
+            LostError: the link is not attached any more, or the connection was lost before the answer.
             ManagementError: nothing was renewed; 503: try again.
         """
         connection = self._connection
@@ -68,7 +74,7 @@ class Locks:
                 f"{receiver.address}: the connection was lost, and its deliveries come again"
             ) from error
         except LinkError:
-            # Refused; the next call tries anew.
+            # The broker refused a link; the next call opens new ones.
             if self._management is management:
                 self._management = None
                 await management.close()

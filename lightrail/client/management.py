@@ -19,15 +19,15 @@ SUBSCRIPTION: Final = "lightrail.subscription"
 DELAYED: Final = "delayed"
 PEEK: Final = 100
 PAGE: Final = 500
-"""Entities that one answer to a query has at the most."""
+"""Entities in one answer to a query, at most."""
 
 
 class ManagementError(ClientError):
-    """The broker did not do what was asked.
+    """The broker refused a request.
 
     Attributes:
-        status: as of HTTP: 400 for a request that can't be, 401 and 403 for a missing right, 404, 409 where
-            it is there already, 412 where it has another revision, 503 to try again.
+        status: as of HTTP: 400 for an invalid request, 401 and 403 for a missing right, 404, 409 where the
+            entity exists, 412 where it has another revision, 503 to try again.
     """
 
     def __init__(self, text: str, status: int) -> None:
@@ -49,11 +49,11 @@ class Management:
         await self.close()
 
     async def opened(self) -> None:
-        """Returns when it can be asked. Raises LinkError where the broker has no such node."""
+        """Returns when requests can be sent. Raises LinkError where the broker has no such node."""
         await self._requester.opened()
 
     async def close(self) -> None:
-        """Detaches; requests that have no answer yet raise ClosedError."""
+        """Detaches; requests without an answer raise ClosedError."""
         await self._requester.close()
 
     async def create(
@@ -61,30 +61,30 @@ class Management:
     ) -> dict[str, Any]:
         """Makes an entity: `create(QUEUE, "orders", {"max_delivery_count": 5})`. Returns all its attributes.
 
-        Raises ManagementError; 409 where it is there already.
+        Raises ManagementError; 409 where it exists.
         """
         return dict(await self._call("CREATE", type, name, attributes or {}))
 
     async def read(self, name: str, type: str = NAME) -> dict[str, Any]:
-        """All attributes of an entity. Raises ManagementError; 404 where there is none."""
+        """All attributes of an entity. Raises ManagementError; 404 for an unknown one."""
         return dict(await self._call("READ", type, name))
 
     async def update(
         self, name: str, attributes: Mapping[str, Any], *, type: str = NAME, revision: int | None = None
     ) -> dict[str, Any]:
-        """Changes some attributes; None takes one back to its default. Returns all of them.
+        """Changes some attributes; None resets one to its default. Returns all of them.
 
         Args:
-            revision: that was read: the change is refused with 412 where somebody has changed it since.
+            revision: as read before; where the entity has another one by now, the change fails with 412.
         """
         return dict(await self._call("UPDATE", type, name, attributes, _if_match(revision)))
 
     async def delete(self, name: str, *, type: str = NAME, revision: int | None = None) -> None:
-        """Deletes an entity; a name with all that is in it."""
+        """Deletes an entity; a queue with its messages."""
         await self._call("DELETE", type, name, None, _if_match(revision))
 
     async def query(self, type: str = NAME, *attributes: str) -> AsyncIterator[dict[str, Any]]:
-        """All entities of a type, with these attributes; without any, with all of them."""
+        """All entities of a type, with these attributes, or all of them."""
         offset = 0
         while True:
             asked = {"entityType": type, "offset": offset, "count": PAGE}
@@ -96,11 +96,11 @@ class Management:
             offset += len(found["results"])
 
     async def purge(self, queue: str) -> int:
-        """Removes what no consumer has in flight; returns how many messages that was."""
+        """Removes messages that no consumer has in flight; returns their number."""
         return int((await self._call("purge", QUEUE, queue))["purged"])
 
     async def peek(self, queue: str, *, start: int = 0, count: int = 20) -> list[tuple[int, str, Message]]:
-        """Messages of a queue, which stay there: (sequence, state, message) of each from a sequence on."""
+        """Messages of a queue from a sequence on, which stay there: (sequence, state, message) of each."""
         found = await self._call("peek", QUEUE, queue, None, {"from": start, "count": count})
         return [
             (int(each["sequence"]), str(each["state"]), Message.decode(bytes(each["message"])))
@@ -108,13 +108,13 @@ class Management:
         ]
 
     async def cancel_scheduled(self, queue: str, sequence: int) -> None:
-        """Removes a message that waits for its time."""
+        """Removes a scheduled message by its sequence."""
         await self._call("cancel-scheduled", QUEUE, queue, None, {"sequence": sequence})
 
     async def cancel(self, queue: str, id: MessageId) -> bool:
-        """Calls a scheduled message off, by its id; whether one with that id waited for its time.
+        """Removes a scheduled message by its id; returns whether there was one.
 
-        It looks through the messages of the queue: `cancel_scheduled` does not.
+        It reads all messages of the queue until that one: `cancel_scheduled` does not.
         """
         start = 0
         while found := await self.peek(queue, start=start, count=PEEK):
@@ -126,16 +126,16 @@ class Management:
         return False
 
     async def subscriptions(self, router: str) -> list[dict[str, Any]]:
-        """Those of a router, each with `id`, `target` and `filter` among its attributes."""
+        """Subscriptions of a router, each with `id`, `target` and `filter` among its attributes."""
         prefix = f"{router}//"
         return [each async for each in self.query(SUBSCRIPTION) if str(each["name"]).startswith(prefix)]
 
     async def dead_letters(
         self, queue: str, *, start: int = 0, count: int = 20
     ) -> list[tuple[int, str, Message]]:
-        """Messages of `QUEUE/$dlq` as `peek` gives them; the annotations x-opt-dead-letter-* say why.
+        """Messages of `QUEUE/$dlq` as of `peek`; their annotations x-opt-dead-letter-* have the reasons.
 
-        They are a queue as any other: receive from it, and send again what was mended.
+        `QUEUE/$dlq` is a queue: receive from it to send a message again.
         """
         return await self.peek(f"{queue}/$dlq", start=start, count=count)
 

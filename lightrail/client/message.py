@@ -1,7 +1,6 @@
-"""Messages: all sections of messaging 3.2 as plain Python values, encoded and decoded where asked for.
+"""Messages: all sections of messaging 3.2 as plain Python values, encoded and decoded on demand.
 
-A message never changes once it is made: what came from a broker goes on with the same bytes, and `replace`
-makes another one.
+A message never changes: a received one is sent on with the same bytes, and `replace` makes another one.
 """
 
 import dataclasses
@@ -16,6 +15,7 @@ from lightrail.amqp.decoder import read_value
 from lightrail.amqp.encoder import write_binary, write_items, write_map, write_value
 from lightrail.amqp.sections import PRIORITY_DEFAULT, Area, Header, Properties, Sections
 from lightrail.amqp.values import Decimal32, Decimal64, Decimal128, DecodeError, Symbol
+from lightrail.client.bodies import Data, Sequence, body_sections, read_body
 from lightrail.client.keywords import MessageChanges, MessageId
 
 _DURABLE: Final = sections.encode_header(Header(durable=True))
@@ -27,41 +27,21 @@ _SEQUENCE: Final = b"\x00\x53\x76"
 _VALUE: Final = b"\x00\x53\x77"
 _FOOTER: Final = b"\x00\x53\x78"
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
-_SECTIONS: Final = {
-    0x75: 0x75,
-    0x76: 0x76,
-    0x77: 0x77,
-    Symbol("amqp:data:binary"): 0x75,
-    Symbol("amqp:amqp-sequence:list"): 0x76,
-    Symbol("amqp:amqp-value:*"): 0x77,
-}
-
-
-class Sequence(tuple[Any, ...]):
-    """A body of amqp-sequence sections, each item a list; a plain list or tuple is one amqp-value."""
-
-    __slots__ = ()
-
-
-class Data(tuple[bytes, ...]):
-    """A body of several data sections; plain bytes are one."""
-
-    __slots__ = ()
 
 
 class Message:
     """One message.
 
     Args:
-        body: bytes go as a data section, `Sequence` and `Data` as sections of theirs, all else as amqp-value:
+        body: bytes become a data section, `Sequence` and `Data` several sections, other values an amqp-value:
             None, text, numbers, booleans, uuid.UUID, lists, dicts, and the types of `lightrail.amqp.types`.
         id, correlation_id: a text, an integer from 0 on, a UUID, or bytes.
         ttl: seconds that it may wait in a queue, in milliseconds on the wire.
         expires_at, created_at: seconds since the Unix epoch.
-        durable: the broker keeps it over a restart.
+        durable: the broker stores it durably.
         priority: 0 to 255; 4 is the default of the specification.
-        properties: application-properties, simple values by text.
-        annotations, delivery_annotations, footer: values by symbol, where text stands for a symbol.
+        properties: application-properties, simple values by str.
+        annotations, delivery_annotations, footer: values by symbol, or by str, which is encoded as a symbol.
     """
 
     __slots__ = (
@@ -129,15 +109,15 @@ class Message:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Message":
-        """A message from its encoded form; sections are read when they are asked for."""
+        """A message from its encoded form; each section is decoded when it is first used."""
         message = cls.__new__(cls)
         message._payload = payload
         return message
 
     def encode(self) -> bytes:
-        """All sections, in their order; of a message that came, the same bytes.
+        """All sections, in their order; of a received message, the same bytes.
 
-        Raises TypeError or ValueError for what is of no AMQP type.
+        Raises TypeError or ValueError for a value of no AMQP type.
         """
         try:
             return self._payload
@@ -178,13 +158,13 @@ class Message:
         return b"".join(parts)
 
     def replace(self, **changes: Unpack[MessageChanges]) -> "Message":
-        """The same message but for these arguments of the constructor; its deliveries count from 0 again.
+        """A copy with these arguments of the constructor changed; its delivery-count is 0.
 
-        Raises DecodeError where a message that came is malformed.
+        Raises DecodeError for a malformed received message.
         """
         made = Message(**changes)
-        # Kept as it came: the attributes alone would lose described addresses, times before 1970, and whether
-        # bytes are a data section or an amqp-value.
+        # Sections are copied as received: the attributes alone would lose described addresses, times before
+        # 1970, and whether bytes are a data section or an amqp-value.
         header = {name: getattr(self._header, name) for name in _HEADER if name not in changes}
         made._header = dataclasses.replace(made._header, **header)
         kept = [field for name, field in _FIELDS.items() if name not in changes]
@@ -200,7 +180,7 @@ class Message:
     # --- sections, read once --------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Reads the section that an attribute stands for, of a message that came."""
+        """Decodes the section of an attribute of a received message."""
         read = _READERS.get(name)
         if read is None:
             raise AttributeError(name)
@@ -216,27 +196,6 @@ class Message:
         found, _ = read_value(payload, value_at, area[1], 0)
         return MappingProxyType(found)
 
-    def _read_body_sections(self) -> bytes:
-        area = self._areas.body
-        return b"" if area is None else self._payload[area[0] : area[1]]
-
-    def _read_body(self) -> Any:
-        area = self._areas.body
-        if area is None:
-            return None
-        payload = self._payload
-        position, end = area
-        found: list[Any] = []
-        kind = 0
-        while position < end:
-            descriptor, value_at = read_value(payload, position + 1, end, 1)
-            kind = _SECTIONS[descriptor]
-            value, position = read_value(payload, value_at, end, 1)
-            found.append(bytes(value) if kind == 0x75 else value)
-        if kind == 0x76:
-            return Sequence(found)
-        return Data(found) if len(found) > 1 else found[0]
-
     # --- what is in them ------------------------------------------------------------------------------
 
     @property
@@ -251,22 +210,22 @@ class Message:
 
     @property
     def subject(self) -> str | None:
-        """What it is about; filters by subject and routers look at it (3.2.4)."""
+        """Subject, by which filters and routers may choose (3.2.4)."""
         return self._properties.subject
 
     @property
     def to(self) -> str | None:
-        """Address of the node that it is for."""
+        """Address of the node that it is sent to."""
         return _address(self._properties.to)
 
     @property
     def reply_to(self) -> str | None:
-        """Address of the node that answers go to."""
+        """Address of the node for answers."""
         return _address(self._properties.reply_to)
 
     @property
     def correlation_id(self) -> MessageId | None:
-        """Which message this one belongs to, as the question's id in an answer."""
+        """Id of a related message, as that of the request in an answer."""
         return self._properties.correlation_id
 
     @property
@@ -277,7 +236,7 @@ class Message:
 
     @property
     def content_encoding(self) -> str | None:
-        """What was done to a body of bytes before, such as gzip."""
+        """Encoding of a body of bytes, such as gzip."""
         found = self._properties.content_encoding
         return None if found is None else str(found)
 
@@ -288,17 +247,17 @@ class Message:
 
     @property
     def group_sequence(self) -> int | None:
-        """Place of the message in its group."""
+        """Position of the message in its group."""
         return self._properties.group_sequence
 
     @property
     def reply_to_group(self) -> str | None:
-        """reply-to-group-id: the group that answers belong to."""
+        """reply-to-group-id: the group of answers."""
         return self._properties.reply_to_group_id
 
     @property
     def user_id(self) -> bytes | None:
-        """User that sent it."""
+        """The user who sent it."""
         return self._properties.user_id
 
     @property
@@ -313,12 +272,12 @@ class Message:
 
     @property
     def durable(self) -> bool:
-        """Whether the broker keeps it over a restart."""
+        """Whether the broker stores it durably."""
         return bool(self._header.durable)
 
     @property
     def priority(self) -> int:
-        """0 to 255; 4 where the sender set none."""
+        """0 to 255; 4 by default."""
         return int(self._header.priority)
 
     @property
@@ -328,12 +287,12 @@ class Message:
 
     @property
     def delivery_count(self) -> int:
-        """Deliveries before this one that failed (messaging 3.2.1)."""
+        """Failed deliveries before this one (messaging 3.2.1)."""
         return int(self._header.delivery_count)
 
     @property
     def first_acquirer(self) -> bool:
-        """Nobody else has acquired it before."""
+        """Whether no receiver has acquired it before."""
         return bool(self._header.first_acquirer)
 
     @property
@@ -374,7 +333,7 @@ class Message:
 _SHOWN: Final = ("id", "subject", "correlation_id", "group", "properties")
 _NO_PROPERTIES: Final = Properties()
 _DECIMALS: Final = (Decimal32, Decimal64, Decimal128)
-"""Bytes to Python, and values of their own types to AMQP."""
+"""Classes of bytes that are AMQP types of their own."""
 _HEADER: Final = ("durable", "priority", "ttl")
 """The arguments of the constructor that are fields of the header, by the same names."""
 _FIELDS: Final = {
@@ -408,10 +367,10 @@ _READERS: Final[Mapping[str, Any]] = {
     "_annotations": lambda message: message._map(message._areas.message_annotations),
     "_delivery_annotations": lambda message: message._map(message._areas.delivery_annotations),
     "_footer": lambda message: message._map(message._areas.footer),
-    "_body": Message._read_body,
-    "_body_sections": Message._read_body_sections,
+    "_body": lambda message: read_body(message._payload, message._areas.body),
+    "_body_sections": lambda message: body_sections(message._payload, message._areas.body),
 }
-"""By attribute of a message that came: what reads it. Raises DecodeError."""
+"""Decoders of a received message, by attribute. They raise DecodeError."""
 
 
 def _areas(payload: bytes) -> Sections:

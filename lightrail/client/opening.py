@@ -7,29 +7,31 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.sasl import SaslError
 from lightrail.amqp.sasl_client import Mechanism, mechanism_for
 from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.client.errors import AuthenticationError, ConnectError
 from lightrail.client.options import Address, Credentials
+from lightrail.client.tokens import Tokens
 from lightrail.client.wire import Wire
 
 BEYOND_CREDIT_MAX: Final = 10_000
-"""Some brokers count credit anew while transfers are under way, and send more: RabbitMQ's plugin does."""
+"""Some brokers, as RabbitMQ's plugin, count credit anew while transfers are on their way, and send more."""
 _TEMPORARY: Final = frozenset((2, 4))
-"""The sasl-codes sys and sys-temp: the broker could not check the credentials now (security 5.3.3.6)."""
+"""The sasl-codes sys and sys-temp: the broker can't check credentials now (security 5.3.3.6)."""
 
 
 class Opening:
     """Makes a wire, with a session on which links can be attached.
 
     Args:
-        credentials: those of the address where None.
-        tls: for amqps://, with certificates of authorities and of our own; the system's otherwise.
+        credentials: None for those of the address.
+        tls: for amqps://, with certificates of authorities and of the client; None for the system's.
+        tokens: shows a token for the node `$cbs` once the connection is open.
         name: the container-id.
         idle_time_out_ms: how long the broker may be silent.
-        lost: called once, when the socket is closed, whether the attempt is over or not.
+        lost: called once, when the socket is closed, during the attempt or after it.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Opening:
         *,
         credentials: Credentials | None,
         tls: ssl.SSLContext | None,
+        tokens: Tokens | None,
         name: str,
         idle_time_out_ms: int,
         lost: Callable[[Wire, str], None],
@@ -47,12 +50,13 @@ class Opening:
         self._address = address
         self._credentials = credentials or address.credentials
         self._tls = tls
+        self._tokens = tokens
         self._lost = lost
         self._mechanism: Mechanism | None = None
-        self.session: Session | None = None
-        """Begun together with the open, without another round trip."""
+        self._session: Session | None = None
+        """Begun with the open, without another round trip."""
         self._ready: asyncio.Future[None] = loop.create_future()
-        # Where TCP or TLS fails first nobody asks how the negotiation ended.
+        # After a failure of TCP or TLS nothing awaits this.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         settings = ConnectionSettings(
             container_id=name,
@@ -64,12 +68,12 @@ class Opening:
         )
         self._wire = Wire(loop, settings, self._negotiate, self._closed)
 
-    async def run(self, timeout: float) -> Wire:  # noqa: ASYNC109 - an attempt that takes too long is an error
-        """Returns the wire when the broker has opened the connection and answered `session`.
+    async def run(self, timeout: float) -> tuple[Wire, Session]:  # noqa: ASYNC109 - exceeding it is an error
+        """Returns the wire, and a session that the broker has answered, when it has opened the connection.
 
         Raises:
-            AuthenticationError: the broker refused the credentials.
-            ConnectError: it was not reached, or did not let us in within `timeout` seconds.
+            AuthenticationError: the broker refused the credentials, or the token.
+            ConnectError: it was not reached, or did not open the connection within `timeout` seconds.
         """
         wire, address = self._wire, self._address
         secure = None
@@ -88,10 +92,23 @@ class Opening:
             wire.abort("it was cancelled")
             raise
         if not wire.usable:
-            # It was closed between the broker's open and this step of ours.
+            # The broker closed the connection after its open, before this step.
             wire.abort("the broker closed the connection at once")
             raise ConnectError(wire.why)
-        return wire
+        assert self._session is not None
+        await self._show_token(self._session)
+        return wire, self._session
+
+    async def _show_token(self, session: Session) -> None:
+        if self._tokens is None:
+            return
+        try:
+            await self._tokens.show(self._wire, session)
+        except BaseException:
+            self._wire.abort("no token was accepted")
+            raise
+        if not self._wire.usable:
+            raise ConnectError(self._wire.why)
 
     def _closed(self, wire: Wire, why: str) -> None:
         if not self._ready.done():
@@ -101,7 +118,7 @@ class Opening:
     # --- SASL and open -----------------------------------------------------------------------------------
 
     def _negotiate(self, wire: Wire, event: events.Event) -> None:
-        """What is due, as the engine's events say."""
+        """Answers the engine's events of SASL and open."""
         engine = wire.engine
         try:
             if isinstance(event, events.SaslOffered):
@@ -109,7 +126,7 @@ class Opening:
                 engine.sasl_init(self._mechanism.name, self._mechanism.initial(), self._address.host)
                 self._loop.call_soon(wire.go_on)
             elif isinstance(event, events.SaslChallenged):
-                # PBKDF2 takes a tenth of a second: in a thread.
+                # PBKDF2 takes a tenth of a second, so it runs in a thread.
                 assert self._mechanism is not None
                 answer = self._loop.run_in_executor(None, self._mechanism.respond, event.challenge)
                 answer.add_done_callback(self._respond)
@@ -117,7 +134,7 @@ class Opening:
                 assert self._mechanism is not None
                 self._mechanism.verify(event.additional_data)
                 engine.open()
-                self.session = engine.begin()
+                self._session = engine.begin()
                 wire.touch()
             elif isinstance(event, events.SaslFailed):
                 if event.code in _TEMPORARY:

@@ -1,4 +1,4 @@
-"""What an application says of a connection: where, as whom, and how to come back."""
+"""Options of a connection: address, credentials, and how to reconnect."""
 
 import ipaddress
 import random
@@ -13,7 +13,7 @@ PORTS: Final = {"amqp": 5672, "amqps": 5671}
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user and a password; without a user, nobody, or whom the certificate of TLS names."""
+    """A user and a password; without a user, anonymous or the user of the TLS certificate."""
 
     user: str | None = None
     password: str | None = None
@@ -24,7 +24,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens, by a URL such as amqps://user:password@host:5671."""
+    """The address of a broker: a URL such as amqps://user:password@host:5671."""
 
     scheme: str
     host: str
@@ -33,7 +33,7 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """Raises ValueError that says what was expected; a password is never in it."""
+        """Raises ValueError, without any password in its text."""
         parts = urlsplit(url if "://" in url else f"amqp://{url}")
         if parts.scheme not in PORTS:
             raise ValueError(f"expected amqp:// or amqps:// and a host, found {parts.scheme}://")
@@ -54,7 +54,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is this machine: nobody listens on the way."""
+        """Whether it is this machine, so that passwords cross no network."""
         if self.host == "localhost":
             return True
         try:
@@ -69,10 +69,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectPolicy:
-    """How to come back after a loss: seconds before the first attempt, growing up to the longest.
+    """How to reconnect after a loss: seconds before the first attempt, growing up to the longest.
 
-    Each wait is drawn between half of it and all of it, so that clients of a broker that was restarted do
-    not come at once.
+    Each pause is drawn between half of that and all of it, so that clients of a restarted broker do not
+    connect all at once.
     """
 
     first: float = 0.05
@@ -81,7 +81,7 @@ class ReconnectPolicy:
     connect: float = 10.0
     """Seconds of one attempt for TCP, TLS, SASL and open together."""
     attempts: int | None = None
-    """In a row without success, each at all addresses, before the connection is given up; None: for ever."""
+    """Failed attempts in a row, each at all addresses, that end the connection; None: never."""
 
 
 def pause_s(policy: ReconnectPolicy, attempt: int, draw: Callable[[], float] = random.random) -> float:

@@ -1,4 +1,4 @@
-"""Outcomes: what became of a message, at the broker or at a receiver (messaging 3.4)."""
+"""Outcomes of messages, at the broker or at a receiver (messaging 3.4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,23 +10,23 @@ from lightrail.amqp.performatives import Accepted, Modified, Rejected, Released
 
 
 class OutcomeKind(Enum):
-    """What became of a message; `UNKNOWN` is the client's own, the others are AMQP's."""
+    """Outcomes of AMQP, and `UNKNOWN` of the client."""
 
     ACCEPTED = "accepted"
-    """It is where it was sent, and kept as its durability asks."""
+    """It is stored at its address, as durably as it asks for."""
     REJECTED = "rejected"
-    """It can't be processed; `condition` and `description` say why."""
+    """It can't be processed; `condition` and `description` have the reason."""
     RELEASED = "released"
     """It was not processed, and may be sent again."""
     MODIFIED = "modified"
-    """The same, and an attempt may count as failed."""
+    """As released, and the attempt may count as failed."""
     UNKNOWN = "unknown"
-    """The connection was lost before the answer: it may have been accepted, and may not."""
+    """The connection was lost before the answer: it may have been accepted or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One of them, with the fields that its kind has."""
+    """An outcome, with the fields of its kind."""
 
     kind: OutcomeKind
     condition: str = ""
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def accepted(self) -> bool:
-        """Whether the broker has it."""
+        """Whether the broker accepted it."""
         return self.kind is OutcomeKind.ACCEPTED
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ UNKNOWN: Final = Outcome(OutcomeKind.UNKNOWN, description="the connection was lo
 
 
 def outcome_of(state: Any) -> Outcome:
-    """The outcome that a delivery state of the peer is; settled without any is accepted (2.6.12)."""
+    """The outcome of the peer's delivery state; a delivery settled without any is accepted (2.6.12)."""
     if state is WIRE_ACCEPTED or state is None:
         return ACCEPTED
     match state:

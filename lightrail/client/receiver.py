@@ -1,44 +1,38 @@
-"""Receivers: messages in, by iteration, in batches, or chosen by the application."""
+"""Receivers: receive messages, by iteration, in batches, or chosen by the application."""
 
 import asyncio
-import inspect
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp import events
-from lightrail.amqp.link import Link
-from lightrail.amqp.performatives import AmqpError, Modified, Source, Target
+from lightrail.amqp.link import Link as EngineLink
+from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.session import Session
 from lightrail.client.delivery import Delivery
-from lightrail.client.errors import ClientError, ClosedError, LinkError, LostError, link_error
+from lightrail.client.errors import ClosedError, LinkError, LostError, link_error
+from lightrail.client.incoming import Incoming
 from lightrail.client.keeper import CAPABILITY, Keeper
+from lightrail.client.link import Link, LinkConnection
 from lightrail.client.message import Message
+from lightrail.client.requirements import check_keeps_passed_over, unmet
+from lightrail.client.selecting import Handler, select
 from lightrail.client.sources import NEVER
 from lightrail.client.wire import Wire
 from lightrail.model import conditions
 
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
-
 CLOSE_S: Final = 5.0
-"""How long what is closed waits for messages that are on their way."""
+"""How long a receiver that closes waits for messages on their way."""
 CREDIT: Final = 100
-"""Messages that a receiver has the broker send ahead."""
-PASSED_OVER: Final = Modified(undeliverable_here=True)
-LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
-"""Brokers, by the `product` of their open, that drop what a receiver says it can't take (3.4.5)."""
-
-Handler = Callable[[Delivery], Any]
+"""Messages that the broker sends ahead to a receiver."""
 
 
-class Receiver:
+class Receiver(Link):
     """Receives messages from one address. Opened by `Connection.receiver`; open again after a loss."""
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: LinkConnection,
         address: str | None,
         *,
         credit: int,
@@ -48,80 +42,48 @@ class Receiver:
         target: str | None = None,
         renew_for: float = 0.0,
     ) -> None:
-        self.address = address
-        self.name = name
-        self._connection = connection
+        super().__init__(connection, address, name, presettled=presettled)
         self._source = source
         self._target = Target(address=target)
-        self._presettled = presettled
-        self._window = credit
-        self._wire: Wire | None = None
-        self._link: Link | None = None
-        self._attached = False
-        self._buffer: deque[Delivery] = deque()
-        self._taken = 0
-        """Messages that the application took since credit was given last."""
-        self._granted = 0
-        """Of a receiver without a window: messages that the application asked for and that have not come."""
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._incoming = Incoming(connection.loop, credit, self._touch)
         self._outcome: Any = None
-        """What is gathered of this turn: one outcome of deliveries that follow each other."""
+        """Outcome of consecutive deliveries that is gathered in this turn."""
         self._first = self._last = 0
-        self._opened: asyncio.Future[None] = connection.loop.create_future()
-        self._closed: Exception | None = None
         self._durable = source.expiry_policy == NEVER
         """Whether the subscription outlives the link."""
         self._unsubscribed: asyncio.Future[None] | None = None
         """The broker's answer to the end of a durable subscription."""
         self._drained: asyncio.Future[None] | None = None
-        """Of a receiver that closes: the broker has sent what it had under way."""
+        """Done when the broker has sent all messages of the drain of a receiver that closes."""
         self.keeper: Keeper | None = None
-        """Renews locks, where that was asked for."""
+        """Renews locks, with renew_for."""
         if renew_for:
             self.keeper = Keeper(connection.loop, self.renew, renew_for, self._locks_lost)
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[], None] | None = None
         """Called when the link is lost, before it is attached again."""
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Receiver":
-        try:
-            await self.opened()
-        except asyncio.CancelledError:
-            # Its block does not begin, so nobody else closes it.
-            self._end(ClosedError(f"the opening of {self._what} was cancelled"))
-            raise
+        await self._enter()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def opened(self) -> None:
-        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
-        await asyncio.shield(self._opened)
-
     @property
-    def _what(self) -> str:
-        """For errors."""
+    def what(self) -> str:
         return f"the receiver of {self.address or 'a dynamic node'}"
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it is attached now."""
-        return self._attached
 
     def __aiter__(self) -> "Receiver":
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next message; waits for it. Ends when the receiver is closed."""
-        while not self._buffer:
+        """The next message, when there is one. Ends when the receiver is closed."""
+        while not self._incoming.buffer:
             if self._closed is not None:
                 if isinstance(self._closed, ClosedError):
                     raise StopAsyncIteration
                 raise self._closed
-            await self._for_message()
-        return self._take()
+            await self._wait()
+        return self._incoming.pop()
 
     async def receive(
         self,
@@ -129,31 +91,29 @@ class Receiver:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - that nothing came in time is no error
     ) -> list[Delivery]:
-        """Up to `count` messages: those that are there; where none is, waits up to `timeout` seconds for one.
+        """Up to `count` received messages; without any, waits up to `timeout` seconds for one.
 
         Raises LinkError or ClosedError where the receiver ended.
         """
-        if not self._buffer:
+        incoming = self._incoming
+        if not incoming.buffer:
             try:
                 async with asyncio.timeout(timeout):
-                    while not self._buffer:
+                    while not incoming.buffer:
                         if self._closed is not None:
                             raise self._closed
-                        await self._for_message()
+                        await self._wait()
             except TimeoutError:
                 return []
-        return [self._take() for _ in range(min(count, len(self._buffer)))]
+        return [incoming.pop() for _ in range(min(count, len(incoming.buffer)))]
 
     def put_back(self, delivery: Delivery) -> None:
-        """Returns a delivery to the head of what was received here: the next call of `receive` has it.
+        """Makes a delivery the next one that `receive` returns.
 
-        The broker still counts it as this receiver's. One whose link was lost meanwhile is not put back: the
-        broker delivers it again.
+        A delivery whose link was lost meanwhile is not put back: the broker delivers it again.
         """
         if self._closed is None and not delivery.settled and delivery.is_of(self._link):
-            self._buffer.appendleft(delivery)
-            self._taken -= 1
-            self._wake()
+            self._incoming.put_back(delivery)
 
     async def select(
         self,
@@ -161,82 +121,54 @@ class Receiver:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - that nothing came in time is no error
     ) -> bool:
-        """Waits for a message that `choose` has a handler for, and calls that with the delivery.
+        """Waits for a message that `choose` returns a handler for, and calls the handler with the delivery.
 
-        A message without a handler stays in the queue for others; this receiver does not see it again. What
-        the handler returns is awaited where it can be; then the message is accepted, unless the handler has
-        settled it. A message whose handler raises counts as a failed attempt, and so does one that `choose`
-        raises for; the exception goes on to the caller.
+        A message without a handler stays in the queue for other receivers; this one does not receive it
+        again. An awaitable result of the handler is awaited; then the message is accepted, unless the handler
+        settled it. Where `choose` or the handler raises, the attempt fails, and the exception is raised here.
 
         Args:
-            choose: looks at a message, and returns what handles it, or None.
-            timeout: seconds to wait for a message that has a handler.
+            choose: returns the handler of a message, or None.
+            timeout: seconds to wait for a message with a handler.
 
         Returns:
             Whether a handler was called.
         """
         self.refuse_to_lose()
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    [delivery] = await self.receive()
-                    try:
-                        handler = choose(delivery.message)
-                    except BaseException:
-                        await self._failed(delivery)
-                        raise
-                    if handler is not None:
-                        break
-                    if not delivery.settled:
-                        with suppress(LostError):
-                            delivery.settle(PASSED_OVER)
-        except TimeoutError:
-            return False
-        try:
-            found = handler(delivery)
-            if inspect.isawaitable(found):
-                await found
-        except BaseException:
-            await self._failed(delivery)
-            raise
-        if not delivery.settled:
-            await delivery.accept()
-        return True
+        return await select(self, choose, timeout)
 
     async def grant(self, count: int) -> None:
-        """Lets the broker send `count` more messages, for a receiver that was opened with a credit of 0.
+        """Grants credit for `count` more messages, to a receiver that was opened with a credit of 0.
 
-        For applications that bound what they have not settled, where a window counts what they have not
-        received from the receiver. Credit that was granted and not used is granted again after a loss. A
-        negative count takes back as much of it as the broker has not used yet.
-
-        Raises ValueError for a receiver whose window refills itself.
+        For applications that bound their unsettled messages: a window bounds those that they have not
+        received. Unused credit is granted again after a loss; a negative count revokes as much of it as the
+        broker has not used. Raises ValueError for a receiver with a window.
         """
-        if self._window:
+        incoming = self._incoming
+        if incoming.window:
             raise ValueError(
                 f"{self.address}: expected a receiver that was opened with credit=0, found one whose window "
-                f"of {self._window} refills itself"
+                f"of {incoming.window} refills itself"
             )
-        self._granted = max(0, self._granted + count)
-        if self._link is not None and self._attached and self._wire is not None:
-            self._link.grant(self._granted)
+        incoming.granted = max(0, incoming.granted + count)
+        if self._link is not None and self._attached:
+            self._link.grant(incoming.granted)
+            assert self._wire is not None
             self._wire.touch()
 
     async def close(self) -> None:
-        """Detaches; what was received and has no outcome goes back to the queue at once, and uncounted.
+        """Detaches; unsettled messages are released at once. A durable subscription stays: see `unsubscribe`.
 
-        A durable subscription stays: `unsubscribe` ends it.
-
-        Messages on their way are waited for (the link is drained), CLOSE_S at the most: those that a broker
-        still has under way when a link ends count as deliveries that failed.
+        First the link is drained, for CLOSE_S at most: messages on their way at the end of a link count as
+        failed deliveries.
         """
         if self._closed is not None:
             return
         self._connection.check_loop()
-        error = ClosedError(f"{self._what} is closed")
+        error = ClosedError(f"{self.what} is closed")
         link = self._link
         if link is None or not self._attached or self._presettled:
-            self._end(error)
+            self.end(error)
             return
         self.flush()
         self._stop(error)
@@ -253,13 +185,13 @@ class Receiver:
         finally:
             self.flush()
             if link is self._link:
-                link.release_unsettled()  # type: ignore[attr-defined]
+                link.release_unsettled()
             self._leave()
 
     async def unsubscribe(self) -> None:
-        """Closes the receiver, and ends its durable subscription with all that waits there.
+        """Closes the receiver, and ends its durable subscription with its messages.
 
-        Raises LinkError where the broker could not end it, and LostError where the connection was lost first.
+        Raises LinkError where the broker could not end it, LostError where the connection was lost before.
         """
         await self.opened()
         link, wire = self._link, self._wire
@@ -275,61 +207,22 @@ class Receiver:
             await answer
         finally:
             self._unsubscribed = None
-            self._end(ClosedError(f"{self._what} is closed"))
+            self.end(ClosedError(f"{self.what} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 
     def refuse_to_lose(self) -> None:
-        """Raises ClientError where the broker drops what a receiver passes over."""
-        product = self._connection.product
-        if product in LOSES_PASSED_OVER:
-            raise ClientError(
-                f"{self.address}: expected a broker that keeps messages which a receiver passes over, and "
-                f"{product} drops them: use a queue for each kind of message"
-            )
+        """Raises ClientError where the broker drops messages that a receiver passes over."""
+        check_keeps_passed_over(self._connection, self.address)
 
-    @staticmethod
-    async def _failed(delivery: Delivery) -> None:
-        """Its handler has raised; where the link was lost meanwhile it comes again anyhow."""
-        if not delivery.settled:
-            with suppress(LostError):
-                await delivery.fail()
-
-    def _take(self) -> Delivery:
-        delivery = self._buffer.popleft()
-        self._taken += 1
-        if self._taken << 1 >= self._window > 0 and self._wire is not None:
-            self._wire.touch(self)
-        if self._waiters and self._buffer:
-            self._wake()
-        return delivery
-
-    async def _for_message(self) -> None:
+    async def _wait(self) -> None:
         self._connection.check_loop()
-        waiter: asyncio.Future[None] = self._connection.loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            with suppress(ValueError):
-                self._waiters.remove(waiter)
-            if not waiter.cancelled():
-                # It was woken for a message that another one may take.
-                self._wake()
-            raise
-
-    def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        await self._incoming.wait()
 
     async def renew(self, deliveries: Sequence[Delivery]) -> list[float | None]:
-        """Locks deliveries anew; see Locks.renew.
+        """Renews locks; see Locks.renew.
 
-        Those that are locked no more can't be settled, and where they wait for the application it does not
-        get them.
+        Deliveries whose lock ran out can't be settled any more, and `receive` does not return them.
         """
         link = self._link
         if link is None or any(each._link is not link for each in deliveries):
@@ -338,17 +231,15 @@ class Receiver:
         for delivery, seconds in zip(deliveries, locked, strict=True):
             if seconds == 0 and not delivery.settled:
                 delivery.lose()
-                if delivery in self._buffer:
-                    self._buffer.remove(delivery)
-                    self._taken += 1
+                self._incoming.remove(delivery)
         return locked
 
     def _locks_lost(self, count: int, why: str) -> None:
         text = f"the locks of {count} messages ran out, and they come again"
-        self._connection.say("lock-lost", self.address or "", f"{text}: {why}" if why else text)
+        self._connection.report("lock-lost", self.address or "", f"{text}: {why}" if why else text)
 
-    def settle(self, link: Link, number: int, state: Any) -> None:
-        """The application says what became of a message."""
+    def settle(self, link: EngineLink, number: int, state: Any) -> None:
+        """Settles a delivery, at the end of this turn."""
         self._connection.check_loop()
         if link is not self._link or self._wire is None:
             raise LostError(
@@ -364,7 +255,7 @@ class Receiver:
         self._first = self._last = number
         self._wire.touch(self)
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
         if self._closed is not None:
             self._leave()
             return
@@ -373,16 +264,13 @@ class Receiver:
         self._leave()
 
     def _stop(self, error: Exception) -> None:
-        """Nothing more is given out."""
+        """Ends `receive` for the application."""
         self._closed = error
-        self._buffer.clear()
+        self._incoming.buffer.clear()
         if self.keeper is not None:
             self.keeper.stop()
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()
-        while self._waiters:
-            self._wake()
+        self._fail_opening(error)
+        self._incoming.wake_all()
 
     def _leave(self) -> None:
         """Detaches."""
@@ -394,14 +282,22 @@ class Receiver:
         self._attached = False
         self._end_drain()
 
+    def _drop(self) -> None:
+        """The link was lost: the broker delivers its messages again."""
+        self._attached = False
+        self._outcome = None
+        self._incoming.buffer.clear()
+        if self.keeper is not None:
+            self.keeper.stop()
+
     def _end_drain(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Any) -> None:
-        """The connection is there (again)."""
+    def attach(self, wire: Wire, session: Session) -> None:
+        """Attaches, and asks for delivery-tags, by which locks are renewed."""
         self._wire = wire
         link = self._link = session.attach(
             self.name,
@@ -416,63 +312,38 @@ class Receiver:
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is lost, and the broker delivers what came by it again."""
+        """Drops received messages, which the broker delivers again."""
         self._wire = self._link = None
-        self._attached = False
-        self._outcome = None
-        self._buffer.clear()
-        if self.keeper is not None:
-            self.keeper.stop()
+        self._drop()
         if self._unsubscribed is not None and not self._unsubscribed.done():
             text = f"{self.address}: the connection was lost before the broker had ended the subscription"
             self._unsubscribed.set_exception(LostError(text))
         self._end_drain()
-        self.on_lost()
-
-    def fail(self, error: Exception) -> None:
-        """The connection is given up."""
-        self._end(error)
+        if self.on_lost is not None:
+            self.on_lost()
 
     # --- from the engine ---------------------------------------------------------------------------------
 
     def attached(self) -> None:
         link = self._link
         if link is None or link.attach is None or link.attach.source is None:
-            # Its detach follows at once, and says why (2.6.3).
+            # The broker's detach follows at once, with the reason (2.6.3).
             return
         found = link.attach.source
-        if self._source.filter and not self._filtered(found):
-            return
-        if self.keeper is not None and not self._connection.offers(CAPABILITY):
-            text = (
-                f"{self._what}: expected a broker that renews locks ({CAPABILITY}), and "
-                f"{self._connection.product or 'this one'} does not: leave renew_for out"
-            )
-            self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
+        missing = unmet(self._connection, self._source, found, renews=self.keeper is not None)
+        if missing:
+            self.end(LinkError(f"{self.what}: {missing}", conditions.NOT_IMPLEMENTED))
             return
         self._attached = True
         if self._source.dynamic and isinstance(found, Source):
-            # The broker made a node for it, of another name each time (2.6.3).
+            # The broker makes a node with another name for each attach (2.6.3).
             self.address = str(found.address)
-        if not self._opened.done():
-            self._opened.set_result(None)
-        self._taken = 0
-        link.grant(self._window or self._granted)
+        self._open()
+        self._incoming.received = 0
+        link.grant(self._incoming.credit)
         self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch()
-
-    def _filtered(self, source: Any) -> bool:
-        """Whether the broker applies all filters; it leaves those out that it does not have (3.5.3)."""
-        applied = (source.filter or {}) if isinstance(source, Source) else {}
-        missing = [str(name) for name in self._source.filter or () if name not in applied]
-        if missing:
-            text = (
-                f"{self._what}: expected a broker that filters by {', '.join(missing)}, "
-                "and this one does not: choose among what arrives with `select`, or leave the filter out"
-            )
-            self.refuse(LinkError(text, conditions.NOT_IMPLEMENTED))
-        return not missing
 
     def detached(self, error: AmqpError | None) -> None:
         if self._unsubscribed is not None:
@@ -485,24 +356,17 @@ class Receiver:
                 self._unsubscribed.set_exception(link_error(what, error))
             return
         self._link = None
-        self._attached = False
-        self._outcome = None
-        self._buffer.clear()
-        if self.keeper is not None:
-            self.keeper.stop()
-        self.on_lost()
+        self._drop()
+        if self.on_lost is not None:
+            self.on_lost()
         if self._closed is not None:
             self._leave()
             return
-        self._connection.link_lost(self, self._what, error)
+        self._connection.link_lost(self, self.what, error)
 
-    def refuse(self, error: LinkError) -> None:
-        """The broker will not have it."""
-        self._end(error)
-
-    def heard(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if self._closed is not None:
-            # They came while it is drained, and are released with the rest.
+            # Messages of the drain are released with the rest.
             if event.link.credit <= 0:  # type: ignore[attr-defined]
                 self._end_drain()
         elif isinstance(event, events.Transfers):
@@ -510,30 +374,23 @@ class Receiver:
             number = event.first_delivery_id
             settled = event.settled
             tags = event.tags or repeat(b"", len(event.payloads))
-            came = [
+            deliveries = [
                 Delivery(self, link, number, payload, settled, tag)
                 for number, (payload, tag) in enumerate(zip(event.payloads, tags, strict=True), number)
             ]
-            self._buffer.extend(came)
             if self.keeper is not None and not settled:
-                self.keeper.came(came)
-            if not self._window:
-                self._granted = max(0, self._granted - len(event.payloads))
-            if self._waiters:
-                self._wake()
+                self.keeper.add(deliveries)
+            self._incoming.add(deliveries)
 
     def flush(self) -> None:
-        """Sends outcomes that were gathered, and credit for what the application received."""
+        """Sends gathered outcomes, and credit for messages that the application received."""
         link = self._link
         if link is None:
             return
         if self._outcome is not None:
             link.settle(self._first, self._last, self._outcome)
             self._outcome = None
-        if self._taken << 1 >= self._window > 0 and self._closed is None:
-            self._taken = 0
-            link.grant(max(0, self._window - len(self._buffer)))
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
+        incoming = self._incoming
+        if incoming.needs_refill and self._closed is None:
+            incoming.received = 0
+            link.grant(max(0, incoming.window - len(incoming.buffer)))

@@ -1,9 +1,9 @@
-"""Requests and replies: a question with the address of our own node, the answer by its correlation-id."""
+"""Requests and replies: requests carry the address of our node, answers the correlation-id."""
 
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from lightrail.client.delivery import Delivery
 from lightrail.client.errors import ClientError, ClosedError, LostError
@@ -12,33 +12,34 @@ from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
 
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
-
 CREDIT: Final = 100
 TIMEOUT_S: Final = 30.0
 
 
 class Requester:
-    """Asks whoever receives from one address. Opened by `Connection.requester`; many tasks may ask at once.
+    """Sends requests to one address. Opened by `Connection.requester`; tasks may use it at the same time.
 
-    Answers come to a dynamic node, which lives as long as the link. When that is lost the answers to what was
-    asked before have nowhere to go: those requests raise LostError, and may have been carried out.
+    Answers are sent to a dynamic node, which lives as long as the link. After the loss of the link requests
+    without an answer raise LostError; they may have been carried out.
     """
 
     def __init__(
-        self, connection: "Connection", sender: Sender, receiver: Receiver, reply_to: str | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sender: Sender,
+        receiver: Receiver,
+        reply_to: str | None = None,
     ) -> None:
-        self._loop = connection.loop
+        self._loop = loop
         self._sender = sender
         self._receiver = receiver
         self._reply_to = reply_to
-        """Where the answers go; None for the node that the broker makes for the receiver."""
+        """Address for answers; None for the node that the broker makes for the receiver."""
         self._answers: dict[str, asyncio.Future[Message]] = {}
         self._prefix = secrets.token_hex(8)
         self._number = 0
         self._ended: Exception | None = None
-        """Why no answer comes any more, once the task has ended."""
+        """Why no further answers are received, once the task has ended."""
         self._task: asyncio.Task[None] | None = None
         receiver.on_lost = self._lost
 
@@ -61,7 +62,7 @@ class Requester:
             await self._receiver.opened()
             await self._sender.opened()
         except ClientError as error:
-            # The other link is of no use alone.
+            # One link is of no use without the other.
             self._abandon(error)
             raise
         if self._task is None:
@@ -74,17 +75,17 @@ class Requester:
         timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - the broker drops the question then, too
         **fields: Unpack[MessageFields],
     ) -> Message:
-        """Sends a question, and returns the answer.
+        """Sends a request, and returns the answer.
 
         Args:
             message: a Message, or a body for one.
-            timeout: seconds until the answer is there; the question expires with it.
+            timeout: seconds for the answer; the request expires with it.
             fields: of Message.
 
         Raises:
             TimeoutError: there was no answer in time.
-            SendError: the broker did not take the question.
-            LostError: the connection was lost meanwhile; whether it was carried out is not known.
+            SendError: the broker did not accept the request.
+            LostError: the connection was lost before the answer; the request may have been carried out.
         """
         if self._ended is not None and (self._task is None or self._task.done()):
             raise self._ended.with_traceback(None)
@@ -101,11 +102,11 @@ class Requester:
                 return await answer
         finally:
             self._answers.pop(id, None)
-            # Nobody looks at the answer to a request that could not be sent.
+            # No answer is awaited when the request could not be sent.
             answer.cancel()
 
     async def close(self) -> None:
-        """Detaches both links; what was asked and has no answer raises ClosedError."""
+        """Detaches both links; requests without an answer raise ClosedError."""
         if self._task is not None:
             self._task.cancel()
         self._fail(ClosedError(f"the requester of {self._sender.address} is closed"))
@@ -114,8 +115,8 @@ class Requester:
 
     def _abandon(self, error: ClientError) -> None:
         self._ended = error
-        self._sender.fail(error)
-        self._receiver.fail(error)
+        self._sender.end(error)
+        self._receiver.end(error)
 
     async def _listen(self) -> None:
         self._ended = ClosedError(f"the requester of {self._sender.address} is closed")
@@ -126,7 +127,7 @@ class Requester:
                     with suppress(LostError):
                         await delivery.accept()
         except ClientError as error:
-            # The receiver of the answers was refused, or the connection given up.
+            # The broker refused the receiver, or the connection ended.
             self._ended = error
         self._fail(self._ended)
 

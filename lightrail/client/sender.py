@@ -1,4 +1,4 @@
-"""Senders: messages out, outcomes back."""
+"""Senders: send messages, and receive their outcomes."""
 
 import asyncio
 import time
@@ -7,77 +7,54 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import Any, Final, Unpack
 
 from lightrail.amqp import events
-from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import AmqpError, Source, Target
+from lightrail.amqp.session import Session
 from lightrail.amqp.values import Symbol, Timestamp
 from lightrail.client.delivery import DELIVERY_TIME
-from lightrail.client.errors import ClientError, ClosedError, LinkError, SendError, WindowFullError
+from lightrail.client.errors import ClientError, ClosedError, SendError, WindowFullError
 from lightrail.client.keywords import MessageFields
+from lightrail.client.link import Link, LinkConnection
 from lightrail.client.message import Message
 from lightrail.client.outcomes import ACCEPTED, UNKNOWN, Outcome, outcome_of
 from lightrail.client.wire import Wire
 
-if TYPE_CHECKING:
-    from lightrail.client.connection import Connection
-
 DELAYED_DELIVERY: Final = Symbol("DELAYED_DELIVERY")
-"""Offered by queues, or by brokers, that heed the annotation (JMS mapping of OASIS)."""
+"""Capability of queues or brokers that apply the annotation (JMS mapping of OASIS)."""
 CLOSE_S: Final = 5.0
-"""How long what is closed waits for the outcomes of what was sent."""
+"""How long a sender or connection that closes waits for outcomes of sent messages."""
 WINDOW: Final = 1_000
-"""Messages of a sender that have no outcome yet."""
+"""Messages of a sender without an outcome, at most."""
 
 Answer = asyncio.Future[Outcome]
 
 
-class Sender:
+class Sender(Link):
     """Sends messages to one address. Opened by `Connection.sender`; open again by itself after a loss."""
 
     def __init__(
-        self, connection: "Connection", address: str | None, *, window: int, name: str, presettled: bool
+        self, connection: LinkConnection, address: str | None, *, window: int, name: str, presettled: bool
     ) -> None:
-        self.address = address
-        self.name = name
-        self._connection = connection
+        super().__init__(connection, address, name, presettled=presettled)
         self._window = window
-        self._presettled = presettled
-        self._wire: Wire | None = None
-        self._link: Link | None = None
-        self._attached = False
         self._waiting: deque[tuple[bytes, Answer]] = deque()
-        """Messages that the broker has given no credit for yet."""
+        """Messages that wait for credit."""
         self._answers: dict[int, Answer] = {}
-        """By number of the link: sent, and without an outcome."""
+        """Futures of sent messages without an outcome, by their numbers on the link."""
         self._room: deque[asyncio.Future[None]] = deque()
-        """Calls of `send` that wait for the window."""
-        self._opened: asyncio.Future[None] = connection.loop.create_future()
-        self._closed: Exception | None = None
+        """Calls of `send` that wait for room in the window."""
 
     # --- for the application -----------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Sender":
-        try:
-            await self.opened()
-        except asyncio.CancelledError:
-            # Its block does not begin, so nobody else closes it.
-            self._end(ClosedError(f"the opening of the sender to {self.address} was cancelled"))
-            raise
+        await self._enter()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-    async def opened(self) -> None:
-        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
-        await asyncio.shield(self._opened)
-
     @property
-    def healthy(self) -> bool:
-        """Whether it is attached now."""
-        return self._attached
+    def what(self) -> str:
+        return f"the sender to {self.address}"
 
     async def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         """Sends a message, and returns when it is accepted.
@@ -87,7 +64,7 @@ class Sender:
             fields: of Message, beside a body.
 
         Raises:
-            SendError: it was not accepted, or the connection was lost before the answer; see its outcome.
+            SendError: it was not accepted, or the connection was lost before its outcome; see `outcome`.
             ClosedError: the sender or its connection is closed.
         """
         payload = _encoded(message, fields)
@@ -104,10 +81,10 @@ class Sender:
         return outcome
 
     def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> Answer:
-        """Sends a message as soon as the broker takes it; the future has its outcome, whatever that is.
+        """Sends a message when there is credit; returns a future of its outcome, accepted or not.
 
         Raises:
-            WindowFullError: as many messages as the window holds have no outcome yet.
+            WindowFullError: the window is full of messages without an outcome.
             ClosedError: the sender or its connection is closed.
         """
         if len(self._answers) + len(self._waiting) >= self._window:
@@ -117,9 +94,9 @@ class Sender:
         return self._hand_in(_encoded(message, fields))
 
     async def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
-        """Sends messages one behind the other without waiting for each; returns their outcomes, in order.
+        """Sends messages without waiting for each outcome; returns the outcomes, in order.
 
-        What was not accepted raises nothing: look at `accepted` of each outcome. Raises ClosedError.
+        A message that is not accepted raises nothing: check `accepted` of its outcome. Raises ClosedError.
         """
         answers: list[Answer] = []
         for message in messages:
@@ -137,9 +114,9 @@ class Sender:
         delay: float | None = None,
         **fields: Unpack[MessageFields],
     ) -> Outcome:
-        """Sends a message that the broker delivers at a time; returns when the broker has accepted it.
+        """Sends a message that the broker delivers at a given time; returns when the broker has accepted it.
 
-        The queue has to have the policy `delay`. `Management.cancel` calls it off by its id.
+        The queue needs the policy `delay`. `Management.cancel` removes it by its id.
 
         Args:
             at: seconds since the Unix epoch, or
@@ -148,7 +125,7 @@ class Sender:
 
         Raises:
             SendError, ClosedError: as `send`.
-            ClientError: the broker would deliver it at once.
+            ClientError: the queue would deliver it at once.
         """
         if (at is None) == (delay is None):
             raise ValueError(f"expected either a time or a delay, found at={at} and delay={delay}")
@@ -169,9 +146,9 @@ class Sender:
         return await self.send(given, **fields)
 
     async def close(self) -> None:
-        """Waits for the outcomes of what was sent, CLOSE_S at the most, then detaches.
+        """Waits for the outcomes of sent messages, CLOSE_S at most, then detaches.
 
-        What has none by then has the outcome unknown, or raises ClosedError where it was never sent.
+        Then messages without one have the outcome unknown; those that were never sent raise ClosedError.
         """
         if self._closed is not None:
             return
@@ -183,7 +160,7 @@ class Sender:
         except TimeoutError:
             pass
         finally:
-            self._end(ClosedError(f"the sender to {self.address} is closed"))
+            self.end(ClosedError(f"{self.what} is closed"))
 
     # --- inside ------------------------------------------------------------------------------------------
 
@@ -205,12 +182,12 @@ class Sender:
         except asyncio.CancelledError:
             with suppress(ValueError):
                 self._room.remove(waiter)
-            # It was woken for room that another one may use.
+            # It was woken for room that another call may use.
             self._wake()
             raise
 
     def _take_back(self, answer: Answer) -> None:
-        """Its call was cancelled: what has not left yet leaves no more, and its place is free."""
+        """Drops a message that has not been sent: its call was cancelled."""
         for index, (_, waiting) in enumerate(self._waiting):
             if waiting is answer:
                 del self._waiting[index]
@@ -218,7 +195,7 @@ class Sender:
                 return
 
     def _wake(self) -> None:
-        """Lets as many calls go on as there is room for now; all that wait where nothing is under way."""
+        """Wakes as many calls of `send` as there is room for; all of them when the window is empty."""
         room = self._window - len(self._answers) - len(self._waiting)
         if not (self._answers or self._waiting) or self._closed is not None:
             room = len(self._room)
@@ -228,7 +205,7 @@ class Sender:
                 waiter.set_result(None)
                 room -= 1
 
-    def _end(self, error: Exception) -> None:
+    def end(self, error: Exception) -> None:
         if self._closed is not None:
             return
         self._closed = error
@@ -238,9 +215,7 @@ class Sender:
             link.detach()
             self._wire.touch()
         self._attached = False
-        if not self._opened.done():
-            self._opened.set_exception(error)
-            self._opened.exception()
+        self._fail_opening(error)
         waiting, self._waiting = self._waiting, deque()
         for _, answer in waiting:
             if not answer.done():
@@ -257,8 +232,8 @@ class Sender:
 
     # --- from the connection -----------------------------------------------------------------------------
 
-    def attach(self, wire: Wire, session: Any) -> None:
-        """The connection is there (again): attaches, and goes on with what waits."""
+    def attach(self, wire: Wire, session: Session) -> None:
+        """Attaches, to send messages that wait."""
         self._wire = wire
         link = self._link = session.attach(
             self.name,
@@ -271,25 +246,20 @@ class Sender:
         wire.touch()
 
     def lost(self) -> None:
-        """The connection is lost. What was sent on it and has no outcome gets none any more."""
+        """The outcome of messages without one is unknown."""
         self._wire = self._link = None
         self._attached = False
         self._unknown()
         self._wake()
 
-    def fail(self, error: Exception) -> None:
-        """The connection is given up."""
-        self._end(error)
-
     # --- from the engine ---------------------------------------------------------------------------------
 
     def attached(self) -> None:
         if self._link is None or self._link.attach is None or self._link.attach.target is None:
-            # Its detach follows at once, and says why (2.6.3).
+            # The broker's detach follows at once, with the reason (2.6.3).
             return
         self._attached = True
-        if not self._opened.done():
-            self._opened.set_result(None)
+        self._open()
         self._connection.link_attached(self)
         assert self._wire is not None
         self._wire.touch(self)
@@ -298,14 +268,10 @@ class Sender:
         self._link = None
         self._attached = False
         self._unknown()
-        self._connection.link_lost(self, f"the sender to {self.address}", error)
+        self._connection.link_lost(self, self.what, error)
         self._wake()
 
-    def refuse(self, error: LinkError) -> None:
-        """The broker will not have it."""
-        self._end(error)
-
-    def heard(self, event: events.Event) -> None:
+    def handle(self, event: events.Event) -> None:
         if isinstance(event, events.Outcome):
             answers = self._answers
             outcome = outcome_of(event.state)
@@ -314,7 +280,7 @@ class Sender:
                 if answer is not None and not answer.done():
                     answer.set_result(outcome)
             if not event.settled and self._link is not None and self._wire is not None:
-                # A receiver that waits for us to settle (receiver-settle-mode second).
+                # The receiver waits for us to settle (receiver-settle-mode second).
                 self._link.settle_sent(event.first, event.last, event.state)
                 self._wire.touch()
             if self._room:
@@ -328,7 +294,7 @@ class Sender:
                 event.link.drained()
 
     def flush(self) -> None:
-        """As many of the messages that wait as the broker takes now, in one piece."""
+        """Sends waiting messages, as many as there is credit for, in one batch."""
         link = self._link
         waiting = self._waiting
         if link is None or not self._attached or not waiting:

@@ -1,21 +1,21 @@
-"""The sessions of a connection: one, and another whenever the last has as many links as the broker takes.
+"""The sessions of a connection: another one begins whenever the last is full of links.
 
-A broker says how many links it takes on a session (handle-max of its begin, transport 2.7.2), so the first
-one is answered before links are attached. Those that follow are expected to have the same handle-max: links
-do not wait for their answers.
+A broker limits the links of a session by handle-max of its begin (transport 2.7.2), so links are attached
+after the first begin is answered. Further sessions are expected to have the same handle-max: their links do
+not wait for the answer.
 """
 
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.session import Session
 from lightrail.client.errors import ClientError
 
 
 class Sessions:
-    """Those of one connection to a broker, from its open to its loss.
+    """The sessions of one connection to a broker, from its open to its loss.
 
     Args:
-        first: which the broker has answered.
+        first: a session that the broker has answered.
     """
 
     def __init__(self, engine: Engine, first: Session) -> None:
@@ -24,11 +24,11 @@ class Sessions:
         self._all = [first]
 
     def with_room(self) -> Session:
-        """One that takes another link; begun where there is none.
+        """A session with room for another link, begun if there is none.
 
-        Raises ClientError where the broker takes no more sessions.
+        Raises ClientError where the broker accepts no more sessions.
         """
-        # The newest has room, but where links have ended.
+        # Usually the newest has room; older ones do after links ended.
         for session in reversed(self._all):
             if len(session.outputs) <= session.peer_handle_max:
                 return session

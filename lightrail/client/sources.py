@@ -1,4 +1,4 @@
-"""What a receiver asks for: the source of its link (messaging 3.5.3), with filters and subscription."""
+"""The source of a receiver's link (messaging 3.5.3), with filters and subscription."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,10 +20,32 @@ CODES: Final = {
 }
 """Descriptors of filters, of Apache's registry and of AMQP Filter Expressions 1.0."""
 NEVER: Final = Symbol("never")
-"""Expiry-policy of what outlives its links (3.5.6)."""
+"""Expiry-policy of a terminus that outlives its links (3.5.6)."""
 UNSETTLED_STATE: Final = 2
-"""Terminus-durability: the messages that wait are kept, too (3.5.5)."""
+"""Terminus-durability: unsettled messages are durable, too (3.5.5)."""
 SHARED: Final = (Symbol("shared"), Symbol("global"))
+
+
+def check_options(
+    credit: int, presettled: bool, renew_for: float, subscription: str | None, shared: bool, is_named: bool
+) -> None:
+    """Raises ValueError for arguments of `Connection.receiver` that are out of range or exclude each other.
+
+    `is_named`: the application named the connection.
+    """
+    if credit < 0:
+        raise ValueError(f"expected a credit of 0 or more, found {credit}")
+    if renew_for < 0:
+        raise ValueError(f"expected renew_for to be 0 seconds or more, found {renew_for}")
+    if renew_for and presettled:
+        raise ValueError("expected renew_for or presettled, found both: what is settled has no lock")
+    if shared and subscription is None:
+        raise ValueError("expected the name of a subscription to be shared, found none")
+    if subscription is not None and not shared and not is_named:
+        raise ValueError(
+            "expected a connection with a `name` of its own, by which the broker knows the "
+            "subscription again after a restart; or `shared`, which belongs to no connection"
+        )
 
 
 def source_of(

@@ -8,91 +8,48 @@
                 delivery.accept()
 
 One thread of the process runs a loop for all connections; the first starts it. Objects may be used by any
-thread. What was opened before a fork belongs to the process that opened it, and raises ForkError elsewhere.
+thread. Objects from before a fork belong to the parent process, and raise ForkError in the child.
 """
 
 import asyncio
 import contextlib
 import os
-import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack
 
 from lightrail import client
 from lightrail.client.connecting import ConnectOptions
-from lightrail.client.errors import ClientError, LostError
+from lightrail.client.errors import ForkError, LostError
 from lightrail.client.keywords import MessageFields, MessageId, ReceiverOptions, SenderOptions
 from lightrail.client.management import NAME
 from lightrail.client.message import Message
 from lightrail.client.outcomes import Outcome
 from lightrail.client.requests import TIMEOUT_S
+from lightrail.client.thread_loop import ThreadLoop, loop_of_process
 
-Found = TypeVar("Found")
-
-
-class ForkError(ClientError):
-    """It was opened by another process: open a connection in this one."""
-
-
-class _Loop:
-    """The loop of this process, in a thread that ends with it."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="lightrail.client.sync", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, work: Coroutine[Any, Any, Found]) -> Found:
-        """Runs it there, and waits for its result; an interrupted wait cancels it."""
-        if self.pid != os.getpid():
-            work.close()
-            raise ForkError(
-                f"expected to be used by process {self.pid}, which opened it, and is used by {os.getpid()}: "
-                "open a connection after the fork"
-            )
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise ClientError("expected to be called outside of the client's loop, which it would stop")
-        waiting: Future[Found] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return waiting.result()
-        except BaseException:
-            waiting.cancel()
-            raise
-
-
-_lock = threading.Lock()
-_loop: _Loop | None = None
-
-
-def _loop_of_process() -> _Loop:
-    global _loop
-    with _lock:
-        if _loop is None or _loop.pid != os.getpid():
-            _loop = _Loop()
-        return _loop
-
+__all__ = [
+    "Connection",
+    "Delivery",
+    "ForkError",
+    "Management",
+    "Receiver",
+    "Requester",
+    "Sender",
+    "connect",
+]
 
 _connections: "weakref.WeakSet[client.Connection]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child: a lock that no thread of the parent holds, and none of the parent's sockets.
+    """In the child, none of the parent's sockets.
 
     A broker notices the death of the parent by the end of its socket, which a copy in a child would keep
-    open. The number stays in use, for a file that is empty: whoever closes it closes no other's file.
+    open. The number stays in use, for an empty file: closing it later closes no other file.
     """
-    global _lock
-    _lock = threading.Lock()
     numbers = [number for connection in list(_connections) if (number := connection.fileno()) >= 0]
     if numbers:
         empty = os.open(os.devnull, os.O_RDWR)
@@ -109,7 +66,7 @@ class Delivery:
 
     __slots__ = ("_inner", "_loop")
 
-    def __init__(self, loop: _Loop, inner: client.Delivery) -> None:
+    def __init__(self, loop: ThreadLoop, inner: client.Delivery) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -177,7 +134,7 @@ class Delivery:
 
 
 class _Opens(Protocol):
-    """What the asynchronous objects behind `_Opened` have in common."""
+    """Asynchronous objects behind `_Opened`."""
 
     async def opened(self) -> None: ...
 
@@ -185,7 +142,7 @@ class _Opens(Protocol):
 
 
 class _Named(_Opens, Protocol):
-    """The same of those behind `_Link`."""
+    """Asynchronous objects behind `_Link`."""
 
     name: str
     address: str | None
@@ -199,9 +156,9 @@ InnerLink = TypeVar("InnerLink", bound=_Named)
 
 
 class _Opened(Generic[Inner]):
-    """An object that a connection opens; by hand, or in a with block that closes it."""
+    """An object that a connection opens; a with block closes it."""
 
-    def __init__(self, loop: _Loop, inner: Inner) -> None:
+    def __init__(self, loop: ThreadLoop, inner: Inner) -> None:
         self._loop = loop
         self._inner = inner
 
@@ -209,9 +166,7 @@ class _Opened(Generic[Inner]):
         self.opened()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def opened(self) -> None:
@@ -238,13 +193,13 @@ class _Link(_Opened[InnerLink]):
 
 
 class Sender(_Link[client.Sender]):
-    """See client.Sender. In place of a future `send_nowait` gives one of concurrent.futures."""
+    """See client.Sender. `send_nowait` returns a future of concurrent.futures."""
 
     def send(self, message: Any = None, **fields: Unpack[MessageFields]) -> Outcome:
         return self._loop.call(self._inner.send(message, **fields))
 
     def send_all(self, messages: Iterable[Any]) -> list[Outcome]:
-        # What makes them may block: not on the client's thread.
+        # The iterable may block, and must not do so on the client's thread.
         return self._loop.call(self._inner.send_all(list(messages)))
 
     def schedule(
@@ -259,7 +214,7 @@ class Sender(_Link[client.Sender]):
 
     def send_nowait(self, message: Any = None, **fields: Unpack[MessageFields]) -> "Future[Outcome]":
         answer: Future[Outcome] = Future()
-        # It is on its way: it can't be cancelled any more.
+        # A message that is being sent can't be cancelled.
         answer.set_running_or_notify_cancel()
 
         async def hand_in() -> None:
@@ -280,12 +235,8 @@ class Receiver(_Link[client.Receiver]):
     """See client.Receiver."""
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Message after message; waits for each. Ends when the receiver is closed, by whichever thread."""
-        while True:
-            try:
-                inner = self._loop.call(_next_of(self._inner))
-            except _End:
-                return
+        """Messages, each when it is received. Ends when the receiver is closed, by any thread."""
+        for inner in self._loop.iterate(self._inner):
             yield Delivery(self._loop, inner)
 
     def receive(self, count: int = 1, *, timeout: float | None = None) -> list[Delivery]:
@@ -332,30 +283,17 @@ class Receiver(_Link[client.Receiver]):
         self._loop.call(self._inner.grant(count))
 
 
-class _End(Exception):
-    """There is no next one; a future may not be left by StopAsyncIteration."""
-
-
-async def _next_of(source: AsyncIterator[Found]) -> Found:
-    try:
-        return await anext(source)
-    except StopAsyncIteration:
-        raise _End from None
-
-
 class Connection:
     """See client.Connection. Callbacks for events are called on the client's own thread."""
 
-    def __init__(self, loop: _Loop, inner: client.Connection) -> None:
+    def __init__(self, loop: ThreadLoop, inner: client.Connection) -> None:
         self._loop = loop
         self._inner = inner
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property
@@ -425,13 +363,7 @@ class Management(_Opened[client.Management]):
         self._loop.call(self._inner.delete(name, type=type, revision=revision))
 
     def query(self, type: str = NAME, *attributes: str) -> Iterator[dict[str, Any]]:
-        found = self._inner.query(type, *attributes)
-        while True:
-            try:
-                entity = self._loop.call(_next_of(found))
-            except _End:
-                return
-            yield entity
+        return self._loop.iterate(self._inner.query(type, *attributes))
 
     def purge(self, queue: str) -> int:
         return self._loop.call(self._inner.purge(queue))
@@ -456,7 +388,7 @@ class Management(_Opened[client.Management]):
 
 def connect(*urls: str, **options: Unpack[ConnectOptions]) -> Connection:
     """See client.connect; connected when it returns."""
-    loop = _loop_of_process()
+    loop = loop_of_process()
 
     async def make() -> client.Connection:
         connection = await client.connect(*urls, **options)

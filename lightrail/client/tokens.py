@@ -1,4 +1,4 @@
-"""Tokens: shown to the node `$cbs` of a broker after each connect, and the next one before the last runs out.
+"""Tokens: sent to the node `$cbs` of a broker after each connect, the next one before the last expires.
 
 AMQP Claims-based Security 1.0, as its working drafts have it (`put-token`).
 """
@@ -9,36 +9,34 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lightrail.amqp.performatives import Source
+from lightrail.amqp.session import Session
 from lightrail.client.errors import AuthenticationError, ClientError, ConnectError
+from lightrail.client.link import LinkConnection
 from lightrail.client.message import Message
 from lightrail.client.receiver import Receiver
 from lightrail.client.sender import Sender
 from lightrail.client.wire import Wire
 
-if TYPE_CHECKING:
-    from lightrail.amqp.session import Session
-    from lightrail.client.connection import Connection
-
 NODE: Final = "$cbs"
 ANSWER_S: Final = 10.0
 RENEW_AT: Final = 0.75
-"""Of the time that a token has left, when the next one is asked for."""
+"""Part of the life of a token after which the next one is sent."""
 AGAIN_S: Final = 1.0
-"""Pause after a token that could not be had or was refused, as long as the one before it is good."""
+"""Pause after a failed renewal, while the last token is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who a client is, by the word of an authority that the broker trusts.
+    """The identity of a client, signed by an authority that the broker trusts.
 
     Attributes:
-        text: what is shown.
+        text: the token itself.
         expires_at: seconds since the Unix epoch; None: never.
         type: `jwt` for LightRail.
-        audience: what it is for: amqp://HOST/NAME, or the name; amqp:// and no path: everything.
+        audience: amqp://HOST/NAME, or a name, that it is for; amqp:// without path for all.
     """
 
     text: str
@@ -51,19 +49,19 @@ class Token:
 
 
 TokenSource = Callable[[], "Token | Awaitable[Token]"]
-"""Gives a token that is good now; asked anew for each connection and before the last one runs out."""
+"""Returns a valid token; called for each connection and before the last token expires."""
 
 
 class Tokens:
-    """Keeps one connection in possession of a token.
+    """Sends tokens for one connection.
 
     Args:
-        failed: called where a token ran out and no other was accepted: the connection is of no use any more.
+        failed: called where a token expired and no other was accepted: the connection is of no use any more.
     """
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: LinkConnection,
         source: TokenSource,
         failed: Callable[[str], None],
         clock: Callable[[], float] = time.time,
@@ -78,10 +76,10 @@ class Tokens:
         self._reply_to = ""
         self._number = 0
         self.is_due = False
-        """The next token should have been shown: what the broker refuses now may be for want of it."""
+        """Whether the next token is due: the broker may refuse links because the last one expired."""
 
-    async def show(self, wire: Wire, session: "Session") -> None:
-        """Shows the first token on a new connection.
+    async def show(self, wire: Wire, session: Session) -> None:
+        """Sends the first token on a new connection.
 
         Raises ConnectError; AuthenticationError where the broker refuses the token.
         """
@@ -114,18 +112,18 @@ class Tokens:
             self._task = self._connection.loop.create_task(self._keep(expires_at), name="tokens for $cbs")
 
     def stop(self) -> None:
-        """The connection is lost or closed."""
+        """The connection was lost or closed."""
         self.is_due = False
         if self._task is not None:
             self._task.cancel()
             self._task = None
         for link in (self._sender, self._receiver):
             if link is not None:
-                link.fail(ConnectError("the connection was lost"))
+                link.end(ConnectError("the connection was lost"))
         self._sender = self._receiver = None
 
     async def _keep(self, expires_at: float) -> None:
-        """Shows the next token before the last one has run out, again and again."""
+        """Sends the next token before the last one expires, again and again."""
         while True:
             left = expires_at - self._clock()
             await asyncio.sleep(max(AGAIN_S, left * RENEW_AT))
@@ -144,7 +142,7 @@ class Tokens:
             expires_at = found
 
     async def _put(self) -> float | None:
-        """Asks for a token and shows it; returns when it runs out."""
+        """Sends a new token; returns the time of its expiry."""
         try:
             given: Any = self._source()
             token: Token = await given if inspect.isawaitable(given) else given

@@ -1,7 +1,7 @@
-"""One TCP connection to a broker: bytes to and from the AMQP engine, its events to whom they concern.
+"""One TCP connection to a broker: moves bytes to and from the AMQP engine, and passes on its events.
 
-The engine decides everything about the protocol (lightrail.amqp, in the client's role). Here are the socket,
-the clock, and one write for all that a turn of the loop has led to.
+The engine (lightrail.amqp, in the client's role) implements the protocol. This has the socket, the clock, and
+one write for all output of a turn of the loop.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.link import SessionView
 from lightrail.amqp.performatives import AmqpError
-from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 
 
 class LinkOwner(Protocol):
@@ -25,19 +25,19 @@ class LinkOwner(Protocol):
     def detached(self, error: AmqpError | None) -> None:
         """The broker has ended the link, or refused it."""
 
-    def heard(self, event: events.Event) -> None:
-        """Transfers, Outcome or Credit."""
+    def handle(self, event: events.Event) -> None:
+        """Transfers, Outcome, Credit or Drained."""
 
     def flush(self) -> None:
-        """The turn ends: what was gathered goes to the engine now."""
+        """At the end of a turn: passes what was gathered to the engine."""
 
 
 class Wire(asyncio.Protocol):
     """One socket.
 
     Args:
-        negotiate: what of SASL and open is the caller's to answer.
-        lost: called once, when the socket is closed, with what was wrong.
+        negotiate: called with events of SASL and open, which the caller answers.
+        lost: called once, when the socket is closed, with the reason.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._flushes = False
         self.why = ""
-        """What was wrong, once something is."""
+        """Why the connection ends, once it does."""
         self.dirty: dict[LinkOwner, None] = {}
-        """Those that have gathered something in this turn."""
+        """Links to flush at the end of this turn."""
         self.paused = False
-        """The socket is full."""
+        """Whether the buffer of the socket is full."""
 
     # --- asyncio.Protocol --------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Wire(asyncio.Protocol):
         return self.engine.opened and self._transport is not None and not self._transport.is_closing()
 
     def touch(self, owner: LinkOwner | None = None) -> None:
-        """Something is to be written when this turn of the loop ends."""
+        """Writes at the end of this turn of the loop, and flushes the link before."""
         if owner is not None:
             self.dirty[owner] = None
         if not self._flushes:
@@ -104,11 +104,11 @@ class Wire(asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     def go_on(self) -> None:
-        """The engine waited for an answer, which it has now."""
+        """Lets the engine read on after an answer that it waited for."""
         self.data_received(b"")
 
     def close(self, why: str = "") -> None:
-        """Closes in order: the broker gets a close and answers it."""
+        """Sends a close, which the broker answers."""
         self.why = self.why or why
         self.engine.close()
         self._flush()
@@ -120,7 +120,7 @@ class Wire(asyncio.Protocol):
         return -1 if found is None else int(found.fileno())
 
     def abort(self, why: str) -> None:
-        """Closes at once."""
+        """Closes the socket at once."""
         self.why = self.why or why
         if self._transport is not None:
             self._transport.abort()
@@ -131,7 +131,7 @@ class Wire(asyncio.Protocol):
         for event in found:
             kind = type(event)
             if kind is events.Transfers or kind is events.Outcome or kind is events.Credit:
-                event.link.context.heard(event)  # type: ignore[attr-defined]
+                event.link.context.handle(event)  # type: ignore[attr-defined]
             elif isinstance(event, events.Attached):
                 if event.link.context is None:
                     event.link.refuse("amqp:not-allowed", "a client takes no links that it did not attach")
@@ -139,12 +139,12 @@ class Wire(asyncio.Protocol):
                     event.link.context.attached()
             elif isinstance(event, events.Drained):
                 if event.link.context is not None:
-                    event.link.context.heard(event)
+                    event.link.context.handle(event)
             elif isinstance(event, events.Detached):
                 if event.link.context is not None:
                     event.link.context.detached(event.error)
             elif isinstance(event, events.Ended):
-                # With it went all links, those as well that the broker has not answered yet.
+                # All links ended with it, also those that the broker has not answered.
                 if event.by_peer and event.error is not None:
                     _refuse_by_end(event.session, event.error)
                 self.abort(with_reason("the broker ended the session", event.error))
@@ -152,14 +152,14 @@ class Wire(asyncio.Protocol):
                 if event.by_peer:
                     self.why = self.why or with_reason("the broker closed the connection", event.error)
                 else:
-                    # Silence of the broker, or a fault of its: an answer to our close is not waited for.
+                    # The broker was silent or made an error: no need to wait for its close.
                     self.why = self.why or with_reason("the connection was closed", event.error)
                     self._loop.call_soon(self.abort, self.why)
             elif isinstance(event, events.HeaderRejected):
                 self.why = f"expected a broker that speaks AMQP 1.0, found one that answers {event.found!r}"
             else:
                 if kind is events.Opened:
-                    # From now on silence is counted, and broken; what was due before was the open.
+                    # From now on time-outs of both sides apply; before, that of the open.
                     self._loop.call_soon(self._tick)
                 self._negotiate(self, event)
 
@@ -180,7 +180,7 @@ class Wire(asyncio.Protocol):
             transport.close()
 
     def _tick(self) -> None:
-        """What is due: our heartbeat, the broker's silence."""
+        """Sends a heartbeat, or closes a silent connection, when due."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -192,13 +192,13 @@ class Wire(asyncio.Protocol):
             self._timer = self._loop.call_later(max(1, due_ms - now_ms) / 1000, self._tick)
 
 
-def _refuse_by_end(session: Session, error: AmqpError) -> None:
-    """Tells the link that a session was ended for, where there is one.
+def _refuse_by_end(session: SessionView, error: AmqpError) -> None:
+    """Detaches the link because of which the broker ended a session, if there is one.
 
-    Some brokers end the session for a link that they refuse (RabbitMQ's plugin does, for a node that it does
-    not have). They handle frames in order, so that is the first one whose attach has no answer; attached
-    again with the others it would end their sessions for ever. Faults of sessions and connections have
-    conditions of their own (2.8.16, 2.8.17), and say nothing of a link.
+    Some brokers end the session of a link that they refuse (RabbitMQ's plugin does, for an unknown node).
+    They handle frames in order, so it is the first link whose attach has no answer; attached again with the
+    others it would end each session. Errors of sessions and connections have conditions of their own (2.8.16,
+    2.8.17), and concern no link.
     """
     if str(error.condition).startswith(("amqp:session:", "amqp:connection:")):
         return
@@ -210,7 +210,7 @@ def _refuse_by_end(session: Session, error: AmqpError) -> None:
 
 
 def with_reason(what: str, error: AmqpError | None) -> str:
-    """What happened, with the broker's words."""
+    """A reason, with the broker's description."""
     if error is None:
         return what
     return f"{what}: {error.description or 'it gave no reason'} ({error.condition})"

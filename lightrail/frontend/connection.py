@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection
-from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link
+from lightrail.amqp.link import ATTACHING, SETTLE_FIRST, Link, SessionView
 from lightrail.amqp.performatives import AmqpError, Source, Target
 from lightrail.amqp.types import Symbol
 from lightrail.frontend.anonymous import AnonymousLink
@@ -29,7 +29,6 @@ from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
 
 if TYPE_CHECKING:
-    from lightrail.amqp.session import Session
     from lightrail.frontend.engine import Frontend
 
 log = logging.getLogger("lightrail.frontend.connection")
@@ -403,7 +402,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if self.has_more or self.frontend.intake.holds(self):
             # It is us who do not listen.
-            amqp.heard(now_ms)
+            amqp.excuse_silence(now_ms)
         self.deadline_ms = self._tick_engine(amqp, now_ms)
         # What the tick led to is told by the next feed.
         self._feed(amqp, b"", now_ms)
@@ -567,7 +566,7 @@ class ClientConnection(asyncio.Protocol):
         self._links[bound] = terms
         self.frontend.counts.links_opened += 1
 
-    def session_owner(self, session: "Session") -> str:
+    def session_owner(self, session: SessionView) -> str:
         """Names whose lifetime is the session's say so."""
         return f"{self.owner}/{session.channel}"
 

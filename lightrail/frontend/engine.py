@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any, Final
 
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError
 from lightrail.cluster.fleet import Fleet

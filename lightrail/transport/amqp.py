@@ -21,7 +21,7 @@ from lightrail.client import (
     SendError,
 )
 from lightrail.client.connecting import ConnectOptions
-from lightrail.client.receiver import PASSED_OVER
+from lightrail.client.selecting import PASSED_OVER
 from lightrail.transport.amqp_messages import envelope_of, message_of
 from lightrail.transport.declaring import declare
 from lightrail.transport.envelope import NO_HEADERS, Envelope, Header

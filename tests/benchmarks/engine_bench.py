@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import (
     Attach,
@@ -26,6 +26,7 @@ from lightrail.amqp.performatives import (
     Transfer,
     encode_performative,
 )
+from lightrail.amqp.settings import ConnectionSettings
 
 PASSES = 60
 

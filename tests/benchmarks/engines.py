@@ -21,9 +21,10 @@ from typing import Any, Protocol
 from cproton_ffi import ffi, lib
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.settings import ConnectionSettings
 
 PASSES = 80
 ACCEPTED = 0x24

@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import ATTACHED, Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 
 READ_BYTES = 256 * 1024
 

@@ -10,9 +10,9 @@ from typing import Any, Self, cast
 
 from lightrail.amqp import events
 from lightrail.amqp.connection import Connection as Engine
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Accepted, Modified, Source, Target
+from lightrail.amqp.settings import ConnectionSettings
 
 
 class EngineBroker:

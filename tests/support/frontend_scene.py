@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.connection import ClientConnection

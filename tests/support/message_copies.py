@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.frontend.deliveries import ConsumerLink
 from lightrail.frontend.gathering import gathered
 from lightrail.frontend.transfers import ProducerLink

@@ -45,10 +45,10 @@ MODULE = _load()
 
 def _faults() -> list[str]:
     """What speaks against a run under the sanitizer."""
-    from lightrail.amqp import compiled, reader
+    from lightrail.amqp import compiled, runs
 
     faults = []
-    used = vars(reader)["scanner"]
+    used = vars(runs)["scanner"]
     if not (compiled.scanner is used is MODULE and MODULE.__file__ == str(PATH)):
         faults.append(f"expected the engine to use {PATH}, found {used.__file__}")
     if hasattr(MODULE, "_u32"):

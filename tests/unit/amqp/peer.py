@@ -3,7 +3,7 @@
 from typing import Any
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import (
     Attach,
@@ -16,6 +16,7 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from lightrail.amqp.settings import ConnectionSettings
 
 WINDOW = 2**31 - 1
 WRAP = 2**32

@@ -3,8 +3,8 @@
 import pytest
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection, ConnectionSettings
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.connection import Connection
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import (
     AmqpError,
     Attach,
@@ -22,6 +22,7 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 from lightrail.model import limits
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, sasl, split, transfer

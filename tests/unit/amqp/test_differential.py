@@ -7,8 +7,9 @@ from proton import Connection as ProtonConnection
 from proton import Delivery, Link, Message, Transport, symbol
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.performatives import Modified, Rejected
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.values import Symbol
 
 

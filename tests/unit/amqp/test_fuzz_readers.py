@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lightrail.amqp import compiled, events, frames, reader
+from lightrail.amqp import compiled, events, frames, runs
 from lightrail.amqp import scanner as interpreted
 from lightrail.amqp.performatives import (
     Accepted,
@@ -345,15 +345,15 @@ def observe(chosen: Reader, seed: int, pieces: list[bytes]) -> Trace:
     trace = Trace()
     mixes, tags = chance.random() < 0.5, chance.random() < 0.5
     credit = chance.choice((10_000, 10_000, 12))
-    deliver = reader._deliver
+    deliver = runs._deliver
 
     def counted(link: Any, first: int, payloads: list[bytes], *rest: Any, **fields: Any) -> None:
         trace.scanned += len(payloads)
         deliver(link, first, payloads, *rest, **fields)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "scanner", chosen.scanner)
-        patch.setattr(reader, "_deliver", counted)
+        patch.setattr(runs, "scanner", chosen.scanner)
+        patch.setattr(runs, "_deliver", counted)
         peer = Peer(
             scans=chosen.scans,
             learn_shapes=chosen.learn_shapes,

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.link import DETACHED
 from lightrail.amqp.performatives import (
     Accepted,

@@ -3,7 +3,7 @@
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import Attach, Flow, Source, Target
 from tests.unit.amqp.peer import WINDOW, WRAP, amqp, attach_sender, conditions_of, data, opened, transfer
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from lightrail.amqp.connection import Connection, ConnectionSettings
+from lightrail.amqp.connection import Connection
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.events import (
     Closed,
     Event,
@@ -17,11 +18,11 @@ from lightrail.amqp.events import (
     SaslResponse,
     SaslSucceeded,
 )
-from lightrail.amqp.faults import LocalError
 from lightrail.amqp.performatives import SaslChallenge, SaslMechanisms, SaslOutcome
 from lightrail.amqp.performatives import SaslResponse as Response
 from lightrail.amqp.sasl import MECHANISM_HASHES, ROUNDS_MAX, SaslError, ScramServer, derive, parse_plain
 from lightrail.amqp.sasl_client import External, Mechanism, Plain, Scram, mechanism_for
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.types import Symbol
 from tests.unit.amqp.peer import sasl
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightrail.amqp import compiled, events, reader
+from lightrail.amqp import compiled, events, reader, runs
 from lightrail.amqp import scanner as interpreted
 from lightrail.amqp.sections import decode_header, with_header
 from lightrail.amqp.survey import survey
@@ -30,7 +30,7 @@ LAST = (1 << 63) - 1
 
 @pytest.fixture(params=SCANNERS)
 def scanner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(reader, "scanner", request.param)
+    monkeypatch.setattr(runs, "scanner", request.param)
     return request.param
 
 
@@ -156,7 +156,7 @@ def test_mixed_headers_agree_in_durable_and_nearly_in_ttl_whatever_octets_they_h
     heard: list[Any] = []
     for mixes in True, False:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reader, "scanner", scanner)
+            patch.setattr(runs, "scanner", scanner)
             peer = opened(scans=mixes, learn_shapes=False)
             link = peer.sender("a", 0)
             if mixes:
@@ -188,8 +188,8 @@ def test_messages_that_expire_within_a_span_are_one_run_and_expire_with_the_last
         ]
         first += len(frames)
         found = peer.feed(b"".join(frames))
-        runs = [(len(each.payloads), each.earliest_expiry_ms, each.absolute_expiry_ms) for each in found]
-        assert runs == expected
+        spans = [(len(each.payloads), each.earliest_expiry_ms, each.absolute_expiry_ms) for each in found]
+        assert spans == expected
         assert [each[6] for each in told(found)] == times
 
 
@@ -271,7 +271,7 @@ def test_with_and_without_the_scanner_the_same_is_read_wherever_the_input_is_cut
     steps: list[Any], first: int, cuts: list[int], fields: dict[str, Any], credit: int, scanner: Any
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "scanner", scanner)
+        patch.setattr(runs, "scanner", scanner)
         stream = conversation(steps, first)
         fast, complete = pair(credit, **fields)
         expected = told(complete.feed(stream))
@@ -316,7 +316,7 @@ def test_octets_changed_anywhere_are_read_alike(seed: int, changes: list[tuple[i
     heard: list[Any] = []
     for scanner in (compiled.scanner, interpreted, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reader, "scanner", scanner)
+            patch.setattr(runs, "scanner", scanner)
             peer = opened(scans=scanner is not None, learn_shapes=False)
             peer.sender("a", 0)
             heard.append((told(peer.feed(bytes(stream))), peer.hear_bytes(), state_of(peer)))

@@ -3,8 +3,7 @@
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.delivery import Unsettled, signed, unwrap
-from lightrail.amqp.faults import LocalError
+from lightrail.amqp.errors import LocalError
 from lightrail.amqp.performatives import (
     Accepted,
     AmqpError,
@@ -19,6 +18,8 @@ from lightrail.amqp.performatives import (
     Target,
     Transfer,
 )
+from lightrail.amqp.serial import signed, unwrap
+from lightrail.amqp.unsettled import Unsettled
 from lightrail.amqp.values import Symbol
 from tests.unit.amqp.peer import Peer, amqp, conditions_of, data, opened, transfer
 

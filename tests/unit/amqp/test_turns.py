@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import Connection, ConnectionSettings
-from lightrail.amqp.delivery import Unsettled
+from lightrail.amqp.connection import Connection
 from lightrail.amqp.link import Link
 from lightrail.amqp.performatives import Source, Target
 from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
+from lightrail.amqp.unsettled import Unsettled
 from lightrail.model import limits
 
 ACCEPTED = b"\x00S\x24\x45"

@@ -136,9 +136,9 @@ class Scene:
         self.broker.give_credit(WINDOW)
         assert all(outcome.accepted for outcome in await asyncio.gather(*answers))
         # All of the credit but what a receiver gathers before it gives more.
-        await until(lambda: len(self.receiver._buffer) >= CREDIT - CREDIT // 2)
+        await until(lambda: len(self.receiver._incoming.buffer) >= CREDIT - CREDIT // 2)
         assert not self.sender._room
-        assert not self.receiver._waiters
+        assert not self.receiver._incoming._waiters
         assert not self.requester._answers
         self.service.cancel()
 

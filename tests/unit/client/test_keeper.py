@@ -43,7 +43,7 @@ class Rig:
         """Names stand for deliveries: the keeper looks at nothing of them."""
         for name in names:
             self.until[name] = self.loop.time() + (self.lock_s or 1e9)
-        self.keeper.came(names)  # type: ignore[arg-type]
+        self.keeper.add(names)  # type: ignore[arg-type]
 
     def settled(self, name: str) -> None:
         self.keeper.settled(name)  # type: ignore[arg-type]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.messages import Message, write_message
 from lightrail.amqp.performatives import Accepted, AmqpError, Begin, Flow, Open
 from lightrail.amqp.sections import Properties
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.cluster.coordinator import CoordinatorError, CoordinatorFull, Write
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.control import operations

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events, frames
-from lightrail.amqp.connection import ConnectionSettings
 from lightrail.amqp.performatives import (
     Coordinator,
     SaslInit,
@@ -19,6 +18,7 @@ from lightrail.amqp.performatives import (
     decode_performative,
     encode_performative,
 )
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.amqp.types import Symbol
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.placement import Placement

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lightrail.amqp import events
-from lightrail.amqp.connection import ConnectionSettings
+from lightrail.amqp.settings import ConnectionSettings
 from lightrail.frontend.control import operations
 from lightrail.model import conditions, limits
 from lightrail.wire.control import ControlRefused

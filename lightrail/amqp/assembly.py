@@ -1,0 +1,109 @@
+"""An incoming delivery of several frames, until its last frame arrives (transport 2.6.14)."""
+
+from typing import Final
+
+from lightrail.amqp.errors import LinkProtocolError
+from lightrail.amqp.link import SETTLE_FIRST, SETTLE_MIXED, SETTLE_SECOND, SETTLE_SETTLED
+from lightrail.amqp.performatives import TransactionalState, Transfer
+from lightrail.amqp.survey import survey
+from lightrail.amqp.values import DecodeError
+from lightrail.model import conditions
+
+BEGINNING_BYTES: Final = 4_096
+"""Bytes of a message in pieces that are searched for its header and expiry."""
+PROPERTIES_HEAD_BYTES: Final = 9
+"""Constructor, size and count of a list: `survey` reads these bytes of the properties."""
+
+
+class Assembly:
+    """One delivery, frame by frame."""
+
+    __slots__ = (
+        "delivery_id",
+        "kept_bytes",
+        "looked_at",
+        "message_format",
+        "parts",
+        "resumed",
+        "second",
+        "settled",
+        "size",
+        "tag",
+    )
+
+    def __init__(self, delivery_id: int, tag: bytes, message_format: int) -> None:
+        self.delivery_id = delivery_id
+        self.tag = tag
+        self.message_format = message_format
+        self.settled = False
+        self.second = False
+        self.resumed = False
+        self.parts: list[bytes | memoryview] = []
+        """Payloads of its frames so far."""
+        self.looked_at = 0
+        """Parts before this index are bytes, or views that are not to be copied."""
+        self.size = 0
+        self.kept_bytes = 0
+        """Memory of the parts."""
+
+    def set_mode(self, transfer: Transfer, rcv_settle_mode: int) -> None:
+        """A transfer's own rcv-settle-mode has to fit that of its link (2.7.5); there are no transactions."""
+        if transfer.rcv_settle_mode is not None:
+            if transfer.rcv_settle_mode == SETTLE_SECOND and rcv_settle_mode == SETTLE_FIRST:
+                raise LinkProtocolError(
+                    conditions.INVALID_FIELD,
+                    "expected rcv-settle-mode first, as negotiated for the link, found second in a transfer",
+                )
+            self.second = transfer.rcv_settle_mode == SETTLE_SECOND
+        if isinstance(transfer.state, TransactionalState):
+            raise LinkProtocolError(
+                conditions.TRANSACTION_UNKNOWN_ID,
+                f"expected a transaction that was declared, found transaction {transfer.state.txn_id!r}",
+            )
+
+    def check_settled(self, name: str, mode: int) -> None:
+        """The sender keeps to the snd-settle-mode of its attach (2.7.5); `name` is that of the link."""
+        if mode == SETTLE_MIXED or self.settled is (mode == SETTLE_SETTLED):
+            return
+        expected, found = ("settled", "unsettled") if mode == SETTLE_SETTLED else ("unsettled", "settled")
+        raise LinkProtocolError(
+            conditions.NOT_ALLOWED,
+            f"expected {expected} deliveries on link {name!r} by its snd-settle-mode, found one {found}",
+        )
+
+    def copy_views(self) -> None:
+        """Copy new parts that are views of a read, unless they are three quarters of it.
+
+        A view keeps the whole read in memory; so an incomplete message takes at most a third more.
+        """
+        parts = self.parts
+        first = self.looked_at
+        while first < len(parts):
+            view = parts[first]
+            last = first + 1
+            if type(view) is memoryview:
+                read = view.obj
+                size = len(view)
+                while last < len(parts) and getattr(parts[last], "obj", None) is read:
+                    size += len(parts[last])
+                    last += 1
+                if 4 * size < 3 * memoryview(read).nbytes:
+                    parts[first:last] = [bytes(part) for part in parts[first:last]]
+            first = last
+        self.looked_at = first
+
+
+def beginning_of(part: bytes | memoryview, message_format: int) -> bytes | None:
+    """The beginning of a message in pieces; None unless it has the header and shows that nothing expires."""
+    beginning = bytes(part[:BEGINNING_BYTES])
+    if message_format:
+        return beginning
+    try:
+        opening = survey(beginning)
+    except DecodeError:
+        # The part ends within a section, or is malformed.
+        return None
+    first = opening.properties or opening.prefix_end
+    if not first or opening.may_expire or first + PROPERTIES_HEAD_BYTES > len(beginning):
+        return None
+    return beginning

@@ -1,0 +1,351 @@
+"""The connection endpoint: open and close, and the sessions in between (transport 2.4).
+
+Phases. A server waits in HEADER for a protocol header; a SASL header leads to SASL and, once the caller has
+accepted the user, back to HEADER. After the AMQP header it is OPENING until the peer's open arrives, which is
+answered with ours at once, then OPEN. Our close makes it CLOSING: everything is dropped until the peer's
+close (CLOSE_SENT and DISCARDING of 2.4.6 alike) or until time is up. Then it is CLOSED.
+
+Who closes. The engine answers a peer's close, end and detach, and the event reports them. It answers an error
+of the peer with close, end or detach, whichever the specification asks for, and the event has by_peer False.
+What the caller ends has no event.
+"""
+
+from typing import Any
+
+from lightrail.amqp import frames
+from lightrail.amqp.errors import ConnectionProtocolError, FramingError, LocalError
+from lightrail.amqp.events import Closed, Event, Opened
+from lightrail.amqp.link_endpoint import LinkEndpoint
+from lightrail.amqp.performatives import AmqpError, Begin, Close, Open, encode_performative, make_error
+from lightrail.amqp.phases import CLOSED, CLOSING, HEADER, OPEN, OPENING, SASL
+from lightrail.amqp.receiver import ReceivingLink
+from lightrail.amqp.security import SaslClient, SaslServer
+from lightrail.amqp.session import Session
+from lightrail.amqp.settings import ConnectionSettings
+from lightrail.amqp.settlement import Rest
+from lightrail.amqp.shapes import Shape
+from lightrail.amqp.values import Symbol
+from lightrail.amqp.windows import BEGIN_SENT, END_SENT, Windows
+from lightrail.model import conditions, limits
+
+
+class ConnectionEndpoint:
+    """The state of a connection that its frames, sessions and links read and change; see connection.py."""
+
+    __slots__ = (
+        "_channels",
+        "_close_at_ms",
+        "_now_ms",
+        "_open_sent",
+        "_peer_idle_ms",
+        "_pending",
+        "_refresh",
+        "_sent_ms",
+        "_views",
+        "events",
+        "has_large_output",
+        "names",
+        "needed",
+        "output",
+        "peer_channel_max",
+        "peer_max_frame_size",
+        "peer_open",
+        "phase",
+        "rest",
+        "sasl",
+        "sasl_done",
+        "sessions",
+        "settings",
+        "shape",
+        "unfinished_bytes",
+        "work",
+    )
+
+    def __init__(self, settings: ConnectionSettings, now_ms: int) -> None:
+        self.settings = settings
+        self.phase = HEADER
+        self.output: list[bytes | memoryview] = []
+        """Pieces to write, in order; the caller joins and clears it."""
+        self.has_large_output = False
+        """Some pieces of the output are to be written uncopied; the caller clears this with the output."""
+        self.events: list[Event] = []
+        """Events that the next feed returns, or the current one will return."""
+        self.sessions: dict[int, Session] = {}
+        """By the peer's channel."""
+        self._channels: dict[int, Session] = {}
+        self.names: dict[tuple[str, bool], LinkEndpoint] = {}
+        self.peer_open: Open | None = None
+        self.peer_max_frame_size = limits.MIN_MAX_FRAME_SIZE
+        self.peer_channel_max = 0
+        self.sasl_done = False
+        self.sasl: SaslServer | SaslClient | None = None
+        self._open_sent = False
+        self.shape: Shape[ReceivingLink] | None = None
+        self._refresh: list[Windows] | None = None
+        self._views: list[ReceivingLink] = []
+        """Links whose assembly has views of the bytes that are being read: see Assembly.copy_views."""
+        self._pending: bytearray | None = None
+        self.needed = 0
+        self.work = limits.FRAMES_OF_A_TURN
+        """Frames that may still be read in this turn."""
+        self.rest: Rest | None = None
+        """Rest of the disposition that was read last; it is applied before any other frame."""
+        self.unfinished_bytes = 0
+        """Memory of incomplete messages of all links."""
+        self._now_ms = now_ms
+        self._sent_ms = now_ms
+        self._peer_idle_ms = 0
+        self._close_at_ms = 0
+        if not settings.is_server:
+            self.output.append(frames.SASL_HEADER if settings.uses_sasl else frames.AMQP_HEADER)
+
+    @property
+    def closed(self) -> bool:
+        """Nothing more will be read or written: write the output and close the socket."""
+        return self.phase == CLOSED
+
+    @property
+    def opened(self) -> bool:
+        """Both opens have been exchanged and neither close."""
+        return self.phase == OPEN
+
+    # --- commands ----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Write our open, as a client does; a server's open follows the peer's by itself."""
+        if self.phase not in (HEADER, OPENING) or (self.phase == HEADER and not self._header_sent):
+            raise LocalError("open can only be sent after the protocol header and before close")
+        if self._open_sent:
+            return
+        self._open_sent = True
+        settings = self.settings
+        self._write(
+            0,
+            encode_performative(
+                Open(
+                    container_id=settings.container_id,
+                    hostname=settings.hostname,
+                    max_frame_size=settings.max_frame_size,
+                    channel_max=settings.channel_max,
+                    idle_time_out=settings.idle_time_out_ms // 2 or None,
+                    offered_capabilities=[Symbol(name) for name in settings.offered_capabilities] or None,
+                    properties=settings.properties or None,
+                )
+            ),
+        )
+
+    def begin(self) -> Session:
+        """Begin a session from our side; the event Begun follows the peer's answer."""
+        if not self._open_sent or self.phase > OPEN:
+            raise LocalError("begin can only be sent between open and close")
+        if len(self._channels) > self.peer_channel_max:
+            raise LocalError(f"the peer takes {self.peer_channel_max + 1} sessions at a time")
+        session = self._new_session()
+        session.write_begin(None)
+        return session
+
+    def close(
+        self, condition: str | None = None, description: str = "", info: dict[Symbol, Any] | None = None
+    ) -> None:
+        """Close the connection, its sessions and links; no event follows."""
+        self._close(make_error(condition, description, info))
+
+    def sasl_succeeded(self) -> None:
+        """After the negotiation a protocol header follows, as on a new connection (5.3.2)."""
+        self.sasl_done = True
+        self.sasl = None
+        self.phase = HEADER
+        if not self.settings.is_server:
+            self.output.append(frames.AMQP_HEADER)
+
+    def sasl_failed(self) -> None:
+        """The server refused the credentials, and closes the socket."""
+        self._stop()
+
+    @property
+    def _header_sent(self) -> bool:
+        """Whether a client's AMQP header is written, so that open may follow."""
+        return not self.settings.is_server and (self.sasl_done or not self.settings.uses_sasl)
+
+    # --- connection frames -------------------------------------------------------------------------------
+
+    def on_open(self, channel: int, peer: Open) -> None:
+        if self.phase != OPENING:
+            raise ConnectionProtocolError(conditions.NOT_ALLOWED, "expected one open, found a second")
+        if channel:
+            raise ConnectionProtocolError(
+                conditions.FRAMING_ERROR, f"expected open on channel 0, found it on channel {channel}"
+            )
+        if peer.max_frame_size < limits.MIN_MAX_FRAME_SIZE:
+            raise ConnectionProtocolError(
+                conditions.INVALID_FIELD,
+                f"expected max-frame-size >= {limits.MIN_MAX_FRAME_SIZE}, found {peer.max_frame_size}",
+            )
+        idle = peer.idle_time_out or 0
+        if 0 < idle < self.settings.peer_idle_time_out_ms_min:
+            raise ConnectionProtocolError(
+                conditions.INVALID_FIELD,
+                f"expected idle-time-out >= {self.settings.peer_idle_time_out_ms_min} ms, found {idle}",
+            )
+        self.peer_open = peer
+        # Frames that we send are no larger than those that we accept: links take turns between frames.
+        self.peer_max_frame_size = min(peer.max_frame_size, self.settings.max_frame_size)
+        self.peer_channel_max = peer.channel_max
+        self._peer_idle_ms = idle
+        self._sent_ms = self._now_ms
+        self.open()
+        self.phase = OPEN
+        self.events.append(Opened(peer))
+
+    def on_begin(self, channel: int, begin: Begin) -> None:
+        if channel in self.sessions:
+            raise ConnectionProtocolError(
+                conditions.NOT_ALLOWED,
+                f"expected begin on a channel that is free, found it on channel {channel}",
+            )
+        if begin.remote_channel is None:
+            if len(self._channels) > self.peer_channel_max:
+                raise ConnectionProtocolError(
+                    conditions.NOT_ALLOWED,
+                    f"expected at most {self.peer_channel_max + 1} sessions by your channel-max, found more",
+                )
+            session = self._new_session()
+        else:
+            found = self._channels.get(begin.remote_channel)
+            if found is None or found.state not in (BEGIN_SENT, END_SENT) or found.remote_channel >= 0:
+                raise ConnectionProtocolError(
+                    conditions.NOT_ALLOWED,
+                    f"expected remote-channel of a session that we began, found {begin.remote_channel}",
+                )
+            session = found
+        self.sessions[channel] = session
+        session.on_begin(channel, begin)
+
+    def on_close(self, close: Close) -> None:
+        error = close.error
+        if not self._open_sent:
+            self.open()
+        self._write(0, encode_performative(Close()))
+        self.terminate(error=error, by_peer=True)
+
+    # --- close -------------------------------------------------------------------------------------------
+
+    def fail(self, fault: ConnectionProtocolError) -> None:
+        """Close with the condition of the peer's error, with an event."""
+        if self.phase >= CLOSING:
+            return
+        error = make_error(fault.condition, fault.description)
+        if self.phase in (HEADER, SASL):
+            self.terminate(error=error)
+            return
+        self._close(error)
+        self.events.append(Closed(error, False))
+        if isinstance(fault, FramingError):
+            self.phase = CLOSED
+
+    def _close(self, error: AmqpError | None) -> None:
+        if self.phase >= CLOSING:
+            return
+        if self.phase in (HEADER, SASL):
+            self._stop()
+            return
+        if not self._open_sent:
+            self.open()
+        self._write(0, encode_performative(Close(error=error)))
+        self.phase = CLOSING
+        self._close_at_ms = self._now_ms + self.settings.closing_time_ms
+        self._forget()
+
+    def terminate(
+        self,
+        condition: str | None = None,
+        description: str = "",
+        error: AmqpError | None = None,
+        by_peer: bool = False,
+    ) -> None:
+        """Stop reading and writing, with a Closed event unless our close is written."""
+        announced = self.phase == CLOSING
+        self._stop()
+        if not announced:
+            self.events.append(Closed(error or make_error(condition, description), by_peer))
+
+    def _stop(self) -> None:
+        self.phase = CLOSED
+        self._pending = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Abandon all sessions; `sessions` still lists them for the caller."""
+        for session in list(self._channels.values()):
+            session.state = END_SENT
+            session.forget()
+        self.names.clear()
+        self.shape = None
+        self._refresh = None
+
+    def _write(self, channel: int, body: bytes) -> None:
+        self.output.append(frames.frame(channel, body))
+
+    # --- for sessions and links ----------------------------------------------------------------------------
+
+    def _new_session(self) -> Session:
+        channel = 0
+        while channel in self._channels:
+            channel += 1
+        session = Session(self, channel)
+        self._channels[channel] = session
+        return session
+
+    def unmap_channel(self, session: Session) -> None:
+        """Our end is written: our channel is free."""
+        if self._channels.get(session.channel) is session:
+            del self._channels[session.channel]
+
+    def unmap_remote_channel(self, session: Session) -> None:
+        """The peer's end has arrived: its channel is free."""
+        if self.sessions.get(session.remote_channel) is session:
+            del self.sessions[session.remote_channel]
+
+    def admit(self, size: int) -> str | None:
+        """Why one more link, with an attach of so many bytes, may not be attached; None where it may.
+
+        Raises ConnectionProtocolError for a peer that continues to attach after many refusals.
+        """
+        sessions = self.sessions.values()
+        for found, most, what in (
+            (sum(len(session.inputs) for session in sessions) + 1, self.settings.links_max, "links"),
+            (
+                sum(session.attach_bytes for session in sessions) + size,
+                self.settings.attach_bytes_max,
+                "bytes of names, addresses and unanswered attaches",
+            ),
+        ):
+            if found <= most:
+                continue
+            text = f"expected at most {most} {what} on a connection, found {found}; use another connection"
+            if found > 2 * most:
+                raise ConnectionProtocolError(conditions.RESOURCE_LIMIT_EXCEEDED, text)
+            return text
+        return None
+
+    def forget_name(self, link: LinkEndpoint) -> None:
+        """The link's name is free."""
+        key = (link.name, link.is_sender)
+        if self.names.get(key) is link:
+            del self.names[key]
+
+    def steal(self, key: tuple[str, bool]) -> None:
+        """Detach the attached link whose name and role the peer attaches again (2.6.1)."""
+        link = self.names.get(key)
+        if link is not None:
+            link.steal()
+
+    def keep_views(self, link: ReceivingLink) -> None:
+        """Copy the link's views of the bytes that are being read, where it pays, after this feed."""
+        self._views.append(link)
+
+    def refresh_windows(self, session: Windows) -> None:
+        """Write a flow after this feed, unless one is written by then: half of the window is used."""
+        if self._refresh is None:
+            self._refresh = []
+        self._refresh.append(session)

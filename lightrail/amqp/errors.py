@@ -1,0 +1,39 @@
+"""Errors of the engine: wrong commands of the caller, and protocol errors of the peer by what they end.
+
+As in h11, local and remote errors are distinct. `LocalError` is raised to the caller of a command. The others
+are raised and caught inside the engine, which answers them with close, end or detach.
+"""
+
+from lightrail.model import conditions
+
+
+class LocalError(Exception):
+    """A command that is not allowed in this state; nothing has been written."""
+
+
+class ProtocolError(Exception):
+    """An error of the peer: a condition of the specification, and what was expected and found."""
+
+    def __init__(self, condition: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = condition
+        self.description = description
+
+
+class ConnectionProtocolError(ProtocolError):
+    """Closes the connection."""
+
+
+class FramingError(ConnectionProtocolError):
+    """Closes the connection at once: what follows in the stream can't be cut into frames."""
+
+    def __init__(self, description: str) -> None:
+        super().__init__(conditions.FRAMING_ERROR, description)
+
+
+class SessionProtocolError(ProtocolError):
+    """Ends the session that the frame belongs to."""
+
+
+class LinkProtocolError(ProtocolError):
+    """Detaches the link that the frame belongs to."""

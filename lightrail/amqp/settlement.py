@@ -1,0 +1,216 @@
+"""The deliveries of a session: ids, unsettled ones, what dispositions settle (transport 2.6.12)."""
+
+from typing import Any, NamedTuple, Protocol
+
+from lightrail.amqp import frames
+from lightrail.amqp.errors import LinkProtocolError, SessionProtocolError
+from lightrail.amqp.events import ACCEPTED, RELEASED, Outcome, SenderSettled, Transfers
+from lightrail.amqp.link import ATTACHED
+from lightrail.amqp.link_endpoint import LinkEndpoint
+from lightrail.amqp.performatives import Accepted, Released, TransactionalState
+from lightrail.amqp.receiver import ReceivingConnection
+from lightrail.amqp.serial import WIRE, unwrap
+from lightrail.amqp.unsettled import Range, Unsettled
+from lightrail.amqp.windows import WindowConnection, Windows
+from lightrail.model import conditions, limits
+
+
+class SettlingConnection(ReceivingConnection, WindowConnection, Protocol):
+    """The connection as the deliveries of its sessions use it."""
+
+    rest: "Rest | None"
+
+
+class Settlement(Windows):
+    """The part of a session that numbers deliveries and settles them."""
+
+    __slots__ = ("incoming", "next_delivery_id", "next_incoming_delivery", "outgoing")
+
+    connection: SettlingConnection
+
+    def __init__(self, connection: SettlingConnection, channel: int) -> None:
+        super().__init__(connection, channel)
+        self.incoming: Unsettled[LinkEndpoint] = Unsettled()
+        self.outgoing: Unsettled[LinkEndpoint] = Unsettled()
+        self.next_delivery_id = connection.settings.initial_delivery_id
+        """The unwrapped id of our next delivery."""
+        self.next_incoming_delivery: int | None = None
+        """The lowest unwrapped id that the peer's next delivery may have; None before its first."""
+
+    def is_new_delivery(self, wire: int) -> bool:
+        """Whether no delivery with this id has begun yet."""
+        expected = self.next_incoming_delivery
+        return expected is None or unwrap(wire, expected) >= expected
+
+    def begin_delivery(self, wire: int) -> int:
+        """Count a delivery that begins; returns its unwrapped id. Ids only rise in a session (2.6.12)."""
+        expected = self.next_incoming_delivery
+        if expected is None:
+            self.next_incoming_delivery = wire + 1
+            return wire
+        delivery_id = unwrap(wire, expected)
+        if delivery_id < expected:
+            raise SessionProtocolError(
+                conditions.INVALID_FIELD,
+                f"expected delivery-id {expected & WIRE} or a later one, found {wire} again",
+            )
+        self.next_incoming_delivery = delivery_id + 1
+        return delivery_id
+
+    def deliver(
+        self,
+        link: LinkEndpoint,
+        first: int,
+        payloads: list[bytes],
+        settled: bool,
+        second: bool,
+        message_format: int,
+        head: bytes,
+        expiry: int | None,
+        tags: list[bytes] | None = None,
+        *,
+        earliest: int | None = None,
+        mixed: bool = False,
+        pieces: list[bytes | memoryview] | None = None,
+    ) -> None:
+        """Remember unsettled deliveries, and make a Transfers event of complete ones, or extend the last.
+
+        The deliveries are counted already. `expiry` is their latest absolute-expiry-time, `earliest` their
+        earliest where it differs. `pieces` are the parts of one message whose payload is its beginning only.
+        """
+        if earliest is None:
+            earliest = expiry
+        if not settled:
+            self.incoming.add(link, first, first + len(payloads) - 1, 0, second)
+        events = self.connection.events
+        if pieces is not None:
+            found = Transfers(link, first, [], settled, message_format, head, expiry, tags, pieces=pieces)
+            events.append(found)
+            return
+        if events:
+            newest = events[-1]
+            if (
+                type(newest) is Transfers
+                and newest.link is link
+                and newest.pieces is None
+                and newest.first_delivery_id + len(newest.payloads) == first
+                and newest.settled is settled
+                and newest.message_format == message_format
+                and newest.head == head
+                and newest.expires_near(expiry, earliest)
+            ):
+                newest.payloads += payloads
+                newest.mixed |= mixed
+                if tags is not None and newest.tags is not None:
+                    newest.tags += tags
+                return
+        events.append(
+            Transfers(link, first, payloads, settled, message_format, head, expiry, tags, mixed, earliest)
+        )
+
+    def write_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: bytes) -> None:
+        """Write our disposition for unwrapped ids first..last; `state` is encoded."""
+        self.connection.output.append(
+            frames.disposition(self.channel, receiver, first & WIRE, last & WIRE, settled, state)
+        )
+
+    def on_disposition(self, receiver: bool, first: int, last: int, settled: bool, state: Any) -> None:
+        """Apply the peer's disposition for wire ids first..last; settled and unknown ids are passed over."""
+        if receiver:
+            unsettled = self.outgoing
+            near = self.next_delivery_id
+        else:
+            unsettled = self.incoming
+            near = self.next_incoming_delivery or 0
+        low = unwrap(first, near)
+        high = unwrap(last, low)
+        if high < low:
+            raise SessionProtocolError(
+                conditions.INVALID_FIELD,
+                f"expected a disposition whose last is not before its first, found {first}..{last}",
+            )
+        if high - low >= 100:
+            self.settle_range(receiver, low, high, settled, state)
+        elif receiver:
+            self._outcome(low, high, settled, state)
+        elif settled:
+            for taken in unsettled.take(low, high):
+                self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+
+    def settle_range(self, receiver: bool, low: int, high: int, settled: bool, state: Any) -> None:
+        """Apply a disposition for unwrapped ids low..high in pieces.
+
+        What exceeds the work of a turn stays in `rest` of the connection.
+        """
+        connection = self.connection
+        while True:
+            if receiver:
+                found = self._outcome(low, high, settled, state)
+            elif settled:
+                found = self.incoming.take(low, high)
+                for taken in found:
+                    connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+            else:
+                return
+            if not found:
+                return
+            count = found[-1].last - found[0].first + 1
+            connection.work -= (len(found) >> 2) + (min(count, limits.SETTLED_AT_ONCE) >> 5)
+            low = found[-1].last + 1
+            if low > high or (len(found) < limits.SETTLED_RANGES_AT_ONCE and count < limits.SETTLED_AT_ONCE):
+                return
+            if connection.work <= 0:
+                connection.rest = Rest(self, receiver, low, high, settled, state)
+                return
+
+    def _refuse_transaction(
+        self, low: int, high: int, state: TransactionalState
+    ) -> list[Range[LinkEndpoint]]:
+        """Detach links whose deliveries get an outcome in an undeclared transaction (transactions 4.4.3)."""
+        found = self.outgoing.find(low, high)
+        for part in found:
+            if part.link.state == ATTACHED:
+                part.link.fail(
+                    LinkProtocolError(
+                        conditions.TRANSACTION_UNKNOWN_ID,
+                        f"expected a transaction that was declared, found transaction {state.txn_id!r}",
+                    )
+                )
+        return found
+
+    def _outcome(self, low: int, high: int, settled: bool, state: Any) -> list[Range[LinkEndpoint]]:
+        if type(state) is Accepted:
+            state = ACCEPTED
+        elif type(state) is Released:
+            state = RELEASED
+        elif type(state) is TransactionalState:
+            return self._refuse_transaction(low, high, state)
+        found = self.outgoing.take(low, high) if settled else self.outgoing.find(low, high)
+        events = self.connection.events
+        for part in found:
+            first = part.first - part.shift
+            last = part.last - part.shift
+            if events:
+                newest = events[-1]
+                if (
+                    type(newest) is Outcome
+                    and newest.link is part.link
+                    and newest.last + 1 == first
+                    and newest.state is state
+                    and newest.settled is settled
+                ):
+                    newest.last = last
+                    continue
+            events.append(Outcome(part.link, first, last, state, settled))
+        return found
+
+
+class Rest(NamedTuple):
+    """The part of a disposition that exceeds the work of a turn, by unwrapped ids."""
+
+    session: Settlement
+    receiver: bool
+    low: int
+    high: int
+    settled: bool
+    state: Any

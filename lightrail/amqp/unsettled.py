@@ -1,0 +1,149 @@
+"""Unsettled deliveries of a session in one direction, as ranges of their unwrapped ids (serial.py).
+
+A thousand deliveries in a row cost one range, not an object each.
+"""
+
+from bisect import bisect_left
+from typing import Any, Generic, TypeVar
+
+from lightrail.amqp.link import Link
+from lightrail.model import limits
+
+L = TypeVar("L", bound=Link)
+
+
+class Range(Generic[L]):
+    """Unsettled deliveries first..last of one link; `shift` turns a session's number into the link's own."""
+
+    __slots__ = ("first", "last", "link", "second", "shift")
+
+    def __init__(self, link: L, first: int, last: int, shift: int, second: bool) -> None:
+        self.link = link
+        self.first = first
+        self.last = last
+        self.shift = shift
+        self.second = second
+        """The receiver may not settle before the sender has (rcv-settle-mode second)."""
+
+    def __repr__(self) -> str:
+        return f"Range({self.link.name!r}, {self.first}..{self.last})"
+
+
+def _last(unsettled: Range[Any]) -> int:
+    return unsettled.last
+
+
+class Unsettled(Generic[L]):
+    """The unsettled deliveries of a session in one direction, in the order of their ids."""
+
+    __slots__ = ("ranges",)
+
+    def __init__(self) -> None:
+        self.ranges: list[Range[L]] = []
+
+    def add(self, link: L, first: int, last: int, shift: int = 0, second: bool = False) -> None:
+        """Add first..last, to the newest range where they continue it."""
+        ranges = self.ranges
+        if ranges:
+            newest = ranges[-1]
+            if newest.last >= first:
+                # Deliveries of several frames, interleaved over links, complete out of order.
+                ranges.insert(bisect_left(ranges, first, key=_last), Range(link, first, last, shift, second))
+                return
+            if (
+                newest.last + 1 == first
+                and newest.link is link
+                and newest.shift == shift
+                and newest.second is second
+            ):
+                newest.last = last
+                return
+        ranges.append(Range(link, first, last, shift, second))
+
+    def find(self, first: int, last: int) -> list[Range[L]]:
+        """Copies of the ranges between first and last that are unsettled, as many as `take` returns."""
+        return self._overlap(first, last, None, False)
+
+    def take(self, first: int, last: int, link: L | None = None) -> list[Range[L]]:
+        """Remove unsettled deliveries between first and last (of one link if given) and return their ranges.
+
+        One call removes at most limits.SETTLED_RANGES_AT_ONCE ranges, or parts of them, with
+        limits.SETTLED_AT_ONCE deliveries; the caller repeats it from behind the last one for more.
+        """
+        ranges = self.ranges
+        if ranges and last - first < limits.SETTLED_AT_ONCE:
+            oldest = ranges[0]
+            if oldest.first == first and last < oldest.last and (link is None or link is oldest.link):
+                oldest.first = last + 1
+                return [Range(oldest.link, first, last, oldest.shift, oldest.second)]
+        return self._overlap(first, last, link, True)
+
+    def _overlap(self, first: int, last: int, link: L | None, forget: bool) -> list[Range[L]]:
+        ranges = self.ranges
+        index = 0
+        if len(ranges) > 8:
+            index = bisect_left(ranges, first, key=_last)
+        found: list[Range[L]] = []
+        kept: list[Range[L]] = []
+        start = index
+        room = limits.SETTLED_AT_ONCE
+        most = limits.SETTLED_RANGES_AT_ONCE
+        while index < len(ranges) and room > 0 and len(found) < most:
+            here = ranges[index]
+            if here.first > last:
+                break
+            index += 1
+            if here.last < first or (link is not None and here.link is not link):
+                kept.append(here)
+                continue
+            low = here.first if here.first > first else first
+            high = here.last if here.last < last else last
+            if high - low >= room:
+                high = low + room - 1
+            room -= high - low + 1
+            found.append(Range(here.link, low, high, here.shift, here.second))
+            if not forget:
+                continue
+            if low > here.first:
+                if high < here.last:
+                    kept.append(Range(here.link, here.first, low - 1, here.shift, here.second))
+                    here.first = high + 1
+                else:
+                    here.last = low - 1
+                kept.append(here)
+            elif high < here.last:
+                here.first = high + 1
+                kept.append(here)
+        if forget and found:
+            # At once: each removal of one range would move all later ones.
+            ranges[start:index] = kept
+        return found
+
+    def take_numbered(self, link: L, first: int, last: int) -> list[Range[L]]:
+        """Remove a link's own numbers first..last and return them as ranges of the session's ids."""
+        meant: list[tuple[int, int]] = []
+        for here in self.ranges:
+            if here.link is not link:
+                continue
+            if here.first - here.shift > last:
+                # A link's own numbers rise with the session's.
+                break
+            low = max(first + here.shift, here.first)
+            high = min(last + here.shift, here.last)
+            if low <= high:
+                meant.append((low, high))
+        found: list[Range[L]] = []
+        for low, high in meant:
+            while low <= high and (taken := self.take(low, high, link)):
+                found += taken
+                low = taken[-1].last + 1
+        return found
+
+    def drop(self, link: L) -> None:
+        """Remove all deliveries of a link that ended."""
+        if self.ranges:
+            self.ranges = [kept for kept in self.ranges if kept.link is not link]
+
+    def count(self) -> int:
+        """Deliveries, not ranges."""
+        return sum(kept.last - kept.first + 1 for kept in self.ranges)

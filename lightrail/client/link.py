@@ -1,0 +1,118 @@
+"""What senders and receivers have in common, and the connection as they use it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from lightrail.amqp.link import Link as EngineLink
+from lightrail.amqp.performatives import AmqpError
+from lightrail.amqp.session import Session
+from lightrail.client.errors import ClosedError
+from lightrail.client.wire import LinkOwner, Wire
+
+
+class LockRenewal(Protocol):
+    """Renews the locks of deliveries of all receivers of a connection: locks.py."""
+
+    async def renew(self, receiver: "Link", tags: Sequence[bytes]) -> list[float | None]: ...
+
+
+class LinkConnection(Protocol):
+    """The connection as its links use it; connection.py and links.py describe the methods."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def locks(self) -> LockRenewal: ...
+    @property
+    def product(self) -> str: ...
+    def offers(self, capability: str) -> bool: ...
+    def check_loop(self) -> None: ...
+    def forget(self, link: "Link") -> None: ...
+    def link_lost(self, link: "Link", what: str, error: AmqpError | None) -> None: ...
+    def link_attached(self, link: "Link") -> None: ...
+    def report(self, kind: str, where: str, reason: str = "") -> None: ...
+
+
+class Link(LinkOwner):
+    """A sender or receiver."""
+
+    def __init__(
+        self, connection: LinkConnection, address: str | None, name: str, *, presettled: bool
+    ) -> None:
+        self._connection = connection
+        self.address = address
+        self.name = name
+        self._presettled = presettled
+        self._wire: Wire | None = None
+        self._link: EngineLink | None = None
+        self._attached = False
+        self._opened: asyncio.Future[None] = connection.loop.create_future()
+        self._closed: Exception | None = None
+
+    @property
+    def what(self) -> str:
+        """A name for errors."""
+        raise NotImplementedError
+
+    # --- for the application -----------------------------------------------------------------------------
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def _enter(self) -> None:
+        try:
+            await self.opened()
+        except asyncio.CancelledError:
+            # Its block does not begin, so nobody else closes it.
+            self.end(ClosedError(f"the opening of {self.what} was cancelled"))
+            raise
+
+    async def opened(self) -> None:
+        """Returns when the broker has opened it for the first time. Raises LinkError where it refused."""
+        await asyncio.shield(self._opened)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it is attached now."""
+        return self._attached
+
+    async def close(self) -> None:
+        """Detaches."""
+        raise NotImplementedError
+
+    # --- for the connection ------------------------------------------------------------------------------
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the broker has opened it before."""
+        return self._opened.done()
+
+    def attach(self, wire: Wire, session: Session) -> None:
+        """Attaches on a new connection, or again on the same one."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The connection was lost."""
+        raise NotImplementedError
+
+    def end(self, error: Exception) -> None:
+        """Ends it for good: the application closed it, the broker refused it, or the connection ended."""
+        raise NotImplementedError
+
+    # --- inside ------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def _fail_opening(self, error: Exception) -> None:
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            # Nobody may wait for it.
+            self._opened.exception()
+
+    def _touch(self) -> None:
+        """`flush` is called at the end of this turn."""
+        if self._wire is not None:
+            self._wire.touch(self)

@@ -1,0 +1,126 @@
+"""The open links of a connection: attached on each new connection, and again where the broker ended one."""
+
+from typing import Final, Protocol, TypeVar
+
+from lightrail.amqp.errors import LocalError
+from lightrail.amqp.performatives import AmqpError
+from lightrail.client.errors import ClientError, link_error
+from lightrail.client.link import Link, LinkConnection
+from lightrail.client.options import ReconnectPolicy, pause_s
+from lightrail.client.sessions import Sessions
+from lightrail.client.wire import Wire
+from lightrail.model import conditions
+
+_FINAL: Final = frozenset(
+    (
+        conditions.NOT_FOUND,
+        conditions.UNAUTHORIZED_ACCESS,
+        conditions.NOT_ALLOWED,
+        conditions.NOT_IMPLEMENTED,
+        conditions.INVALID_FIELD,
+        conditions.RESOURCE_DELETED,
+        conditions.PRECONDITION_FAILED,
+    )
+)
+"""Conditions that another attempt to attach does not change."""
+
+LinkType = TypeVar("LinkType", bound=Link)
+
+
+class LinksConnection(LinkConnection, Protocol):
+    """The connection as its table of links uses it."""
+
+    def is_token_missing(self, error: ClientError) -> bool: ...
+
+
+class Links:
+    """Senders and receivers that are open."""
+
+    def __init__(self, connection: LinksConnection, policy: ReconnectPolicy) -> None:
+        self._connection = connection
+        self._policy = policy
+        self._open: dict[Link, None] = {}
+        self._attempts: dict[Link, int] = {}
+        """Attempts without success to attach links again that the broker ended."""
+        self._wire: Wire | None = None
+        self._sessions: Sessions | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether links can be attached now."""
+        return self._sessions is not None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether all of them are attached."""
+        return self.connected and all(link.healthy for link in self._open)
+
+    @property
+    def all(self) -> list[Link]:
+        """Those that are open."""
+        return list(self._open)
+
+    def add(self, link: LinkType) -> LinkType:
+        """Opens a link. Raises ClientError where the broker takes no more links."""
+        if self._wire is not None and self._sessions is not None:
+            try:
+                link.attach(self._wire, self._sessions.with_room())
+            except (ClientError, LocalError) as error:
+                raise ClientError(f"{link.address}: {error}") from None
+        self._open[link] = None
+        return link
+
+    def forget(self, link: Link) -> None:
+        """The link ended."""
+        self._open.pop(link, None)
+        self._attempts.pop(link, None)
+
+    def connect(self, wire: Wire, sessions: Sessions) -> None:
+        """Attaches all links on a new connection."""
+        self._wire = wire
+        self._sessions = sessions
+        self._attempts.clear()
+        for link in self.all:
+            self._attach(link, wire, sessions)
+        wire.touch()
+
+    def lost(self) -> None:
+        """The connection was lost."""
+        self._wire = self._sessions = None
+        for link in self.all:
+            link.lost()
+
+    def end(self, error: Exception) -> None:
+        """Ends all links: the connection ended."""
+        for link in self.all:
+            link.end(error)
+
+    def link_lost(self, link: Link, what: str, error: AmqpError | None) -> None:
+        """The broker ended or refused a link: it is attached again, unless that changes nothing."""
+        found = link_error(what, error)
+        self._connection.report("link-lost", link.address or "", str(found))
+        if self._connection.is_token_missing(found):
+            return
+        attempt = self._attempts.get(link, 0)
+        if not link.was_opened or found.condition in _FINAL or attempt == self._policy.attempts:
+            link.end(found)
+            return
+        self._attempts[link] = attempt + 1
+        pause = pause_s(self._policy, attempt)
+        self._connection.loop.call_later(pause, self._attach_again, link, self._wire)
+
+    def link_attached(self, link: Link) -> None:
+        """The broker opened a link."""
+        if self._attempts.pop(link, 0):
+            self._connection.report("link-attached", link.address or "")
+
+    def _attach(self, link: Link, wire: Wire, sessions: Sessions) -> None:
+        try:
+            link.attach(wire, sessions.with_room())
+        except (ClientError, LocalError) as error:
+            # This broker may take fewer links than the one before.
+            link.end(ClientError(f"{link.address}: {error}"))
+
+    def _attach_again(self, link: Link, wire: Wire | None) -> None:
+        if link in self._open and wire is self._wire and wire is not None and self._sessions is not None:
+            self._attach(link, wire, self._sessions)

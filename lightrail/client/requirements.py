@@ -1,0 +1,44 @@
+"""What a receiver requires of its broker: filters, renewal of locks, and room for messages it passes over."""
+
+from typing import Any, Final
+
+from lightrail.amqp.performatives import Source
+from lightrail.client.errors import ClientError
+from lightrail.client.keeper import CAPABILITY
+from lightrail.client.link import LinkConnection
+
+LOSES_PASSED_OVER: Final = frozenset({"RabbitMQ"})
+"""Brokers, by the `product` of their open, that drop messages which a receiver passes over (3.4.5)."""
+
+
+def unmet(connection: LinkConnection, asked: Source, answered: Any, *, renews: bool) -> str:
+    """What the broker does not do for a receiver that it has attached; empty where it does all.
+
+    Args:
+        asked: the source of our attach.
+        answered: the source of the broker's, which leaves out filters that it does not have (3.5.3).
+        renews: whether the receiver renews locks.
+    """
+    applied = (answered.filter or {}) if isinstance(answered, Source) else {}
+    missing = [str(name) for name in asked.filter or () if name not in applied]
+    if missing:
+        return (
+            f"expected a broker that filters by {', '.join(missing)}, and this one does not: "
+            "choose among what arrives with `select`, or leave the filter out"
+        )
+    if renews and not connection.offers(CAPABILITY):
+        return (
+            f"expected a broker that renews locks ({CAPABILITY}), and "
+            f"{connection.product or 'this one'} does not: leave renew_for out"
+        )
+    return ""
+
+
+def check_keeps_passed_over(connection: LinkConnection, address: str | None) -> None:
+    """Raises ClientError where the broker drops messages that a receiver passes over."""
+    product = connection.product
+    if product in LOSES_PASSED_OVER:
+        raise ClientError(
+            f"{address}: expected a broker that keeps messages which a receiver passes over, and "
+            f"{product} drops them: use a queue for each kind of message"
+        )

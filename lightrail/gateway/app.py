@@ -15,7 +15,24 @@ from aiohttp import web
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.counts import PLACEMENT_FAMILIES
 from lightrail.cluster.map import Map
-from lightrail.gateway import (
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
+from lightrail.gateway.counts import Counts
+from lightrail.gateway.errors import Problem, problem_of
+from lightrail.gateway.forwarding.counts import FAMILIES as COURIER_FAMILIES
+from lightrail.gateway.forwarding.forwarding import Couriers
+from lightrail.gateway.journals.archived import Archived
+from lightrail.gateway.links.receiving import Receivers
+from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.openapi import document
+from lightrail.gateway.pages.pages import CALLER, Pages
+from lightrail.gateway.paths import BELOW, NAME, place
+from lightrail.gateway.processes.health import DETAILED, Health
+from lightrail.gateway.processes.members import Members
+from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
+from lightrail.gateway.request import ATOM, JSON, Asked
+from lightrail.gateway.resources import (
     batches,
     connections,
     coordination,
@@ -26,29 +43,12 @@ from lightrail.gateway import (
     names,
     permissions,
     readers,
-    shard_sets,
     status,
     subscriptions,
     tokens,
+    transfers,
 )
-from lightrail.gateway.archived import Archived
-from lightrail.gateway.asked import ATOM, JSON, Asked
-from lightrail.gateway.callers import Callers
-from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
-from lightrail.gateway.counts import Counts
-from lightrail.gateway.couriers import requests as transfers
-from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
-from lightrail.gateway.couriers.couriers import Couriers
-from lightrail.gateway.errors import Problem, problem_of
-from lightrail.gateway.health import DETAILED, Health
-from lightrail.gateway.members import Members
-from lightrail.gateway.openapi import document
-from lightrail.gateway.pages.pages import CALLER, Pages
-from lightrail.gateway.place import BELOW, NAME, place
-from lightrail.gateway.presence import PRESENCE_FAMILIES, Presence
-from lightrail.gateway.receiving import Receivers
-from lightrail.gateway.sending import Sender
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.resources import shards as shard_sets
 from lightrail.gateway.views import BrokerViews
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations

@@ -9,10 +9,10 @@ from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
 from lightrail.gateway.app import Gateway
 from lightrail.gateway.counts import CONNECTION_FAMILIES
-from lightrail.gateway.health import Health
+from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.listener import connections, listen
-from lightrail.gateway.members import Members
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.model.settings import Endpoint
 from lightrail.model.tls import tls_context

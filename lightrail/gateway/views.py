@@ -5,9 +5,10 @@ from importlib.metadata import version
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from lightrail.gateway import figures, incoming
-from lightrail.gateway.couriers.transfers import Busy
+from lightrail.gateway.forwarding.transfers import Busy
 from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.links import incoming
+from lightrail.gateway.processes import figures
 from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role

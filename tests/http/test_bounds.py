@@ -10,8 +10,9 @@ import pytest
 from lightrail.cluster import readers, users
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import SqliteCoordinator
-from lightrail.gateway import connections, journals, messages, outgoing
+from lightrail.gateway.links import outgoing
 from lightrail.gateway.pages import pages
+from lightrail.gateway.resources import connections, journals, messages
 from lightrail.model import limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right

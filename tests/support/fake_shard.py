@@ -8,8 +8,8 @@ from typing import Any
 
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
-from lightrail.gateway.couriers.letters import Letter
-from lightrail.gateway.couriers.sinks import NotSent
+from lightrail.gateway.forwarding.delivery import Letter
+from lightrail.gateway.forwarding.sink import NotSent
 from lightrail.model import conditions
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, deliver
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail

@@ -12,9 +12,9 @@ from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.model.settings import Settings
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore

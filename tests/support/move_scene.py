@@ -13,8 +13,8 @@ from aiohttp.test_utils import make_mocked_request
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.asked import Asked
 from lightrail.gateway.errors import Problem
+from lightrail.gateway.request import Asked
 from lightrail.model import limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory

@@ -7,7 +7,6 @@ from typing import Final
 
 from aiohttp import web
 
-from lightrail.gateway.asked import JSON, Asked
 from lightrail.gateway.errors import PROBLEM
 from lightrail.gateway.openapi import (
     administration,
@@ -30,6 +29,7 @@ from lightrail.gateway.openapi.operation import (
     query,
     ref,
 )
+from lightrail.gateway.request import JSON, Asked
 
 PATHS: Final[Paths] = {
     **names.PATHS,

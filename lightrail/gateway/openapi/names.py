@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightrail.gateway.asked import AMQP, ATOM, BATCH, JSON, POLICY
+from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,
@@ -20,7 +20,7 @@ from lightrail.gateway.openapi.operation import (
     query,
     ref,
 )
-from lightrail.gateway.outgoing import BROKER_PROPERTIES
+from lightrail.gateway.request import AMQP, ATOM, BATCH, JSON, POLICY
 from lightrail.model.policy import Field, Role, fields_of
 
 

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway import health as gateway_health
 from lightrail.gateway.app import Gateway, application, problems
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
+from lightrail.gateway.processes import health as gateway_health
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Subscription
 from lightrail.telemetry import exposition

@@ -8,8 +8,8 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.gateway.app import Gateway
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import Orphans, in_use, sweep_once
 from lightrail.model import limits
 from lightrail.model.policy import Policy

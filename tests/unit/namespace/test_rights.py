@@ -8,7 +8,7 @@ import pytest
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.asked import Asked
+from lightrail.gateway.request import Asked
 from lightrail.gateway.views import BrokerViews
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right

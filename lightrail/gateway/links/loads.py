@@ -1,0 +1,97 @@
+"""Loads: what each queue asks of its shard, measured from two looks at the counters of all shards."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from lightrail.cluster.map import Map
+from lightrail.gateway.links.shards import Shards
+from lightrail.model import limits, names
+from lightrail.model.plan import BASE, QueueLoad
+from lightrail.wire.shards import ShardAway, ShardRefused
+
+
+class _Row(NamedTuple):
+    shard: int
+    bytes: int
+    passed: int
+    """Messages that came and that were delivered, ever."""
+
+
+class Loads(NamedTuple):
+    """What was measured."""
+
+    queues: dict[str, QueueLoad]
+    """Every queue that is placed, its dead letters counted with it."""
+    silent: list[int]
+    """Shards that did not answer: their queues count as idle, and nothing moves from or to them."""
+
+
+async def measure(
+    map: Map, shards: Shards, sample_s: float, clock: Callable[[], float] = time.monotonic
+) -> Loads:
+    """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured).
+
+    Args:
+        clock: seconds, rising: looking at many queues takes time by itself.
+    """
+    began = clock()
+    first, silent = await _look(map, shards)
+    second, passed_s = first, 0.0
+    if sample_s > 0:
+        await asyncio.sleep(sample_s)
+        passed_s = clock() - began
+        second, still = await _look(map, shards)
+        silent = sorted({*silent, *still})
+    found: dict[str, QueueLoad] = {}
+    for queue, placed in map.placements().items():
+        after, before = second.get(queue), first.get(queue)
+        rate = 0.0
+        if after is not None and before is not None and passed_s > 0:
+            # A counter that went back is that of a queue which was moved or made again meanwhile.
+            rate = max(0.0, (after.passed - before.passed) / passed_s)
+        found[queue] = QueueLoad(placed.shard, BASE + round(rate), after.bytes if after else 0)
+    return Loads(found, silent)
+
+
+async def _look(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
+    wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_sets)
+    found: dict[str, _Row] = {}
+    silent: list[int] = []
+    for shard, rows in zip(
+        sorted(wanted), await asyncio.gather(*(rows_of(shards, each) for each in sorted(wanted))), strict=True
+    ):
+        if rows is None:
+            silent.append(shard)
+            continue
+        for name, row in rows:
+            owner = names.owner(name)
+            placed = map.placed(owner)
+            if placed is None or placed.shard != shard:
+                continue
+            total = found.get(owner, _Row(shard, 0, 0))
+            found[owner] = _Row(
+                shard,
+                total.bytes + row["bytes"],
+                total.passed + row["arrived"] + row["delivered"],
+            )
+    return found, silent
+
+
+async def rows_of(shards: Shards, shard: int) -> Iterable[tuple[str, dict[str, Any]]] | None:
+    """Figures of all queues of a shard; None when it does not answer."""
+    peer = shards.peers.get(shard)
+    if peer is None:
+        return None
+    found: list[tuple[str, dict[str, Any]]] = []
+    after: str | None = ""
+    try:
+        while after is not None:
+            fields = (await peer.request("queues", {"after": after, "limit": limits.QUEUES_SHOWN_MAX})).fields
+            for name, values in fields["queues"].items():
+                found.append((name, dict(zip(fields["columns"], values, strict=True))))
+            after = fields["next"]
+    except (ShardAway, ShardRefused):
+        return None
+    return found

@@ -24,7 +24,7 @@ from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.settings import Settings, is_loopback
@@ -107,11 +107,11 @@ class Callers:
         self.has_users = await self.logins.refresh()
 
     async def caller(self, request: web.Request) -> Caller:
-        """Who asks. Raises Problem: 401 without (good) credentials, 403 where none would do."""
+        """Who asks. Raises ProblemError: 401 without (good) credentials, 403 where none would do."""
         origin = request.headers.get("Origin")
         if origin is not None and request.method not in SAFE and urlsplit(origin).netloc != request.host:
             # A browser sends along what lets its user in, also on behalf of another site's page.
-            raise Problem(403, f"a page of {origin[:80]!a} may not change anything here")
+            raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
         tls = request.transport is not None and request.transport.get_extra_info("sslcontext") is not None
         if not self.has_users:
@@ -119,9 +119,9 @@ class Callers:
         if header is None:
             if self._settings.allow_anonymous:
                 return replace(ANONYMOUS, tls=True) if tls else ANONYMOUS
-            raise Problem(401, "expected a user's name and password, or a token; none came", headers=ASK)
+            raise ProblemError(401, "expected a user's name and password, or a token; none came", headers=ASK)
         if not tls and not self._settings.plain_without_tls and not _loopback(request):
-            raise Problem(
+            raise ProblemError(
                 403,
                 "passwords and tokens are taken beyond this machine over TLS only; use the https address, or "
                 "set plain_without_tls where something else protects the line",
@@ -149,14 +149,14 @@ class Callers:
 
     def _anybody(self, request: web.Request, tls: bool) -> Caller:
         if not _loopback(request) and not self._settings.insecure_no_users:
-            raise Problem(
+            raise ProblemError(
                 403,
                 "no user is defined, so only this machine gets in; add one: lightrail-admin user add NAME",
             )
         host = request.headers.get("Host", "localhost")
         if not self._settings.insecure_no_users and not _is_local(host):
             # A page of another site may have its name lead to this machine (DNS rebinding).
-            raise Problem(
+            raise ProblemError(
                 403,
                 f"the request is for {host[:80]!a}; without users this machine is asked as localhost or by "
                 "its address",
@@ -207,7 +207,7 @@ class Callers:
                 return await self._basic(value.strip(), source)
             case "bearer":
                 return await self._bearer(value.strip())
-        raise Problem(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
+        raise ProblemError(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
 
     async def _basic(self, value: str, source: str) -> _Known:
         try:
@@ -216,23 +216,23 @@ class Callers:
                 raise ValueError("no colon between name and password")
             user, password = sasl.parse_plain(f"\0{user}\0{password}".encode())
         except (binascii.Error, ValueError) as error:
-            raise Problem(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
+            raise ProblemError(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
         try:
             record = await self.logins.verify(source, user, password)
         except TooManyLogins as error:
-            raise Problem(429, str(error), headers={"Retry-After": "10"}) from None
+            raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
-            raise Problem(401, "unknown user or wrong password", headers=ASK)
+            raise ProblemError(401, "unknown user or wrong password", headers=ASK)
         return self._made(Caller(user), tokens.key_digest(record), None)
 
     async def _bearer(self, value: str) -> _Known:
         try:
             claims = tokens.read(self.logins.secret, value, self._wall())
         except tokens.InvalidToken as error:
-            raise Problem(401, str(error), headers=ASK) from None
+            raise ProblemError(401, str(error), headers=ASK) from None
         record = await self._coordinator.user(claims.user)
         if record is None or tokens.key_digest(record) != claims.key_digest:
-            raise Problem(401, "the token's user is gone or has another password now", headers=ASK)
+            raise ProblemError(401, "the token's user is gone or has another password now", headers=ASK)
         caller = Caller(claims.user, scope=claims.scope)
         return self._made(caller, claims.key_digest, claims.expires_s * 1000)
 

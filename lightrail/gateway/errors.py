@@ -17,7 +17,7 @@ AGAIN: Final = {"Retry-After": "1"}
 """What failed for now is worth another try after a second."""
 
 
-class Problem(Exception):
+class ProblemError(Exception):
     """A request that can't be served; `members` go into the problem's JSON object as they are."""
 
     def __init__(
@@ -36,17 +36,23 @@ class Problem(Exception):
         return web.Response(status=self.status, text=text, content_type=PROBLEM, headers=self.headers)
 
 
-def refused(condition: str, description: str) -> Problem:
+def invalid(field: str, found: Any, allowed: str) -> ProblemError:
+    """A part of the body, or of a header, that has another form than is expected."""
+    text = f"{field} is {str(found)[:80]!a}; expected {allowed}"
+    return ProblemError(422, text, field=field, found=found, allowed=allowed)
+
+
+def refused(condition: str, description: str) -> ProblemError:
     """What a shard refused: full queues and disks may have room again, the rest will not pass by itself."""
     status = STATUS_OF.get(condition, 500)
-    return Problem(
+    return ProblemError(
         status, description or condition, headers=AGAIN if status == 503 else None, condition=condition
     )
 
 
-def unknown(name: str) -> Problem:
+def unknown(name: str) -> ProblemError:
     """Nothing was heard of a message in time."""
-    return Problem(
+    return ProblemError(
         503,
         f"the shard of {name} has not answered in time: the message may or may not be stored; send it again "
         "with the same MessageId where the queue has a duplicate_window",
@@ -54,25 +60,27 @@ def unknown(name: str) -> Problem:
     )
 
 
-def away(name: str) -> Problem:
+def away(name: str) -> ProblemError:
     """A message waited for a shard that was not there all the time."""
-    return Problem(
+    return ProblemError(
         503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN
     )
 
 
-def problem_of(error: Exception) -> Problem | None:
+def problem_of(error: Exception) -> ProblemError | None:
     """How an error that is no mistake of ours is told; None for the others."""
     match error:
-        case Problem():
+        case ProblemError():
             return error
         case InvalidPolicy():
             found = error.found
-            return Problem(422, str(error), field=error.field, found=found, allowed=error.allowed)
+            return ProblemError(422, str(error), field=error.field, found=found, allowed=error.allowed)
         case ShardRefused() | ControlRefused():
             return refused(error.condition, error.description)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return Problem(error.status, error.text or error.reason, headers=headers)
+            return ProblemError(error.status, error.text or error.reason, headers=headers)
     status = status_of(error)
-    return None if status is None else Problem(status, str(error), headers=AGAIN if status == 503 else None)
+    if status is None:
+        return None
+    return ProblemError(status, str(error), headers=AGAIN if status == 503 else None)

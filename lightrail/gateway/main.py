@@ -7,10 +7,10 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
 from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
-from lightrail.gateway.app import Gateway
-from lightrail.gateway.counts import CONNECTION_FAMILIES
+from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.listener import connections, listen
+from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
@@ -50,7 +50,7 @@ async def serve(process: process.Process) -> None:
         process.running.serves_with(settings.tls_certificate)
     health = Health(process.id, members, not_ready, process.running)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
-    gateway = Gateway(
+    services = open_services(
         settings=settings,
         coordinator=coordinator,
         shards=shards,
@@ -60,8 +60,9 @@ async def serve(process: process.Process) -> None:
         map=shards.fleet.map,
         key=joining.key,
     )
-    gateway.directory.refresh()
-    await patiently(process, gateway.callers.refresh)
+    gateway = Gateway(services)
+    services.directory.refresh()
+    await patiently(process, services.callers.refresh)
     tls = tls_context(settings) if settings.https is not None else None
     admitted = connections()
     health.show(CONNECTION_FAMILIES, admitted)
@@ -69,7 +70,7 @@ async def serve(process: process.Process) -> None:
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)
     )
     await shards.fleet.until_ready()
-    sweeping = asyncio.create_task(sweep(gateway))
+    sweeping = asyncio.create_task(sweep(services))
     try:
         here = Endpoint(settings.http.host, ports[0])
         await joining.register(
@@ -80,7 +81,7 @@ async def serve(process: process.Process) -> None:
         await process.until_stop()
     finally:
         sweeping.cancel()
-        gateway.receivers.close()
+        services.receivers.close()
         await runner.cleanup()
         await page_runner.cleanup()
         await joining.leave()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
-from lightrail.gateway.app import Gateway
 from lightrail.gateway.instants import milliseconds
+from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -19,7 +19,7 @@ from lightrail.wire.shards import ShardAway, ShardRefused
 log = logging.getLogger("lightrail.gateway.sweeper")
 
 
-async def sweep(gateway: Gateway) -> None:
+async def sweep(services: Services) -> None:
     """Runs until it is cancelled; what fails is tried again the next time."""
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
@@ -28,19 +28,19 @@ async def sweep(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
-        gateway.shards.fleet.refresh()
+        services.shards.fleet.refresh()
         try:
-            gateway.directory.refresh()
-            gateway.map.refresh()
+            services.directory.refresh()
+            services.map.refresh()
             if count % polls == 0:
-                await gateway.callers.refresh()
-                await sweep_once(gateway, gateway.now_ms())
-                frontends = gateway.shards.fleet.map.frontends
-                for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
-                    if record.role is Role.QUEUE and await in_use(gateway, record.name):
+                await services.callers.refresh()
+                await sweep_once(services, services.now_ms())
+                frontends = services.shards.fleet.map.frontends
+                for record in orphans.look(services.directory, frontends, services.now_ms()):
+                    if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue
                     log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
-                    await gateway.service.expire(record)
+                    await services.namespace.expire(record)
                 failed = False
         except Exception as error:
             if not failed:
@@ -50,36 +50,36 @@ async def sweep(gateway: Gateway) -> None:
             failed = True
 
 
-async def in_use(gateway: Gateway, queue: str) -> bool:
+async def in_use(services: Services, queue: str) -> bool:
     """Whether somebody consumes from a queue: then the frontend that owns it lives, and only can't be seen.
 
     Only the owner of a temporary queue listens at it. A shard that can't be asked says nothing, and the
     queue stays.
     """
     try:
-        answer = await gateway.shards.request(queue, "queue", {})
+        answer = await services.shards.request(queue, "queue", {})
     except (ShardAway, ShardRefused, CoordinatorError) as error:
         log.debug("whether %s is in use is not known: %s", queue, error)
         return True
     return bool(answer.fields["consumer_count"])
 
 
-async def sweep_once(gateway: Gateway, now_ms: int) -> None:
+async def sweep_once(services: Services, now_ms: int) -> None:
     """Deletes names and subscriptions whose time is over; another gateway may be faster."""
-    for record in gateway.directory.expired():
+    for record in services.directory.expired():
         log.info("%s has expired", record.name)
-        await gateway.service.expire(record)
+        await services.namespace.expire(record)
     over = [
         each
-        for each in gateway.directory.every_subscription()
+        for each in services.directory.every_subscription()
         if each.expires_at is not None and milliseconds(each.expires_at) <= now_ms
     ]
     for subscription in over:
         log.info("subscription %s of %s has expired", subscription.id, subscription.router)
         try:
-            await gateway.service.unsubscribe(ANYBODY, subscription.router, subscription.id)
+            await services.namespace.unsubscribe(ANYBODY, subscription.router, subscription.id)
         except Refused:
-            gateway.directory.refresh()
+            services.directory.refresh()
 
 
 class Orphans:

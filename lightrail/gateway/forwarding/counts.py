@@ -1,4 +1,4 @@
-"""Counts of the couriers, and the metric families that show them."""
+"""Counts of forwarding, and the metric families that show them."""
 
 from typing import Any, Final
 
@@ -8,8 +8,8 @@ MODES: Final = ("move", "copy", "redrive")
 ENDS: Final = ("done", "failed", "cancelled")
 
 
-class CourierCounts:
-    """What couriers of one gateway did since it started."""
+class ForwardingCounts:
+    """What one gateway forwarded since it started."""
 
     __slots__ = (
         "forwarded",

@@ -1,16 +1,16 @@
-"""Forwarders: dead letters on their way from NAME/$dlq to the name that the queue's policy says.
+"""Dead letters that are forwarded from NAME/$dlq to the name in the queue's policy.
 
-The shard puts dead letters into NAME/$dlq, which is beside their queue, in the same commit; from there each
-gateway forwards them. Several gateways share the work as any consumers of one queue do.
+The shard puts dead letters into NAME/$dlq, on the same shard as their queue, in the same commit. Every
+gateway forwards from there; several gateways share the work as consumers of one queue do.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from lightrail.gateway.forwarding.counts import CourierCounts
+from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery, moved
-from lightrail.gateway.forwarding.forwarder import ACCEPTED, Carrier, Settlement
+from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.source import Links
@@ -25,17 +25,17 @@ Pause = Callable[[float], Awaitable[None]]
 """Waits so many seconds; tests inject it."""
 
 
-class Forwarder(Carrier):
-    """Brings the dead letters of one queue to another name, and tries again for ever."""
+class DeadLetterForwarder(Forwarder):
+    """Sends the dead letters of one queue to another name, and repeats failed attempts for ever."""
 
     def __init__(
         self,
         queue: str,
         target: str,
         sink: Sink,
-        counts: CourierCounts,
+        counts: ForwardingCounts,
         pause: Pause,
-        lost: Callable[[Carrier], None],
+        lost: Callable[[Forwarder], None],
     ) -> None:
         super().__init__(queue, window=limits.FORWARD_WINDOW, label=f"forwarder to {target}", lost=lost)
         self._target = target
@@ -43,15 +43,15 @@ class Forwarder(Carrier):
         self._counts = counts
         self._pause = pause
         self._problem = ""
-        """What the log has said of the target last."""
+        """The problem of the target that was logged last."""
 
     async def carry(self, delivery: Delivery) -> Settlement:
-        """Accepted once the target has it; nothing else ever."""
-        letter = moved(delivery)
+        """Accepted once the target has stored the message; there is no other outcome."""
+        message = moved(delivery)
         pause_ms = limits.FORWARD_PAUSE_MS
         while True:
             try:
-                (problem,) = await self._sink.send(self._target, [letter])
+                (problem,) = await self._sink.send(self._target, [message])
                 text = str(problem) if problem is not None else ""
             except Exception as error:
                 log.exception("sending to %s failed", self._target)
@@ -60,10 +60,10 @@ class Forwarder(Carrier):
                 self._problem = text
                 if text:
                     log.warning(
-                        "dead letters wait in %s, %s does not take them: %s", self.queue, self._target, text
+                        "dead letters wait in %s, %s refuses them: %s", self.queue, self._target, text
                     )
                 else:
-                    log.info("%s takes the dead letters of %s again", self._target, self.queue)
+                    log.info("%s accepts the dead letters of %s again", self._target, self.queue)
             if not text:
                 self._counts.forwarded += 1
                 return ACCEPTED
@@ -72,7 +72,7 @@ class Forwarder(Carrier):
             pause_ms = min(2 * pause_ms, limits.FORWARD_PAUSE_MS_MAX)
 
 
-class Forwarders:
+class DeadLetterForwarders:
     """A forwarder for each queue whose policy has `dead_letter`; follows the directory."""
 
     def __init__(
@@ -80,22 +80,22 @@ class Forwarders:
         directory: Directory,
         links: Links,
         sink: Sink,
-        counts: CourierCounts,
+        counts: ForwardingCounts,
         *,
         pause: Pause = asyncio.sleep,
     ) -> None:
         self._directory = directory
         self._counts = counts
         self._roster: Roster[str] = Roster(
-            links, lambda queue, target, lost: Forwarder(queue, target, sink, counts, pause, lost)
+            links, lambda queue, target, lost: DeadLetterForwarder(queue, target, sink, counts, pause, lost)
         )
 
     def start(self) -> None:
-        """Looks at every name; from here on `changed` has to be told of changes."""
+        """Opens a forwarder for every name that asks for one; `changed` follows later changes."""
         self.changed(record.name for record in self._directory.below(""))
 
     def changed(self, changed: Iterable[str]) -> None:
-        """These names may have another policy, or none."""
+        """Follows names whose policy may have changed."""
         for name in changed:
             if not names.is_dead_letter(name):
                 self._roster.want(names.dead_letter_name(name), _target(self._directory.find(name)))
@@ -109,5 +109,5 @@ def _target(record: Name | None) -> str | None:
     if record is None or record.role is not Role.QUEUE:
         return None
     target: str | None = record.policy["dead_letter"]
-    # A queue may name its own dead-letter queue, where they are already.
+    # A queue may name its own dead-letter queue, where its dead letters are already.
     return None if target == names.dead_letter_name(record.name) else target

@@ -1,4 +1,4 @@
-"""Letter: a message on its way from one name to another, with what its sender said of keeping it."""
+"""Deliveries of a source, and the messages that are sent on for them."""
 
 from typing import Any, Final, NamedTuple
 
@@ -10,6 +10,7 @@ from lightrail.amqp.sections import (
     without_annotations,
 )
 from lightrail.amqp.types import DecodeError, Symbol
+from lightrail.gateway.links.outgoing import Outgoing
 
 PRIORITY_DEFAULT: Final = 4
 SOURCE: Final = Symbol("x-opt-dead-letter-source")
@@ -18,25 +19,14 @@ PRESENT: Final = (
     SOURCE,
     Symbol("x-opt-dead-letter-time"),
 )
-"""What says why a message is a dead letter now; condition, description and count are its history and stay."""
-
-
-class Letter(NamedTuple):
-    """A message as a sink takes it."""
-
-    message: bytes
-    durable: bool
-    priority: int
-    expires_at_ms: int
-    """0 for never."""
-    message_format: int
+"""Why a message is a dead letter; those of condition, description and count are history and stay."""
 
 
 class Delivery(NamedTuple):
-    """A message that a source holds for us until it is settled."""
+    """A message that is locked for a source until it is settled."""
 
     generation: int
-    """Of the consumer: how often it was opened. What an earlier one delivered is back in its queue."""
+    """How often the consumer was opened; deliveries of earlier generations are back in their queue."""
     number: int
     sequence: int
     attempts: int
@@ -47,20 +37,20 @@ class Delivery(NamedTuple):
     message: bytes
 
 
-def moved(delivery: Delivery) -> Letter:
-    """The message as it is: the same bytes, durability, priority and end."""
+def moved(delivery: Delivery) -> Outgoing:
+    """The message unchanged: the same bytes, durability, priority and expiry."""
     durable, priority, _ttl_ms, _expiry_ms = _attributes(delivery)
-    return Letter(
+    return Outgoing(
         delivery.message, durable, priority, max(delivery.expires_at_ms, 0), delivery.message_format
     )
 
 
-def redriven(delivery: Delivery, now_ms: int) -> Letter:
-    """A dead letter that gets another chance.
+def redriven(delivery: Delivery, now_ms: int) -> Outgoing:
+    """A dead letter for another attempt at its queue.
 
-    Its delivery-count begins at 0 and its ttl now, and it says no more why it was a dead letter; how often it
-    was one and its first error stay. An absolute-expiry-time counts unless it is over: then the message would
-    be a dead letter again at once.
+    Its delivery-count starts at 0 and its ttl now, and the annotations that say why it is a dead letter go;
+    its count of dead-letterings and its first error stay. An absolute-expiry-time in the past is ignored:
+    with it the message would be a dead letter again at once.
     """
     durable, priority, ttl_ms, expiry_ms = _attributes(delivery)
     expires_at_ms = now_ms + ttl_ms if ttl_ms is not None else 0
@@ -75,13 +65,13 @@ def redriven(delivery: Delivery, now_ms: int) -> Letter:
                 header.delivery_count = 0
                 message = with_header(message, header)
         except (DecodeError, ValueError):
-            # It was stored without being looked into, and goes on as it is.
+            # The shard stored it without decoding it, so it is sent on unchanged.
             message = delivery.message
-    return Letter(message, durable, priority, expires_at_ms, delivery.message_format)
+    return Outgoing(message, durable, priority, expires_at_ms, delivery.message_format)
 
 
 def dead_letter_source(delivery: Delivery) -> str | None:
-    """The queue in which a dead letter died, or None where the message does not say."""
+    """The queue that a dead letter comes from, or None where its annotations do not name one."""
     if delivery.message_format:
         return None
     try:
@@ -97,5 +87,5 @@ def _attributes(delivery: Delivery) -> tuple[bool, int, int | None, int | None]:
             return attributes(delivery.message)
         except (DecodeError, ValueError):
             pass
-    # What can't be read is kept as well as anything: on disk.
+    # A message that can't be decoded is stored durably, so that it is not lost.
     return True, PRIORITY_DEFAULT, None, None

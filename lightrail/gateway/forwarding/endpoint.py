@@ -1,4 +1,4 @@
-"""Endpoint: one HTTP client for the pushes of a gateway, and what an attempt came to."""
+"""Endpoints: the HTTP client of a gateway's pushes, and the result of an attempt."""
 
 import asyncio
 import errno
@@ -14,26 +14,26 @@ from lightrail.model.destinations import Destinations
 
 
 class Result(NamedTuple):
-    """What became of one request."""
+    """The result of one request."""
 
     status: int | None
-    """Of the answer, or None where there was none."""
+    """Status of the answer, or None without an answer."""
     retry_after_s: float | None = None
-    """How long the endpoint asked us to wait."""
+    """Retry-After of the endpoint, in seconds."""
     error: str = ""
-    """Why it failed, for people; empty for a status of 2xx."""
+    """Why the request failed, for people; empty for a status of 2xx."""
 
 
 class Endpoints(Protocol):
-    """Makes the requests of pushes."""
+    """Sends pushes."""
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
-        """One request; never raises for what the other side does."""
+        """Sends one request; errors of the other side are results and not exceptions."""
         ...
 
 
 class HttpEndpoints:
-    """The real one: TLS is checked, redirects are not followed, answers are read only so far."""
+    """Sends over HTTP: checks certificates, follows no redirects, reads a bounded part of each answer."""
 
     def __init__(self, destinations: Destinations) -> None:
         self._destinations = destinations
@@ -50,7 +50,7 @@ class HttpEndpoints:
                 async with self._client().post(
                     url, headers=headers, data=body, allow_redirects=False
                 ) as response:
-                    # What is read lets the connection be used again; a longer answer costs the connection.
+                    # An answer that is read to its end keeps the connection; a longer one closes it.
                     read = 0
                     while read <= limits.PUSH_RESPONSE_BYTES and (part := await response.content.readany()):
                         read += len(part)
@@ -63,7 +63,7 @@ class HttpEndpoints:
                 return Result(None, None, f"{type(error).__name__}: {error}"[:500])
 
     async def close(self) -> None:
-        """Ends all connections."""
+        """Closes all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -83,7 +83,7 @@ class HttpEndpoints:
 
 
 class _Resolver(AbstractResolver):
-    """Addresses of names, those left out that a name of this kind may not lead to."""
+    """Resolves names to addresses, without those that push_allow forbids for the name."""
 
     def __init__(self, destinations: Destinations) -> None:
         self._destinations = destinations
@@ -110,7 +110,7 @@ def _result(status: int, retry_after: str | None) -> Result:
     after: float | None = None
     if status in (429, 503) and retry_after is not None:
         text = retry_after.strip()
-        # The form with a date needs a clock that agrees with ours, and is hardly used for this.
+        # The form with a date needs synchronized clocks, and is rare.
         if text.isascii() and text.isdigit():
             after = min(float(text[:9]), limits.PUSH_RETRY_AFTER_MS_MAX / 1000)
     said = "redirects are not followed" if 300 <= status < 400 else "the answer was"

@@ -1,8 +1,8 @@
-"""Carrier: a courier that consumes one queue for as long as it is wanted, and has a task per message.
+"""Forwarder: consumes one queue for as long as the namespace asks for it, with a task per message.
 
-A message whose task waits (for a target that has no room, for an endpoint that is down) keeps its place in
-the window, so a target that takes nothing holds up its own queue and nothing else. An idle carrier is a
-consumer with credit: it has no task and no timer.
+A message whose task waits, for a full target or an endpoint that is down, keeps its place in the window, so a
+target that refuses messages delays its own queue and no other. An idle forwarder is a consumer with credit;
+it has no task and no timer.
 """
 
 import asyncio
@@ -19,20 +19,19 @@ log = logging.getLogger("lightrail.gateway.forwarding.forwarder")
 
 Settlement = tuple[OutcomeCode, SettleDetail | None]
 ACCEPTED: Settlement = (OutcomeCode.ACCEPTED, None)
-RELEASED: Settlement = (OutcomeCode.RELEASED, None)
 
 
-class Carrier:
-    """What forwarders and pushers have in common.
+class Forwarder:
+    """Common to forwarders of dead letters and pushers.
 
     Args:
-        window: messages that are held at a time.
-        lost: told when the shard sends the consumer away: the queue is gone, or has moved.
+        window: messages under way at a time.
+        lost: called when the shard closes the consumer: the queue was deleted, or has moved.
     """
 
     __slots__ = ("_is_closed", "_label", "_lost", "_mean_bytes", "_source", "_tasks", "_window", "queue")
 
-    def __init__(self, queue: str, *, window: int, label: str, lost: Callable[["Carrier"], None]) -> None:
+    def __init__(self, queue: str, *, window: int, label: str, lost: Callable[["Forwarder"], None]) -> None:
         self.queue = queue
         self._window = window
         self._label = label
@@ -40,21 +39,21 @@ class Carrier:
         self._source: Source | None = None
         self._is_closed = False
         self._mean_bytes = 0.0
-        """Of messages; 0 before the first."""
+        """Mean size of messages; 0 before the first."""
         self._tasks: dict[tuple[int, int], asyncio.Task[None]] = {}
         """By generation and number of the delivery."""
 
     @property
     def held(self) -> int:
-        """Messages that are on their way."""
+        """Messages under way."""
         return len(self._tasks)
 
     async def carry(self, delivery: Delivery) -> Settlement:
-        """Brings a message to where it has to go, however long that takes; its outcome for the queue."""
+        """Sends a message to its target, however long that takes; returns its outcome for the queue."""
         raise NotImplementedError
 
     async def open(self, links: Links) -> None:
-        """Begins to consume. Raises ShardAway, CoordinatorError: try again."""
+        """Starts to consume. Raises ShardAway, CoordinatorError: try again."""
         home = await links.route(self.queue)
         if not self._is_closed and self._source is None:
             options = ConsumerOpen(self.queue, label=self._label)
@@ -62,19 +61,19 @@ class Carrier:
             self._source.open()
 
     def close(self) -> None:
-        """Ends; what was not settled goes back to the queue."""
+        """Stops; unsettled messages go back to the queue."""
         self._is_closed = True
         self._leave()
 
     # --- from the source -------------------------------------------------------------------------------
 
     def opened(self, generation: int) -> None:
-        """What was held is in the queue again and comes once more."""
+        """Unsettled messages are in the queue again and are delivered once more."""
         self._cancel()
         self._top_up()
 
     def arrived(self, deliveries: list[Delivery]) -> None:
-        """A task for each, which begin in order."""
+        """Starts a task for each, in order."""
         loop = asyncio.get_running_loop()
         for delivery in deliveries:
             size = len(delivery.message) + 1
@@ -83,10 +82,10 @@ class Carrier:
         self._top_up()
 
     def drained(self, is_empty: bool) -> None:
-        """Nobody asked."""
+        """Not used: forwarders never drain."""
 
     def gone(self, refusal: Refusal) -> None:
-        """The roster decides whether this carrier is still wanted."""
+        """The roster decides whether this forwarder is opened again."""
         log.info("%s: %s", self.queue, refusal.description or refusal.condition)
         self._leave()
         self._lost(self)
@@ -97,7 +96,7 @@ class Carrier:
         try:
             code, detail = await self.carry(delivery)
         except Exception:
-            log.exception("a message of %s could not be carried; it is a failed delivery", self.queue)
+            log.exception("a message of %s could not be forwarded: a failed delivery", self.queue)
             code, detail = OutcomeCode.MODIFIED, SettleDetail(delivery_failed=True)
         self._tasks.pop((delivery.generation, delivery.number), None)
         if self._source is not None:
@@ -105,11 +104,11 @@ class Carrier:
             self._top_up()
 
     def _top_up(self) -> None:
-        """Says credit for what the window has room for, once for many settlements."""
+        """Grants credit for the free part of the window, once for many settlements."""
         if not self._mean_bytes:
-            window = min(self._window, limits.CARRIER_WINDOW_FIRST)
+            window = min(self._window, limits.FORWARDER_WINDOW_FIRST)
         else:
-            window = min(self._window, max(1, int(limits.CARRIER_WINDOW_BYTES / self._mean_bytes)))
+            window = min(self._window, max(1, int(limits.FORWARDER_WINDOW_BYTES / self._mean_bytes)))
         room = window - len(self._tasks)
         source = self._source
         if source is not None and room > 0 and source.granted <= room // 2:

@@ -1,10 +1,12 @@
-"""All couriers of one gateway."""
+"""All forwarding of one gateway: transfers, dead letters that go to another name, pushes to URLs."""
 
-from lightrail.gateway.forwarding.counts import CourierCounts
-from lightrail.gateway.forwarding.dead_letters import Forwarders
+import logging
+
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
 from lightrail.gateway.forwarding.endpoint import HttpEndpoints
 from lightrail.gateway.forwarding.pushes import Pushers
-from lightrail.gateway.forwarding.sender_sink import Post
+from lightrail.gateway.forwarding.sender_sink import SenderSink
 from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.forwarding.transfers import Transfers
 from lightrail.gateway.links.sending import Sender
@@ -12,31 +14,44 @@ from lightrail.model.destinations import Destinations
 from lightrail.namespace.directory import Changes
 from lightrail.namespace.service import Service
 
+log = logging.getLogger("lightrail.gateway.forwarding")
 
-class Couriers:
-    """They live as long as the gateway, in its loop."""
+
+class Forwarding:
+    """Lives as long as the gateway, in its loop."""
 
     def __init__(self, service: Service, links: Links, sender: Sender, destinations: Destinations) -> None:
-        self.counts = CourierCounts()
-        post = Post(service, sender)
-        self.transfers = Transfers(service.directory, links, post, self.counts)
-        self.forwarders = Forwarders(service.directory, links, post, self.counts)
+        self.counts = ForwardingCounts()
+        sink = SenderSink(service, sender)
+        self._directory = service.directory
+        self._destinations = destinations
         self._endpoints = HttpEndpoints(destinations)
-        self.pushers = Pushers(service, links, self._endpoints, self.counts)
+        self.transfers = Transfers(service.directory, links, sink, self.counts)
+        self._dead_letters = DeadLetterForwarders(service.directory, links, sink, self.counts)
+        self._pushers = Pushers(service, links, self._endpoints, self.counts)
 
     def start(self) -> None:
-        """Takes up what the namespace asks for now; `changed` tells of what it asks for later."""
-        self.forwarders.start()
-        self.pushers.start()
+        """Starts what the namespace asks for now; `changed` follows its changes."""
+        for each in self._directory.every_subscription():
+            problem = self._destinations.problem(each.target) if each.push else None
+            if problem is not None:
+                log.error(
+                    "subscription %s of %s is not pushed, and its messages become dead letters: %s",
+                    each.id,
+                    each.router,
+                    problem,
+                )
+        self._dead_letters.start()
+        self._pushers.start()
 
     def changed(self, changes: Changes) -> None:
-        """Names, policies or subscriptions are others now."""
-        self.forwarders.changed(changes.names)
-        self.pushers.changed(changes.routers | changes.names.keys())
+        """Follows names, policies and subscriptions that changed."""
+        self._dead_letters.changed(changes.names)
+        self._pushers.changed(changes.routers | changes.names.keys())
 
     async def close(self) -> None:
-        """Everything stops; what was not settled goes back to its queue."""
+        """Stops everything; unsettled messages go back to their queues."""
         self.transfers.close()
-        self.forwarders.close()
-        self.pushers.close()
+        self._dead_letters.close()
+        self._pushers.close()
         await self._endpoints.close()

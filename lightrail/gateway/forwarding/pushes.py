@@ -1,8 +1,8 @@
-"""Pushers: messages of a subscription on their way to its URL, by HTTP.
+"""Pushes: messages of a subscription that are sent to its URL by HTTP.
 
 Each subscription to a URL has a queue of its own (`ROUTER/$subscriptions/ID`). Up to limits.PUSH_WINDOW of
-its messages are pushed at a time, so they may arrive in another order. What fails is tried again after a
-pause that doubles, and is a dead letter of that queue in the end.
+its messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a
+pause that doubles; after the last attempt the message is a dead letter of that queue.
 """
 
 import asyncio
@@ -11,13 +11,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.gateway.forwarding.counts import CourierCounts
+from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.delivery import Delivery
 from lightrail.gateway.forwarding.endpoint import Endpoints
-from lightrail.gateway.forwarding.forwarder import ACCEPTED, Carrier, Settlement
+from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
 from lightrail.gateway.forwarding.roster import Roster
 from lightrail.gateway.forwarding.signing import HEADER, signature
 from lightrail.gateway.forwarding.source import Links
@@ -36,14 +35,14 @@ from lightrail.wire.messages import SettleDetail
 log = logging.getLogger("lightrail.gateway.forwarding.pushes")
 
 FAILED: Final = "lightrail:push-failed"
-"""Condition of the dead letters."""
+"""Condition of dead letters after the last attempt."""
 GONE: Final = 410
 
 Pause = Callable[[float], Awaitable[None]]
 
 
 class Push(NamedTuple):
-    """What a pusher needs of its subscription and of the policy of its router."""
+    """The fields of a subscription, and of its router's policy, that a pusher needs."""
 
     router: str
     id: str
@@ -53,18 +52,18 @@ class Push(NamedTuple):
     backoff_s: float
 
 
-class Pusher(Carrier):
+class Pusher(Forwarder):
     """Pushes the messages of one subscription."""
 
     __slots__ = ("_host", "_push")
 
-    def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Carrier], None]) -> None:
+    def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Forwarder], None]) -> None:
         super().__init__(queue, window=limits.PUSH_WINDOW, label=f"push to {push.url}"[:256], lost=lost)
         self._push = push
         self._host = host
 
     async def carry(self, delivery: Delivery) -> Settlement:
-        """Accepted after a status of 2xx, rejected after the last attempt that failed."""
+        """Accepted after a status of 2xx, rejected after the last failed attempt."""
         push = self._push
         host = self._host
         error = ""
@@ -80,7 +79,7 @@ class Pusher(Carrier):
                 return ACCEPTED
             host.counts.pushes_failed += 1
             if result.status == GONE:
-                # With the subscription this pusher ends; what it holds goes with its queue.
+                # This pusher ends with the subscription, and its unsettled messages with their queue.
                 await asyncio.wait({host.end(push)})
             error = result.error
             log.debug("push %d of message %d of %s: %s", attempt + 1, delivery.sequence, self.queue, error)
@@ -91,7 +90,7 @@ class Pusher(Carrier):
         return OutcomeCode.REJECTED, SettleDetail(FAILED, f"{push.url}: {error}"[:1024])
 
     def _backoff_s(self, attempt: int) -> float:
-        """Half of the pause is drawn, so that many that failed together don't come again together."""
+        """Half of the pause is random, so that pushes that failed together are not repeated together."""
         factor = min(1 << min(attempt, 30), limits.PUSH_BACKOFF_FACTOR_MAX)
         return self._push.backoff_s * factor * (0.5 + 0.5 * self._host.draw())
 
@@ -101,7 +100,7 @@ class Pushers:
 
     Args:
         pause: waits so many seconds.
-        draw: a number from 0 to below 1, at random.
+        draw: a random number from 0 to below 1.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Pushers:
         service: Service,
         links: Links,
         endpoints: Endpoints,
-        counts: CourierCounts,
+        counts: ForwardingCounts,
         *,
         pause: Pause = asyncio.sleep,
         draw: Callable[[], float] = random.random,
@@ -123,15 +122,15 @@ class Pushers:
         self._directory: Directory = service.directory
         self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._by_router: dict[str, set[str]] = {}
-        """The queues that pushers of each router consume."""
+        """Queues of pushers, by router."""
         self._roster: Roster[Push] = Roster(links, lambda queue, push, lost: Pusher(queue, push, self, lost))
 
     def start(self) -> None:
-        """Looks at every subscription; from here on `changed` has to be told of changes."""
+        """Opens a pusher for every subscription to a URL; `changed` follows later changes."""
         self.changed({each.router for each in self._directory.every_subscription() if each.push})
 
     def changed(self, routers: Iterable[str]) -> None:
-        """These routers may have other subscriptions, or another policy."""
+        """Follows routers whose subscriptions or policy may have changed."""
         for router in routers:
             wanted = self._wanted(router)
             for queue in self._by_router.pop(router, set()) - wanted.keys():
@@ -143,7 +142,7 @@ class Pushers:
         self.counts.pushers = len(self._roster)
 
     def end(self, push: Push) -> "asyncio.Task[None]":
-        """The endpoint is gone for good, and the subscription with it; once for all messages that hear it."""
+        """Ends the subscription of an endpoint that answered 410, once for all messages under way."""
         key = (push.router, push.id)
         if key not in self._ending:
             task = self._ending[key] = asyncio.get_running_loop().create_task(self._end(push))
@@ -156,7 +155,7 @@ class Pushers:
             await self._service.unsubscribe(ANYBODY, push.router, push.id)
             self.counts.subscriptions_gone += 1
         except (Refused, CoordinatorError) as error:
-            # Another gateway was faster, or it is tried again with the next attempt.
+            # Another gateway ended it before, or the next attempt to push repeats this.
             log.info("subscription %s of %s: %s", push.id, push.router, error)
 
     def close(self) -> None:
@@ -176,10 +175,10 @@ class Pushers:
 
 
 def request_of(push: Push, delivery: Delivery, attempt: int, now_s: int) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a push, as a receive over HTTP has them, with three headers of its own.
+    """Headers and body of a push: those of a message received over HTTP, and three headers more.
 
-    `LightRail-Delivery` counts attempts from 1, failed deliveries before this one included; it begins anew
-    when the gateway does.
+    `LightRail-Delivery` counts attempts from 1, earlier failed deliveries included; a restarted gateway
+    counts anew.
     """
     properties, own, content_type, body = incoming.answer(
         delivery.message, delivery.message_format, delivery.attempts, whole=False
@@ -188,10 +187,9 @@ def request_of(push: Push, delivery: Delivery, attempt: int, now_s: int) -> tupl
     properties["EnqueuedTimeUtc"] = rfc3339(delivery.enqueued_at_ms)
     if delivery.expires_at_ms > 0:
         properties["ExpiresAtUtc"] = rfc3339(delivery.expires_at_ms)
-    is_plain = content_type.isascii() and content_type.isprintable()
     headers = dict(own)
     headers["BrokerProperties"] = json.dumps(properties)
-    headers["Content-Type"] = content_type if is_plain else quote(content_type, safe="/;=+ ")
+    headers["Content-Type"] = content_type
     headers["LightRail-Subscription"] = path_of(push.router, "!subscriptions", push.id)
     headers["LightRail-Delivery"] = str(delivery.attempts + attempt + 1)
     headers[HEADER] = signature(push.secret, body, now_s)

@@ -1,12 +1,11 @@
-"""Post: the gateway's own sender as the sink of couriers."""
+"""Sender sink: the gateway's own sender as the sink of forwarding."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.gateway.errors import Problem
-from lightrail.gateway.forwarding.delivery import Letter
-from lightrail.gateway.forwarding.sink import NotSent
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.sending import Sender
 from lightrail.model import conditions
@@ -15,35 +14,35 @@ from lightrail.namespace.service import Refused, Service
 from lightrail.wire.shards import ShardAway
 
 UNKNOWN: Final = "lightrail:unknown"
-"""Nothing was heard of a letter in time: it may or may not be stored."""
+"""Condition of a message without an answer in time: it may or may not be stored."""
 
 
-class Post:
-    """Sends letters where the namespace says; a name comes into being by first use where policies let it."""
+class SenderSink:
+    """Sends messages to names; first use creates a queue where policies allow it."""
 
     def __init__(self, service: Service, sender: Sender) -> None:
         self._service = service
         self._sender = sender
 
-    async def send(self, name: str, letters: Sequence[Letter]) -> list[NotSent | None]:
+    async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
         """See `Sink`."""
         try:
             record = await self._service.first_use(name)
         except (Refused, CoordinatorError) as error:
-            return [NotSent(conditions.INTERNAL_ERROR, str(error))] * len(letters)
+            return [NotSentError(conditions.INTERNAL_ERROR, str(error))] * len(messages)
         if record.role not in (Role.QUEUE, Role.ROUTER):
-            problem = NotSent(
+            problem = NotSentError(
                 conditions.NOT_FOUND, f"{name} has role {record.role}; expected a queue or router"
             )
-            return [problem] * len(letters)
-        results = await self._sender.send_many(record, [Outgoing(*letter) for letter in letters])
+            return [problem] * len(messages)
+        results = await self._sender.send_many(record, messages)
         return [_problem(each) if isinstance(each, BaseException) else None for each in results]
 
 
-def _problem(error: BaseException) -> NotSent:
+def _problem(error: BaseException) -> NotSentError:
     match error:
-        case Problem():
-            return NotSent(str(error.members.get("condition", UNKNOWN)), error.detail)
+        case ProblemError():
+            return NotSentError(str(error.members.get("condition", UNKNOWN)), error.detail)
         case ShardAway() | CoordinatorError():
-            return NotSent(UNKNOWN, str(error))
+            return NotSentError(UNKNOWN, str(error))
     raise error

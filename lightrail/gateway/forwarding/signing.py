@@ -1,8 +1,8 @@
-"""Signing: the header that tells an endpoint that a push is ours and fresh.
+"""Signing: the header by which an endpoint checks that a push is genuine and fresh.
 
 `LightRail-Signature: t=UNIX,v1=HEX`, where HEX is HMAC-SHA-256 with the subscription's secret (its text, as
-it was shown when the subscription was made) over `UNIX.BODY`. Stripe and others sign alike, so code to check
-it is at hand; docs/operate/couriers.md has an example.
+it was shown when the subscription was made) over `UNIX.BODY`. Stripe signs alike, so code that checks it is
+easy to find; docs/operate/forwarding.md has an example.
 """
 
 import hmac

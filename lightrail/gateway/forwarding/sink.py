@@ -1,13 +1,13 @@
-"""Sink: where couriers send letters to, by name."""
+"""Sink: where forwarding sends messages, by name."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from lightrail.gateway.forwarding.delivery import Letter
+from lightrail.gateway.links.outgoing import Outgoing
 
 
-class NotSent(Exception):
-    """A letter was not taken, or nobody knows whether it was: an AMQP error condition and a sentence."""
+class NotSentError(Exception):
+    """A message is not stored, or it is unknown whether it is: an AMQP error condition and a description."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}" if description else condition)
@@ -16,11 +16,11 @@ class NotSent(Exception):
 
 
 class Sink(Protocol):
-    """Stores letters at queues and behind routers."""
+    """Stores messages at queues and behind routers."""
 
-    async def send(self, name: str, letters: Sequence[Letter]) -> list[NotSent | None]:
-        """Sends letters in this order; for each None, or why it is not stored. It never raises NotSent.
+    async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
+        """Sends messages in this order; per message None, or why it is not stored. Raises no NotSentError.
 
-        The answer comes when every letter is where the policy of its queue wants it, or was refused.
+        Returns once every message is stored as the policy of its queue wants it, or was refused.
         """
         ...

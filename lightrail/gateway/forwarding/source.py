@@ -1,4 +1,4 @@
-"""Source: one consumer of a queue for a courier, with credit in windows and outcomes by delivery."""
+"""Source: a consumer of one queue for forwarding, with credit in windows and an outcome per delivery."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -11,7 +11,7 @@ from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 
 class Links(Protocol):
-    """What couriers need of the gateway's links to the shards."""
+    """What forwarding needs of the gateway's links to shards."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -30,77 +30,77 @@ class Links(Protocol):
         ...
 
 
-class Taker(Protocol):
-    """Who gets what a source delivers."""
+class Listener(Protocol):
+    """Gets what a source delivers."""
 
     def opened(self, generation: int) -> None:
-        """The shard is there: say how much may come. What came under earlier generations is in the queue."""
+        """The consumer is open: grant credit. Deliveries of earlier generations are back in the queue."""
         ...
 
     def arrived(self, deliveries: list[Delivery]) -> None:
-        """Messages, in the order of the queue; each is held until it is settled or the source closed."""
+        """Messages in the order of the queue; each is locked until it is settled or the source is closed."""
         ...
 
     def drained(self, is_empty: bool) -> None:
-        """The answer to a grant with drain: all that is there has arrived, or else all that was granted."""
+        """Answers a grant with drain: the queue is empty, or the whole grant was delivered."""
         ...
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this consumer (any more); what was held is in the queue."""
+        """The shard refused or closed this consumer; its unsettled deliveries are back in the queue."""
         ...
 
 
 class Source(Consumer):
-    """A consumer; closing it gives back what it holds as if it had never been delivered.
+    """A consumer; closing it releases its unsettled deliveries as if they had never been delivered.
 
     Args:
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_drains", "_home", "_is_closed", "_next", "_options", "_said", "_taker", "generation")
+    __slots__ = ("_drains", "_home", "_is_closed", "_limit", "_listener", "_next", "_options", "generation")
 
-    def __init__(self, number: int, home: Home, options: ConsumerOpen, taker: Taker) -> None:
+    def __init__(self, number: int, home: Home, options: ConsumerOpen, listener: Listener) -> None:
         self.number = number
         self.generation = 0
         self._home = home
         self._options = options
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
-        self._taker = taker
+        self._listener = listener
         self._next = 0
-        self._said = 0
+        self._limit = 0
         self._drains = False
-        """The last grant was one with drain and has no answer."""
+        """The last grant had the drain flag and is not answered."""
         self._is_closed = False
 
     def open(self) -> None:
-        """Opens now, or when the shard comes."""
+        """Opens now, or once the shard is connected."""
         self._home.open_consumer(self)
 
     def grant(self, count: int, *, drain: bool = False) -> None:
-        """Lets so many more messages come, beyond those that have arrived; credit is never taken back."""
-        limit = max(self._next + count, self._said)
-        if self._is_closed or (limit == self._said and not drain):
+        """Grants credit for so many messages beyond those that have arrived; credit is never withdrawn."""
+        limit = max(self._next + count, self._limit)
+        if self._is_closed or (limit == self._limit and not drain):
             return
-        self._said = limit
+        self._limit = limit
         self._drains = drain
-        self._say()
+        self._post_credit()
 
-    def _say(self) -> None:
+    def _post_credit(self) -> None:
         flags = DRAIN if self._drains else 0
         self._home.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=self._said)
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=self._limit)
         )
 
     @property
     def granted(self) -> int:
         """Messages that may still come."""
-        return self._said - self._next
+        return self._limit - self._next
 
     def settle(
         self, deliveries: Iterable[Delivery], code: OutcomeCode, detail: SettleDetail | None = None
     ) -> None:
-        """One outcome for deliveries in rising order. Those of earlier generations are in the queue again."""
+        """Settles deliveries, in rising order, with one outcome; those of earlier generations are skipped."""
         if self._is_closed:
             return
         body = detail.encode() if detail is not None else b""
@@ -118,7 +118,7 @@ class Source(Consumer):
             self._post_settle(first, count, code, body)
 
     def close(self) -> None:
-        """Nothing more comes; what was not settled goes back."""
+        """Ends deliveries; unsettled ones go back to the queue."""
         if not self._is_closed:
             self._is_closed = True
             self._home.close_consumer(self.number)
@@ -139,26 +139,26 @@ class Source(Consumer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens the consumer; what was held is in the queue again, but where the queue has moved."""
+        """Opens the consumer. Its unsettled deliveries are in the queue again, unless the queue has moved."""
         resumes = self._options.resume = self._home.resumes(self.number) and self.generation > 0
         self._options.first = self._next
         self._home.post(
             frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
         )
         if resumes:
-            if self._drains or self._said > self._next:
-                self._say()
+            if self._drains or self._limit > self._next:
+                self._post_credit()
             return
         self.generation += 1
-        self._said = self._next
+        self._limit = self._next
         self._drains = False
-        self._taker.opened(self.generation)
+        self._listener.opened(self.generation)
 
     def ready(self) -> None:
-        """Nothing waits for it: credit was said with the opening."""
+        """Nothing waits for this: credit was granted with the opening."""
 
     def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
-        """A slice of the queue."""
+        """A slice of messages."""
         if self._is_closed:
             return
         if number != self._next:
@@ -184,18 +184,18 @@ class Source(Consumer):
                 )
             )
             start = stop
-        self._taker.arrived(arrived)
+        self._listener.arrived(arrived)
 
     def drained(self, number: int) -> None:
-        """No credit is left at the shard."""
+        """The shard has used or dropped all credit."""
         if not self._is_closed:
             self._drains = False
-            is_empty = self._next < self._said
-            self._said = self._next
-            self._taker.drained(is_empty)
+            is_empty = self._next < self._limit
+            self._limit = self._next
+            self._listener.drained(is_empty)
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this consumer (any more)."""
+        """The shard refused or closed this consumer."""
         if not self._is_closed:
             self._is_closed = True
-            self._taker.gone(refusal)
+            self._listener.gone(refusal)

@@ -1,8 +1,8 @@
-"""Transfer: messages on their way from one queue to other names, once, as far as there are any.
+"""Transfer: sends the messages of one queue to other names, until the queue is empty.
 
-Messages are consumed with drain, so the shard itself says when nothing more is there. A message is settled
-only after the sink has it. What can't be sent, and what came into the queue after the transfer began, is held
-until the end: released earlier, it would only be delivered to us again.
+Messages are consumed with drain, so the shard answers when the queue is empty. A message is settled only
+after the sink has stored it. Messages that can't be sent, or arrived after the transfer began, stay locked
+until the end: released earlier, they would be delivered to the transfer again.
 """
 
 import asyncio
@@ -16,10 +16,11 @@ from typing import Any, Final
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
-from lightrail.gateway.forwarding.counts import CourierCounts
-from lightrail.gateway.forwarding.delivery import Delivery, Letter, dead_letter_source, moved, redriven
-from lightrail.gateway.forwarding.sink import NotSent, Sink
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.delivery import Delivery, dead_letter_source, moved, redriven
+from lightrail.gateway.forwarding.sink import NotSentError, Sink
 from lightrail.gateway.forwarding.source import Links, Source
+from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName
 from lightrail.namespace.rights import Caller, Forbidden
@@ -31,11 +32,11 @@ from lightrail.wire.shards import ShardAway, ShardRefused
 log = logging.getLogger("lightrail.gateway.forwarding.transfer")
 
 REASONS_SHOWN: Final = 3
-"""Different reasons that the text of a failed transfer names."""
+"""Different reasons in the error of a failed transfer."""
 
 
 class Mode(StrEnum):
-    """What becomes of a message in its source."""
+    """Whether messages leave their source, and whether they are dead messages for another attempt."""
 
     MOVE = "move"
     COPY = "copy"
@@ -43,7 +44,7 @@ class Mode(StrEnum):
 
 
 class State(StrEnum):
-    """How far a transfer is."""
+    """State of a transfer."""
 
     RUNNING = "running"
     DONE = "done"
@@ -53,18 +54,18 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a transfer was asked to do; checked."""
+    """The checked request for a transfer."""
 
     caller: Caller
     source: str
     target: str | None
-    """None: each to the queue that its annotation names."""
+    """None: each message goes to the queue that its annotation names."""
     mode: Mode
     count: int | None
-    """At most so many; None for everything that is there at the start."""
+    """Most messages; None for all that the queue has at the start."""
     filter: dict[str, Any] | None
     is_plain: bool
-    """The queue gives its messages in the order of their sequences."""
+    """The queue delivers in the order of sequences."""
     check_target: Callable[[str], None]
     """Raises Refused, Forbidden or InvalidName for a name that the caller can't send to."""
 
@@ -72,14 +73,14 @@ class Task:
 class Transfer:
     """One transfer; `start` it, then look at `state`, `moved`, `total`, `error`, or wait for `ended`."""
 
-    def __init__(self, id: str, task: Task, links: Links, sink: Sink, counts: CourierCounts) -> None:
+    def __init__(self, id: str, task: Task, links: Links, sink: Sink, counts: ForwardingCounts) -> None:
         self.id = id
         self.task = task
         self.state = State.RUNNING
         self.moved = 0
-        """Messages that the sink has, and that are settled here."""
+        """Messages that the sink has stored and the source has settled."""
         self.total: int | None = task.count
-        """How many it will be, as far as that is known: None with a filter and without a count."""
+        """Messages to move; None while unknown, with a filter and without a count."""
         self.error: str | None = None
         self.started_at_ms = links.now_ms()
         self.ended_at_ms: int | None = None
@@ -91,18 +92,18 @@ class Transfer:
         self._source: Source | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._end_sequence = 1 << 63
-        """Messages from this sequence on came after the start."""
-        self._on_the_way: dict[int, int] = {}
-        """By number of the slice: its first sequence, of this generation of the source."""
+        """Messages from this sequence on arrived after the start."""
+        self._under_way: dict[int, int] = {}
+        """First sequence of each slice that the sink has not answered, by number of the slice."""
         self._slices = 0
         self._in_flight = 0
         """Messages of this generation that the sink has not answered."""
         self._held = 0
-        """Messages of this generation that stay where they were."""
+        """Messages of this generation that stay in the source."""
         self._failed: Counter[str] = Counter()
         self._is_draining = False
         self._is_over = False
-        """Nothing more is consumed; what is on its way still arrives."""
+        """No more messages are consumed; those under way are still sent."""
         self._is_cancelled = False
         self._seen_to = 0
         """Sequences below it need not be copied again."""
@@ -110,25 +111,25 @@ class Transfer:
         self._matches = None if task.filter is None else compile_filter(task.filter).matches
 
     def start(self) -> None:
-        """Begins; returns at once."""
+        """Starts; returns at once."""
         self._counts.transfers_started += 1
         self._spawn(self._begin())
 
     def cancel(self) -> None:
-        """Consumes nothing more. Ends when what is on its way has arrived."""
+        """Consumes no more messages; ends when those under way are stored."""
         if self.state is State.RUNNING:
             self._is_cancelled = self._is_over = True
             self._go_on()
 
     def abandon(self) -> None:
-        """Stops at once; what is on its way may arrive and be in its source as well."""
+        """Stops at once; messages under way may be stored at their target and stay in the source as well."""
         for task in self._tasks:
             task.cancel()
         if self.state is State.RUNNING:
             self._end(State.CANCELLED, "the gateway ended")
 
     def shown(self) -> dict[str, Any]:
-        """What people and programs are shown."""
+        """The transfer as JSON."""
         task = self.task
         return {
             "id": self.id,
@@ -172,10 +173,10 @@ class Transfer:
             self._source.open()
 
     def opened(self, generation: int) -> None:
-        """What earlier generations held comes again; a copy begins anew and leaves out what it has."""
-        if self._on_the_way:
-            self._seen_to = min(self._seen_to, *self._on_the_way.values())
-        self._on_the_way.clear()
+        """Earlier deliveries are repeated; a copy starts again and skips what it has copied."""
+        if self._under_way:
+            self._seen_to = min(self._seen_to, *self._under_way.values())
+        self._under_way.clear()
         self._in_flight = self._held = 0
         self._is_draining = False
         self._is_over = self._is_cancelled
@@ -186,7 +187,7 @@ class Transfer:
         self._go_on()
 
     def arrived(self, deliveries: list[Delivery]) -> None:
-        """A slice: what belongs to the transfer is sent, the rest held or left out."""
+        """Sends the messages of a slice that belong to the transfer; others stay locked or are skipped."""
         size = sum(len(each.message) for each in deliveries) / len(deliveries)
         self._mean_bytes = max(size, 0.75 * self._mean_bytes + 0.25 * size)
         if self._is_over:
@@ -196,7 +197,7 @@ class Transfer:
         if len(fresh) < len(deliveries) and (self.task.is_plain or self.task.mode is Mode.COPY):
             self._is_over = True
         if self._matches is not None:
-            # The shard gives nothing else; what it gave by mistake would be moved away from somebody.
+            # The shard filters as well; a message that it delivers by mistake must not be moved.
             fresh = [each for each in fresh if self._matches(MessageView(each.message))]
         self._hold(len(deliveries) - len(fresh))
         if self.task.mode is Mode.COPY:
@@ -205,29 +206,29 @@ class Transfer:
                 self._seen_to = fresh[-1].sequence + 1
         if fresh:
             self._slices += 1
-            self._on_the_way[self._slices] = fresh[0].sequence
+            self._under_way[self._slices] = fresh[0].sequence
             self._in_flight += len(fresh)
-            self._spawn(self._carry(self._slices, fresh))
+            self._spawn(self._forward(self._slices, fresh))
         self._go_on()
 
     def drained(self, is_empty: bool) -> None:
-        """The grant was used up, or nothing more is there."""
+        """The grant is used up, or the queue is empty."""
         if self._is_draining:
             self._is_draining = False
             self._is_over = self._is_over or is_empty
             self._go_on()
 
     def gone(self, refusal: Refusal) -> None:
-        """The queue was deleted, or does not take (another) consumer."""
+        """The queue was deleted, or refuses (another) consumer."""
         self._end(State.FAILED, f"{self.task.source}: {refusal.description or refusal.condition}")
 
     # --- the sink --------------------------------------------------------------------------------------
 
-    async def _carry(self, slice: int, deliveries: list[Delivery]) -> None:
-        """Sends a slice and settles what arrived."""
+    async def _forward(self, slice: int, deliveries: list[Delivery]) -> None:
+        """Sends a slice and settles the messages that were stored."""
         results = await self._send(deliveries)
-        if self._on_the_way.pop(slice, None) is None or self.state is not State.RUNNING:
-            # Its shard was started again meanwhile: all of it is in its queue, and comes or came once more.
+        if self._under_way.pop(slice, None) is None or self.state is not State.RUNNING:
+            # The shard restarted meanwhile: the whole slice is in its queue again and is delivered once more.
             return
         self._in_flight -= len(deliveries)
         sent = [each for each, problem in zip(deliveries, results, strict=True) if problem is None]
@@ -245,20 +246,20 @@ class Transfer:
             self._hold(len(reasons))
         self._go_on()
 
-    async def _send(self, deliveries: list[Delivery]) -> Sequence[NotSent | None]:
+    async def _send(self, deliveries: list[Delivery]) -> Sequence[NotSentError | None]:
         task = self.task
         now_ms = self._links.now_ms()
-        letters = [
+        messages = [
             redriven(each, now_ms) if task.mode is Mode.REDRIVE else moved(each) for each in deliveries
         ]
         if task.target is not None:
-            return await self._send_to(task.target, letters)
+            return await self._send_to(task.target, messages)
         places: dict[str, list[int]] = {}
-        results: list[NotSent | None] = [None] * len(deliveries)
+        results: list[NotSentError | None] = [None] * len(deliveries)
         for place, delivery in enumerate(deliveries):
             name = dead_letter_source(delivery)
             if name is None:
-                results[place] = NotSent(
+                results[place] = NotSentError(
                     conditions.NOT_FOUND, "the message does not say which queue it died in; name one in to"
                 )
             else:
@@ -268,38 +269,39 @@ class Transfer:
                 for place in places.pop(name):
                     results[place] = problem
         answers = await asyncio.gather(
-            *(self._send_to(name, [letters[place] for place in found]) for name, found in places.items())
+            *(self._send_to(name, [messages[place] for place in found]) for name, found in places.items())
         )
         for found, answer in zip(places.values(), answers, strict=True):
             for place, result in zip(found, answer, strict=True):
                 results[place] = result
         return results
 
-    async def _send_to(self, name: str, letters: list[Letter]) -> Sequence[NotSent | None]:
+    async def _send_to(self, name: str, messages: list[Outgoing]) -> Sequence[NotSentError | None]:
         try:
-            return await self._sink.send(name, letters)
+            return await self._sink.send(name, messages)
         except Exception as error:
             log.exception("transfer %s could not send to %s", self.id, name)
-            return [NotSent(conditions.INTERNAL_ERROR, f"sending to {name} failed: {error}")] * len(letters)
+            problem = NotSentError(conditions.INTERNAL_ERROR, f"sending to {name} failed: {error}")
+            return [problem] * len(messages)
 
-    def _problem(self, name: str) -> NotSent | None:
-        """Why nothing of this transfer may be sent to a name that a message brought along."""
+    def _problem(self, name: str) -> NotSentError | None:
+        """Why this transfer may not send to the name in a message's annotation; None where it may."""
         if name == self.task.source:
-            return NotSent(
+            return NotSentError(
                 conditions.NOT_ALLOWED, f"the message died in {name} itself; name another queue in to"
             )
         try:
             self.task.check_target(name)
         except Forbidden as error:
-            return NotSent(conditions.UNAUTHORIZED_ACCESS, str(error))
+            return NotSentError(conditions.UNAUTHORIZED_ACCESS, str(error))
         except (Refused, InvalidName) as error:
-            return NotSent(conditions.NOT_FOUND, str(error))
+            return NotSentError(conditions.NOT_FOUND, str(error))
         return None
 
     # --- how it goes on --------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Asks for more, or ends."""
+        """Grants credit for more messages, or ends."""
         if self.state is not State.RUNNING:
             return
         count = self.task.count
@@ -313,7 +315,7 @@ class Transfer:
         window = limits.TRANSFER_WINDOW if self._mean_bytes else limits.TRANSFER_WINDOW_FIRST
         window = min(window, max(1, int(limits.TRANSFER_WINDOW_BYTES / (self._mean_bytes or 1))))
         room = window - self._in_flight
-        # A window that is nearly full is not refilled one by one.
+        # A nearly full window is not refilled message by message.
         if room > 0 and (room >= window // 4 or room >= left):
             self._is_draining = True
             self._source.grant(min(room, left), drain=True)

@@ -1,7 +1,7 @@
-"""Transfers: the moves, copies and redrives that people asked for; those that run and the last that ended.
+"""Transfers: moves, copies and redrives on request, those that run and the last that ended.
 
-They live in the memory of one gateway: one that ends takes its transfers with it, and what they had not
-brought over is where it was. To start a transfer again is safe.
+They are kept in the memory of one gateway and end with it; messages that they have not sent stay in their
+source. To start a transfer again is safe.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lightrail.filters.errors import FilterError
 from lightrail.filters.filter import compile_filter
-from lightrail.gateway.forwarding.counts import CourierCounts
+from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.sink import Sink
 from lightrail.gateway.forwarding.source import Links
 from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
@@ -25,8 +25,8 @@ from lightrail.namespace.service import Missing, Refused
 MEMBERS: Final = ("from", "to", "mode", "count", "filter")
 
 
-class Busy(Exception):
-    """So many transfers run already that no further one begins now."""
+class TooManyTransfersError(Exception):
+    """The most transfers that a gateway runs at a time are running."""
 
 
 class Transfers:
@@ -37,7 +37,7 @@ class Transfers:
         directory: Directory,
         links: Links,
         sink: Sink,
-        counts: CourierCounts,
+        counts: ForwardingCounts,
         *,
         draw_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
@@ -48,19 +48,19 @@ class Transfers:
         self._draw_id = draw_id
         self._by_id: dict[str, Transfer] = {}
 
-    def start(self, caller: Caller, asked: Mapping[str, Any]) -> Transfer:
-        """Begins what a request asks for: `{"from", "to", "mode", "count", "filter"}`.
+    def start(self, caller: Caller, wanted: Mapping[str, Any]) -> Transfer:
+        """Starts the transfer of a request: `{"from", "to", "mode", "count", "filter"}`.
 
-        The caller has to have the right to listen at `from` and to send to `to`; a redrive without `to` asks
-        for the right to send to the queue of each message when it comes to it.
+        The caller needs the right to listen at `from` and to send to `to`; a redrive without `to` needs the
+        right to send to the queue of each message.
 
         Raises:
-            Refused, Missing, Forbidden, InvalidName: it can't be done as it is.
-            Busy: limits.TRANSFERS_RUNNING run already.
+            Refused, Missing, Forbidden, InvalidName: the request is invalid or not allowed.
+            TooManyTransfersError: limits.TRANSFERS_RUNNING run already.
         """
-        task = self._task(caller, asked)
+        task = self._task(caller, wanted)
         if sum(each.state is State.RUNNING for each in self._by_id.values()) >= limits.TRANSFERS_RUNNING:
-            raise Busy(
+            raise TooManyTransfersError(
                 f"{limits.TRANSFERS_RUNNING} transfers run at this gateway already; wait for one to end"
             )
         ended = [id for id, each in self._by_id.items() if each.state is not State.RUNNING]
@@ -72,7 +72,7 @@ class Transfers:
         return transfer
 
     def find(self, caller: Caller, id: str) -> Transfer:
-        """One transfer that the caller may know of. Raises Missing."""
+        """One transfer that the caller may see. Raises Missing."""
         found = self._by_id.get(id)
         if found is None or not self._is_visible(caller, found):
             raise Missing(
@@ -81,13 +81,13 @@ class Transfers:
         return found
 
     def list(self, caller: Caller) -> list[Transfer]:
-        """All that the caller may know of, the oldest first."""
+        """All transfers that the caller may see, the oldest first."""
         return [each for each in self._by_id.values() if self._is_visible(caller, each)]
 
     async def cancel(self, caller: Caller, id: str) -> Transfer:
-        """Ends a transfer; what is on its way arrives first. One that has ended stays as it is.
+        """Ends a transfer after its messages under way are stored; one that has ended stays unchanged.
 
-        Gives it back after limits.TRANSFER_CANCEL_MS even if something is still on its way.
+        Returns it after limits.TRANSFER_CANCEL_MS even if messages are still under way.
         """
         transfer = self.find(caller, id)
         transfer.cancel()
@@ -95,22 +95,22 @@ class Transfers:
         return transfer
 
     def close(self) -> None:
-        """The gateway ends: what runs stops where it is."""
+        """The gateway ends: running transfers stop."""
         for each in self._by_id.values():
             each.abandon()
 
     def _is_visible(self, caller: Caller, transfer: Transfer) -> bool:
         return caller.everything or caller.user == transfer.task.caller.user
 
-    # --- what was asked for ----------------------------------------------------------------------------
+    # --- the request ----------------------------------------------------------------------------------
 
-    def _task(self, caller: Caller, asked: Mapping[str, Any]) -> Task:
-        unknown = next((key for key in asked if key not in MEMBERS), None)
+    def _task(self, caller: Caller, wanted: Mapping[str, Any]) -> Task:
+        unknown = next((key for key in wanted if key not in MEMBERS), None)
         if unknown is not None:
             raise Refused(f"{unknown[:80]!a} is no member of a transfer; it has {', '.join(MEMBERS)}")
-        mode = _mode(asked.get("mode", "move"))
-        source = _name("from", asked.get("from"))
-        target = None if asked.get("to") is None else _name("to", asked["to"])
+        mode = _mode(wanted.get("mode", "move"))
+        source = _name("from", wanted.get("from"))
+        target = None if wanted.get("to") is None else _name("to", wanted["to"])
         if target is None and mode is not Mode.REDRIVE:
             raise Refused(f"to is missing; a {mode} needs the name of a queue or router that messages go to")
         if target == source:
@@ -128,8 +128,8 @@ class Transfers:
             source=source,
             target=target,
             mode=mode,
-            count=_count(asked.get("count")),
-            filter=_filter(asked.get("filter")),
+            count=_count(wanted.get("count")),
+            filter=_filter(wanted.get("filter")),
             is_plain=policy["order"] == "fifo" and policy["priorities"] == 1 and not policy["groups"],
             check_target=lambda name: self._check_target(caller, name),
         )

@@ -23,7 +23,7 @@ from lightrail.amqp.sections import (
 )
 from lightrail.amqp.types import DecodeError, Described, Symbol, Timestamp
 from lightrail.gateway.instants import rfc3339
-from lightrail.gateway.request import AMQP
+from lightrail.gateway.media_types import AMQP
 
 PROPERTY_HEADER: Final = "LightRail-Property-"
 _DATA, _SEQUENCE, _VALUE = 0x75, 0x76, 0x77
@@ -69,9 +69,10 @@ def answer(
     headers = [(_header_name(str(name)), json.dumps(_json(value))) for name, value in own.items()]
     if kind == _DATA:
         body = bytes(values[0]) if len(values) == 1 else b"".join(values)
-        return shown, headers, properties.content_type or "application/octet-stream", body
+        return shown, headers, _header_text(properties.content_type or "application/octet-stream"), body
     if kind == _VALUE and type(values[0]) is str:
-        return shown, headers, properties.content_type or "text/plain; charset=utf-8", values[0].encode()
+        content_type = _header_text(properties.content_type or "text/plain; charset=utf-8")
+        return shown, headers, content_type, values[0].encode()
     if attempts:
         header.delivery_count += attempts
         message = with_header(message, header)
@@ -156,6 +157,11 @@ def _shown(header: Header, properties: Properties, attempts: int) -> dict[str, A
 def _header_name(name: str) -> str:
     """A header's name holds few characters: the others are percent-encoded."""
     return PROPERTY_HEADER + quote(name, safe="!#$&'*+^`|")
+
+
+def _header_text(text: str) -> str:
+    """A sender's text in a header: where it would break the header, it is percent-encoded."""
+    return text if text.isprintable() and text.isascii() else quote(text, safe="/;=+ ")
 
 
 def _json(value: Any) -> Any:

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple
 
-from lightrail.gateway.errors import AGAIN, Problem, refused
+from lightrail.gateway.errors import AGAIN, ProblemError, refused
 from lightrail.model import conditions
 from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
 from lightrail.wire.home import Home
@@ -94,7 +94,7 @@ class NumberedProducer(Producer):
     async def send(self, now_ms: int, wait_ms: int) -> Stored:
         """Brings the batch to its queue; the answer comes when all of it is where its policy wants it.
 
-        Raises Problem: not all of it is stored, and how much, or nothing was heard in time.
+        Raises ProblemError: not all of it is stored, and how much, or nothing was heard in time.
         """
         for place, (part, count) in enumerate(self._frames(now_ms)):
             number = self._batch.number + 1 << _PLACE_BITS | place
@@ -179,7 +179,7 @@ class NumberedProducer(Producer):
         """The shard will not have this producer (any more)."""
         if refusal.condition == conditions.STOLEN:
             self._fail(
-                Problem(
+                ProblemError(
                     503,
                     f"another request of the producer {self._batch.producer!a} came to {self._home.queue} "
                     "while this one was under way; send the batch again, under the same number",
@@ -203,11 +203,11 @@ class NumberedProducer(Producer):
             f"{self._home.queue}: send the batch again, under the same number, and the rest will be"
         )
         members = why.members | {"stored": self._settled, "messages": messages}
-        self._fail(Problem(why.status, detail, headers=why.headers, **members))
+        self._fail(ProblemError(why.status, detail, headers=why.headers, **members))
 
     def _late(self) -> None:
         self._fail(
-            Problem(
+            ProblemError(
                 503,
                 f"the shard of {self._home.queue} has not answered in time: the batch may or may not be "
                 "stored; send it again, under the same number",
@@ -215,7 +215,7 @@ class NumberedProducer(Producer):
             )
         )
 
-    def _fail(self, problem: Problem) -> None:
+    def _fail(self, problem: ProblemError) -> None:
         if not self._answer.done():
             self._answer.set_exception(problem)
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from lightrail.amqp.composite import write_composite
 from lightrail.amqp.sections import Header, Properties, attributes, encode_header, scan
 from lightrail.amqp.types import DecodeError, Long, Symbol, Timestamp, encode
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.instants import milliseconds
 from lightrail.model.policy import SECONDS_MAX
 
@@ -47,14 +47,14 @@ class _Wanted:
 
 
 def as_it_is(message: bytes, now_ms: int) -> Outgoing:
-    """A message that is encoded already. Raises Problem where it is none."""
+    """A message that is encoded already. Raises ProblemError where it is none."""
     try:
         sections = scan(message)
         if not message or sections.body is None:
             raise DecodeError("expected a message with a body, found none")
         durable, priority, ttl, expiry = attributes(message)
     except DecodeError as error:
-        raise Problem(422, f"the body is no AMQP message: {error}") from None
+        raise ProblemError(422, f"the body is no AMQP message: {error}") from None
     expires = now_ms + ttl if ttl is not None else 0
     if expiry is not None:
         expires = max(1, min(expires, expiry) if expires else expiry)
@@ -90,7 +90,9 @@ def from_json(value: Any, now_ms: int) -> Outgoing:
     """One message of a batch: `{"Body": TEXT, "BrokerProperties": {...}, "UserProperties": {...}}`."""
     known = ("Body", "BrokerProperties", "UserProperties")
     if not isinstance(value, dict) or any(key not in known for key in value):
-        raise Problem(422, f"expected objects with {', '.join(known)} in a batch, found {str(value)[:80]!a}")
+        raise ProblemError(
+            422, f"expected objects with {', '.join(known)} in a batch, found {str(value)[:80]!a}"
+        )
     wanted = _Wanted()
     _take(wanted, _object("BrokerProperties", value.get("BrokerProperties", {})))
     own = {
@@ -140,7 +142,7 @@ def _encode(wanted: _Wanted, own: Mapping[str, Any], body: bytes, text: bool, no
         try:
             parts.append(_VALUE + encode(body.decode()))
         except UnicodeDecodeError as error:
-            raise Problem(422, f"?body=text asks for UTF-8, and the body is none: {error}") from None
+            raise ProblemError(422, f"?body=text asks for UTF-8, and the body is none: {error}") from None
     else:
         parts.append(_DATA + encode(body))
     expires = now_ms + header.ttl if header.ttl is not None else 0
@@ -157,7 +159,7 @@ def _decoded(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Problem(
+        raise ProblemError(
             400, f"the header BrokerProperties is no JSON: {error}", field="BrokerProperties", found=text[:80]
         ) from None
     return _object("BrokerProperties", value)
@@ -165,7 +167,7 @@ def _decoded(text: str) -> dict[str, Any]:
 
 def _object(field: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _bad(field, value, "a JSON object")
+        raise invalid(field, value, "a JSON object")
     return value
 
 
@@ -173,48 +175,43 @@ def _take(wanted: _Wanted, said: Mapping[str, Any]) -> None:
     for key, value in said.items():
         take = _TAKERS.get(key)
         if take is None:
-            raise _bad(f"BrokerProperties.{key}", value, "no such property; there are " + ", ".join(_TAKERS))
+            raise invalid(
+                f"BrokerProperties.{key}", value, "no such property; there are " + ", ".join(_TAKERS)
+            )
         if value is not None:
             take(wanted, key, value)
 
 
-def _bad(field: str, found: Any, allowed: str) -> Problem:
-    shown = str(found)[:80]
-    return Problem(
-        422, f"{field} is {shown!a}; expected {allowed}", field=field, found=found, allowed=allowed
-    )
-
-
 def _simple(name: str, value: Any) -> Any:
     if isinstance(value, (dict, list)):
-        raise _bad(f"application property {name}", value, "a string, a number, true, false or null")
+        raise invalid(f"application property {name}", value, "a string, a number, true, false or null")
     if isinstance(value, int) and not isinstance(value, bool):
         if not -(1 << 63) <= value < 1 << 63:
-            raise _bad(f"application property {name}", value, "a number of 64 bits")
+            raise invalid(f"application property {name}", value, "a number of 64 bits")
         return Long(value)
     return _text(name, value) if isinstance(value, str) else value
 
 
 def _text(key: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise _bad(key, value, "a string")
+        raise invalid(key, value, "a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _bad(key, ascii(value), "a string that UTF-8 can hold") from None
+        raise invalid(key, ascii(value), "a string that UTF-8 can hold") from None
     return value
 
 
 def _symbol(key: str, value: Any) -> Symbol:
     text = _text(key, value)
     if not text.isascii() or len(text) > 1024:
-        raise _bad(key, value, "at most 1024 characters of ASCII")
+        raise invalid(key, value, "at most 1024 characters of ASCII")
     return Symbol(text)
 
 
 def _seconds(key: str, value: Any, most: float) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        raise _bad(key, value, f"seconds from 0 to {most:g}")
+        raise invalid(key, value, f"seconds from 0 to {most:g}")
     return round(value * 1000)
 
 
@@ -229,13 +226,13 @@ def _property(
 
 def _durable(wanted: _Wanted, key: str, value: Any) -> None:
     if not isinstance(value, bool):
-        raise _bad(key, value, "true or false")
+        raise invalid(key, value, "true or false")
     wanted.header.durable = value
 
 
 def _priority(wanted: _Wanted, key: str, value: Any) -> None:
     if type(value) is not int or not 0 <= value <= 9:
-        raise _bad(key, value, "a whole number from 0 to 9")
+        raise invalid(key, value, "a whole number from 0 to 9")
     wanted.header.priority = value
 
 
@@ -247,7 +244,7 @@ def _scheduled(wanted: _Wanted, key: str, value: Any) -> None:
     try:
         at_ms = milliseconds(_text(key, value))
     except ValueError:
-        raise _bad(key, value, "a time such as 2030-01-31T12:00:00Z") from None
+        raise invalid(key, value, "a time such as 2030-01-31T12:00:00Z") from None
     wanted.annotations[Symbol("x-opt-delivery-time")] = Timestamp(at_ms)
 
 

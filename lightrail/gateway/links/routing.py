@@ -38,8 +38,8 @@ class RouterSender:
     async def send(self, record: Name, message: Outgoing) -> None:
         """Sends a message to a router; it is accepted when every queue that gets it has it.
 
-        Raises Problem: nobody gets it and the policy rejects it, a queue refused it, or nothing was heard in
-        time. Raises ShardAway.
+        Raises ProblemError: nobody gets it and the policy rejects it, a queue refused it, or nothing was
+        heard in time. Raises ShardAway.
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000

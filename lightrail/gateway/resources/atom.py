@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
 
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.paths import path_of
 from lightrail.namespace.records import Name
@@ -35,21 +35,21 @@ def feed(prefix: str, records: Iterable[Name], following: str | None) -> str:
 
 
 def policy_of(text: bytes) -> Any:
-    """The policy in the content of an entry, as decoded JSON. Raises Problem."""
+    """The policy in the content of an entry, as decoded JSON. Raises ProblemError."""
     expected = 'expected an Atom entry with <content type="application/json"> that holds a policy'
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
-        raise Problem(400, f"{expected}, found a document type: entities are not expanded here")
+        raise ProblemError(400, f"{expected}, found a document type: entities are not expanded here")
     try:
         root = Xml.fromstring(text)
     except (Xml.ParseError, ValueError, LookupError) as error:
-        raise Problem(400, f"{expected}: {error}") from None
+        raise ProblemError(400, f"{expected}: {error}") from None
     content = root.find(f"{{{NAMESPACE}}}content") if root.tag == f"{{{NAMESPACE}}}entry" else None
     if content is None or content.get("type") != "application/json" or not content.text:
-        raise Problem(422, expected)
+        raise ProblemError(422, expected)
     try:
         return json.loads(content.text)
     except (ValueError, RecursionError) as error:
-        raise Problem(400, f"the content of the entry is no JSON: {error}") from None
+        raise ProblemError(400, f"the content of the entry is no JSON: {error}") from None
 
 
 def _entry(record: Name) -> Xml.Element:

@@ -3,30 +3,32 @@
 from aiohttp import web
 
 from lightrail.cluster.coordinator import Coordinator, NotSetBack
-from lightrail.gateway.errors import Problem
-from lightrail.gateway.request import Asked
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
 
 
-async def show(asked: Asked) -> web.Response:
+async def show(request: Request) -> web.Response:
     """GET /!coordinator: {"set_back": null}, or what is known and what the coordinator has."""
-    asked.manager()
-    return web.json_response(_shown(asked.gateway.coordinator))
+    request.manager()
+    return web.json_response(_shown(request.services.coordinator))
 
 
-async def put_back(asked: Asked) -> web.Response:
+async def put_back(request: Request) -> web.Response:
     """POST /!coordinator/put-back: what this gateway knows and the coordinator has lost is written again.
 
     It deletes nothing. Keys that were changed since stay as they are, under `kept`; `again` are keys that
     this gateway does not know: they had been deleted, or were made since.
     """
-    asked.manager()
-    if asked.rest[0] != "put-back":
-        raise Problem(404, f"expected /!coordinator/put-back, found /!coordinator/{asked.rest[0][:80]}")
-    gateway = asked.gateway
+    request.manager()
+    if request.rest[0] != "put-back":
+        raise ProblemError(
+            404, f"expected /!coordinator/put-back, found /!coordinator/{request.rest[0][:80]}"
+        )
+    gateway = request.services
     try:
         done = await gateway.coordinator.put_back()
     except NotSetBack as error:
-        raise Problem(409, str(error)) from None
+        raise ProblemError(409, str(error)) from None
     return web.json_response(done.shown())
 
 

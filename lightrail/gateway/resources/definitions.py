@@ -6,8 +6,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from lightrail.cluster.coordinator import CoordinatorError
-from lightrail.gateway.errors import Problem
-from lightrail.gateway.request import Asked
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
 from lightrail.gateway.resources import permissions
 from lightrail.model import limits
 from lightrail.model import names as rules
@@ -21,12 +21,12 @@ FORMAT: Final = 1
 MEMBERS: Final = ("format", "names", "subscriptions", "permissions")
 
 
-async def export(asked: Asked) -> web.Response:
+async def export(request: Request) -> web.Response:
     """GET /!definitions?prefix=."""
-    asked.manager()
-    prefix = asked.request.query.get("prefix", "")
-    directory = asked.directory
-    names = {record.name: record.policy.to_json() for record in sorted_names(asked, prefix)}
+    request.manager()
+    prefix = request.http.query.get("prefix", "")
+    directory = request.directory
+    names = {record.name: record.policy.to_json() for record in sorted_names(request, prefix)}
     subscriptions = [
         each.shown() for each in directory.every_subscription() if not each.owner and each.router in names
     ]
@@ -44,24 +44,24 @@ async def export(asked: Asked) -> web.Response:
     return web.json_response(body)
 
 
-def sorted_names(asked: Asked, prefix: str) -> Iterable[Name]:
+def sorted_names(request: Request, prefix: str) -> Iterable[Name]:
     """Names that somebody gave a role, or that stay although they came by first use."""
-    records = asked.gateway.service.names(asked.caller, prefix)
+    records = request.services.namespace.names(request.caller, prefix)
     return (record for record in records if not record.owner and not rules.is_system(record.name))
 
 
-async def take_in(asked: Asked) -> web.Response:
+async def take_in(request: Request) -> web.Response:
     """POST /!definitions?dry_run=&replace=: what is there and differs is changed only with `replace`."""
-    asked.manager()
-    value = await asked.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
+    request.manager()
+    value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
     if value.get("format", FORMAT) != FORMAT:
-        raise Problem(422, f"format is {str(value['format'])[:40]!a}; expected {FORMAT}", field="format")
+        raise ProblemError(422, f"format is {str(value['format'])[:40]!a}; expected {FORMAT}", field="format")
     if not isinstance(value.get("names", {}), dict):
-        raise Problem(422, "names is no object; expected policies by name", field="names")
+        raise ProblemError(422, "names is no object; expected policies by name", field="names")
     for key in ("subscriptions", "permissions"):
         if not isinstance(value.get(key, []), list):
-            raise Problem(422, f"{key} is no list", field=key)
-    taking = _Import(asked, dry=asked.flag("dry_run"), replace=asked.flag("replace"))
+            raise ProblemError(422, f"{key} is no list", field=key)
+    taking = _Import(request, dry=request.flag("dry_run"), replace=request.flag("replace"))
     await taking.names(value.get("names", {}))
     for each in value.get("subscriptions", []):
         await taking.subscription(each)
@@ -73,9 +73,9 @@ async def take_in(asked: Asked) -> web.Response:
 class _Import:
     """One import, and the report that it makes."""
 
-    def __init__(self, asked: Asked, *, dry: bool, replace: bool) -> None:
-        self._asked = asked
-        self._service = asked.gateway.service
+    def __init__(self, request: Request, *, dry: bool, replace: bool) -> None:
+        self._request = request
+        self._service = request.services.namespace
         self._dry = dry
         self._replace = replace
         self._roles: dict[str, Role] = {}
@@ -106,8 +106,8 @@ class _Import:
                 self._refuse(f"name {name}", str(error))
 
     async def _name(self, name: str, policy: Policy) -> None:
-        found = self._asked.directory.find(name)
-        caller = self._asked.caller
+        found = self._request.directory.find(name)
+        caller = self._request.caller
         if found is None:
             if rules.is_system(name):
                 raise Refused(f"{name} comes and goes with what it belongs to")
@@ -131,7 +131,7 @@ class _Import:
             self._refuse(f"subscription {str(value)[:80]}", "expected router, id and target as texts")
             return
         what = f"subscription {id} of {router}"
-        found = self._asked.directory.subscription(router, id)
+        found = self._request.directory.subscription(router, id)
         wanted: dict[str, Any] = {key: value.get(key) for key in ("filter", "action", "expires_at")}
         if found is not None and _same(found, target, wanted):
             self._unchanged += 1
@@ -141,7 +141,7 @@ class _Import:
                 raise Refused("it is there and differs; say replace to change it")
             self._check_there(router, target)
             into = self._created if found is None else self._changed
-            service, caller = self._service, self._asked.caller
+            service, caller = self._service, self._request.caller
             await self._do(
                 into,
                 what,
@@ -157,7 +157,7 @@ class _Import:
         for name in (router, target):
             if "://" in name:
                 continue
-            role = self._roles.get(name, self._asked.directory.get(name).role)
+            role = self._roles.get(name, self._request.directory.get(name).role)
             if role not in (Role.QUEUE, Role.ROUTER) or (name is router and role is not Role.ROUTER):
                 raise Refused(f"{name} has role {role}")
 
@@ -173,7 +173,7 @@ class _Import:
             return
         what = f"permission of {user} at {prefix or 'all names'}"
         found = next(
-            (each for each in self._asked.directory.permissions(user) if each.prefix == prefix), None
+            (each for each in self._request.directory.permissions(user) if each.prefix == prefix), None
         )
         if found is not None and found.rights == rights:
             self._unchanged += 1
@@ -182,7 +182,7 @@ class _Import:
             if found is not None and not self._replace:
                 raise Refused("it is there and differs; say replace to change it")
             into = self._created if found is None else self._changed
-            service, caller = self._service, self._asked.caller
+            service, caller = self._service, self._request.caller
             await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))
         except (InvalidName, Refused, Forbidden, CoordinatorError) as error:
             self._refuse(what, str(error))

@@ -14,11 +14,11 @@ from aiohttp import web
 from lightrail.cluster import moves
 from lightrail.cluster.coordinator import Conflict
 from lightrail.cluster.map import Map
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.links import loads
 from lightrail.gateway.links.loads import Loads
 from lightrail.gateway.links.shards import Shards
-from lightrail.gateway.request import Asked
+from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
@@ -42,18 +42,18 @@ MEMBERS: Final = (
 )
 
 
-async def propose(asked: Asked) -> web.Response:
+async def propose(request: Request) -> web.Response:
     """GET /!plan?sample=SECONDS&max_moves=N: what would be moved, and the shards before and after."""
-    asked.manager()
-    gateway = asked.gateway
-    sample_s = asked.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
-    most = asked.whole("max_moves", limits.PLAN_MOVES_MAX, 0, limits.PLAN_MOVES_MAX)
+    request.manager()
+    gateway = request.services
+    sample_s = request.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
+    most = request.whole("max_moves", limits.PLAN_MOVES_MAX, 0, limits.PLAN_MOVES_MAX)
     map = gateway.map
     map.refresh()
     measured = await loads.measure(map, gateway.shards, sample_s)
     map.refresh()
-    asked.directory.refresh()
-    made = _plan(map, asked.directory, measured, _takers(asked) - set(measured.silent), most)
+    request.directory.refresh()
+    made = _plan(map, request.directory, measured, _takers(request) - set(measured.silent), most)
     return web.json_response(
         {
             "format": FORMAT,
@@ -100,7 +100,7 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
     try:
         return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
     except ValueError as error:
-        raise Problem(409, str(error)) from None
+        raise ProblemError(409, str(error)) from None
 
 
 def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
@@ -115,12 +115,12 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def _takers(asked: Asked) -> set[int]:
+def _takers(request: Request) -> set[int]:
     """Active shards that answer this gateway: what is registered may have died since."""
-    peers = asked.gateway.shards.peers
+    peers = request.services.shards.peers
     return {
         each.id
-        for each in asked.gateway.map.shard_sets.values()
+        for each in request.services.map.shard_sets.values()
         if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
     }
 
@@ -130,22 +130,22 @@ def placement_revision(map: Map) -> int:
     return max((placed.revision for placed in map.placements().values()), default=0)
 
 
-async def begin(asked: Asked) -> web.Response:
+async def begin(request: Request) -> web.Response:
     """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and what began.
 
     With ?skip=true moves of queues that are gone or elsewhere by now are left out, and not refused.
     """
-    asked.manager()
-    gateway = asked.gateway
-    throttle = asked.whole("throttle", 0, 0, limits.MOVE_THROTTLE_MAX)
-    skip = asked.flag("skip")
-    value = await asked.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
+    request.manager()
+    gateway = request.services
+    throttle = request.whole("throttle", 0, 0, limits.MOVE_THROTTLE_MAX)
+    skip = request.flag("skip")
+    value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
     map = gateway.map
     map.refresh()
     cluster = await gateway.coordinator.cluster_id()
     _hold_against(value, map, cluster, skip=skip)
-    asked.directory.refresh()
-    wanted, gone = _wanted(asked, value.get("moves"), skip=skip)
+    request.directory.refresh()
+    wanted, gone = _wanted(request, value.get("moves"), skip=skip)
     begun = await moves.begin(
         gateway.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
     )
@@ -164,7 +164,7 @@ def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) 
     for key, expected in (("format", FORMAT), ("kind", KIND), ("cluster", cluster)):
         found = value.get(key, expected)
         if found != expected:
-            raise Problem(
+            raise ProblemError(
                 422,
                 f"{key} is {str(found)[:80]!a}; expected {expected!r}",
                 field=key,
@@ -173,14 +173,14 @@ def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) 
             )
     revision = value.get("placement_revision")
     if revision is not None and type(revision) is not int:
-        raise Problem(
+        raise ProblemError(
             422,
             f"placement_revision is {str(revision)[:40]!a}; expected a whole number or null",
             field="placement_revision",
         )
     current = placement_revision(map)
     if revision is not None and revision != current and not skip:
-        raise Problem(
+        raise ProblemError(
             409,
             f"the plan was made for placement revision {revision}, and it is {current} by now: "
             "queues were placed, moved or dropped since; make a new plan",
@@ -190,20 +190,20 @@ def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) 
         )
 
 
-def _wanted(asked: Asked, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
-    """What to move where, and with `skip` the queues that are gone or elsewhere. Raises Problem."""
+def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
+    """What to move where, and with `skip` the queues that are gone or elsewhere. Raises ProblemError."""
     if not isinstance(rows, list) or len(rows) > limits.PLAN_MOVES_MAX:
-        raise Problem(
+        raise ProblemError(
             422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
         )
-    map, directory = asked.gateway.map, asked.directory
-    takers = _takers(asked)
+    map, directory = request.services.map, request.directory
+    takers = _takers(request)
     wanted: dict[str, int] = {}
     gone: list[str] = []
     for index, row in enumerate(rows):
         where = f"moves[{index}]"
         if not isinstance(row, dict):
-            raise Problem(422, f"{where} is {str(row)[:80]!a}; expected an object", field=where)
+            raise ProblemError(422, f"{where} is {str(row)[:80]!a}; expected an object", field=where)
         queue, source, to = row.get("queue"), row.get("from"), row.get("to")
         # Dead letters move with their queue: NAME/$dlq has no placement of its own.
         placed = map.placements().get(queue) if isinstance(queue, str) else None
@@ -213,18 +213,18 @@ def _wanted(asked: Asked, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int
             gone.append(queue)
             continue
         if not isinstance(queue, str) or placed is None:
-            raise Problem(
+            raise ProblemError(
                 422, f"{where}.queue is {str(queue)[:80]!a}; expected a queue that is placed", field=where
             )
         if queue in wanted:
-            raise Problem(422, f"{where}: {queue[:80]!a} is moved before; expected it once", field=where)
+            raise ProblemError(422, f"{where}: {queue[:80]!a} is moved before; expected it once", field=where)
         if source is not None and source != placed.shard:
-            raise Problem(
+            raise ProblemError(
                 409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
             )
         if type(to) is not int or to not in takers:
             shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
-            raise Problem(
+            raise ProblemError(
                 422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
             )
         wanted[queue] = to
@@ -235,12 +235,12 @@ def _texts(numbers: Iterable[int]) -> list[str]:
     return [str(each) for each in sorted(numbers)]
 
 
-async def list_all(asked: Asked) -> web.Response:
+async def list_all(request: Request) -> web.Response:
     """GET /!moves: those under way with how far they are, and those that ended in the last minutes."""
-    asked.manager()
-    map = asked.gateway.map
+    request.manager()
+    map = request.services.map
     map.refresh()
-    reported = await _reported(asked.gateway.shards)
+    reported = await _reported(request.services.shards)
     running: list[dict[str, Any]] = []
     for move in sorted(map.moves.values(), key=lambda each: (each.asked_ms, each.order)):
         row = next(
@@ -288,12 +288,12 @@ async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-async def cancel(asked: Asked) -> web.Response:
+async def cancel(request: Request) -> web.Response:
     """DELETE /!moves?queue=: calls off one move, or all; those that froze their queue go on."""
-    asked.manager()
-    gateway = asked.gateway
+    request.manager()
+    gateway = request.services
     gateway.map.refresh()
-    only = asked.request.query.get("queue")
+    only = request.http.query.get("queue")
     cancelled: list[str] = []
     too_late: list[str] = []
     for move in list(gateway.map.moves.values()):
@@ -309,34 +309,34 @@ async def cancel(asked: Asked) -> web.Response:
         except Conflict:
             too_late.append(move.queue)
     if only is not None and not cancelled and not too_late:
-        raise Problem(404, f"no move of {only[:80]!a} is under way")
+        raise ProblemError(404, f"no move of {only[:80]!a} is under way")
     return web.json_response({"cancelled": cancelled, "too_late": too_late})
 
 
-async def verify(asked: Asked) -> web.Response:
+async def verify(request: Request) -> web.Response:
     """GET /!verify: whether every queue is where the placement says, once, and nothing is half moved."""
-    asked.manager()
-    problems, served = await _look_for_problems(asked)
+    request.manager()
+    problems, served = await _look_for_problems(request)
     if problems:
         # A queue that came, went or moved between two shards' answers looks like one: those that last are.
         await asyncio.sleep(VERIFY_AGAIN_S)
-        again, served = await _look_for_problems(asked)
+        again, served = await _look_for_problems(request)
         lasting = set(again)
         problems = [each for each in problems if each in lasting]
-    map = asked.gateway.map
+    map = request.services.map
     for move in sorted(map.moves.values(), key=lambda each: each.queue):
         problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")
     return web.json_response({"queues": len(map.placements()), "served": served, "problems": problems})
 
 
-async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
+async def _look_for_problems(request: Request) -> tuple[list[str], int]:
     """What does not fit together, and how many queues are served."""
-    map, shards = asked.gateway.map, asked.gateway.shards
+    map, shards = request.services.map, request.services.shards
     map.refresh()
     asking = sorted({*shards.peers, *map.shard_sets})
     answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
     map.refresh()
-    asked.directory.refresh()
+    request.directory.refresh()
     problems = []
     there: dict[str, list[int]] = {}
     for shard, rows in zip(asking, answers, strict=True):
@@ -358,7 +358,7 @@ async def _look_for_problems(asked: Asked) -> tuple[list[str], int]:
     for queue, placed in sorted(map.placements().items()):
         if placed.shard not in map.shard_sets:
             problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
-        elif asked.directory.get(queue).role not in PLACED:
+        elif request.directory.get(queue).role not in PLACED:
             problems.append(
                 f"{queue} is placed on shard {placed.shard} and has no role: with "
                 f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "

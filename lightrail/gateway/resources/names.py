@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from aiohttp import web
 
-from lightrail.gateway.errors import Problem, problem_of
+from lightrail.gateway.errors import ProblemError, problem_of
 from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.media_types import ATOM, JSON, POLICY
 from lightrail.gateway.paths import path_of
-from lightrail.gateway.request import ATOM, JSON, POLICY, Asked
+from lightrail.gateway.request import Request
 from lightrail.gateway.resources import atom
 from lightrail.model import limits
 from lightrail.model.policy import InvalidPolicy, Policy, Role
@@ -26,46 +27,46 @@ JSON_IS_A_POLICY: Final = (
 )
 
 
-async def give(asked: Asked) -> web.Response:
+async def give(request: Request) -> web.Response:
     """POST /name with a policy."""
     try:
-        policy = await _policy(asked)
-        record = await asked.gateway.service.give(asked.caller, asked.name, policy)
+        policy = await _policy(request)
+        record = await request.services.namespace.give(request.caller, request.name, policy)
     except (InvalidPolicy, Forbidden) as error:
         problem = problem_of(error)
-        if problem is not None and asked.content_type == JSON:
+        if problem is not None and request.content_type == JSON:
             problem.detail = f"{problem.detail}. {JSON_IS_A_POLICY}"
             raise problem from None
         raise
-    answer = _shown(asked, record, status=201)
+    answer = _shown(request, record, status=201)
     answer.headers["Location"] = f"{path_of(record.name)}/!policy"
     return answer
 
 
-async def read(asked: Asked) -> web.Response:
+async def read(request: Request) -> web.Response:
     """GET /name/!policy."""
-    record = _visible(asked)
-    if asked.request.headers.get("If-None-Match", "").strip().removeprefix("W/") == _tag(record):
+    record = _visible(request)
+    if request.http.headers.get("If-None-Match", "").strip().removeprefix("W/") == _tag(record):
         return web.Response(status=304, headers={"ETag": _tag(record)})
-    return _shown(asked, record)
+    return _shown(request, record)
 
 
-async def change(asked: Asked) -> web.Response:
+async def change(request: Request) -> web.Response:
     """PUT /name/!policy."""
-    policy = await _policy(asked)
-    record = await asked.gateway.service.change(asked.caller, asked.name, policy, asked.revision())
-    return _shown(asked, record)
+    policy = await _policy(request)
+    record = await request.services.namespace.change(request.caller, request.name, policy, request.revision())
+    return _shown(request, record)
 
 
-async def drop(asked: Asked) -> web.Response:
+async def drop(request: Request) -> web.Response:
     """DELETE /name/!policy."""
-    await asked.gateway.service.drop(asked.caller, asked.name, asked.revision())
+    await request.services.namespace.drop(request.caller, request.name, request.revision())
     return web.Response(status=204)
 
 
-async def summary(asked: Asked) -> web.Response:
+async def summary(request: Request) -> web.Response:
     """GET /name: what it is, and where its parts are; the reference of a metadata name by 303."""
-    record = _visible(asked)
+    record = _visible(request)
     if record.role is Role.METADATA:
         raise refer(record)
     path = path_of(record.name)
@@ -83,13 +84,13 @@ async def summary(asked: Asked) -> web.Response:
     return web.json_response(body, headers=headers)
 
 
-async def below(asked: Asked) -> web.Response:
+async def below(request: Request) -> web.Response:
     """GET /name/: the names below, a page at a time."""
-    deep = asked.flag("deep")
-    after = asked.request.query.get("after", "")
-    most = asked.whole("limit", 100, 1, limits.PAGE_MAX)
-    records = asked.gateway.service.names(asked.caller, asked.name)
-    found = _deep(asked.name, records) if deep else _children(asked.name, records)
+    deep = request.flag("deep")
+    after = request.http.query.get("after", "")
+    most = request.whole("limit", 100, 1, limits.PAGE_MAX)
+    records = request.services.namespace.names(request.caller, request.name)
+    found = _deep(request.name, records) if deep else _children(request.name, records)
     after_key = after.split("/") if after else []
     page: list[tuple[Name, int | None]] = []
     following = None
@@ -104,23 +105,40 @@ async def below(asked: Asked) -> web.Response:
     headers = {}
     if following is not None:
         query = {"after": following, "limit": str(most)} | ({"deep": "true"} if deep else {})
-        path = f"{path_of(asked.name)}/?{urlencode(query)}"
+        path = f"{path_of(request.name)}/?{urlencode(query)}"
         headers["Link"] = f'<{path}>; rel="next"'
-    if asked.wants(ATOM):
-        text = atom.feed(asked.name, (record for record, _ in page), path)
+    if request.wants(ATOM):
+        text = atom.feed(request.name, (record for record, _ in page), path)
         return web.Response(text=text, content_type=ATOM, headers=headers)
     names = [
         {"name": record.name, "role": str(record.role), "href": path_of(record.name)}
         | ({} if beneath is None else {"below": beneath})
         for record, beneath in page
     ]
-    return web.json_response({"name": asked.name, "names": names, "next": following}, headers=headers)
+    return web.json_response({"name": request.name, "names": names, "next": following}, headers=headers)
 
 
-def refer(record: Name) -> Problem:
+async def used(request: Request, right: Right) -> Name:
+    """What the name is, once it is used: where names above allow it, it becomes a queue now."""
+    directory = request.directory
+    directory.refresh()
+    record = directory.get(request.name)
+    demand(directory, request.caller, right, record)
+    if record.role is Role.NONE:
+        record = await request.services.namespace.first_use(request.name)
+    if record.role is Role.NONE:
+        raise ProblemError(
+            404, f"{request.name} has no role; POST a policy to it to give it one", role="none"
+        )
+    if record.role is Role.METADATA:
+        raise refer(record)
+    return record
+
+
+def refer(record: Name) -> ProblemError:
     """303 to what a metadata name refers to."""
     reference = record.policy["reference"]
-    return Problem(
+    return ProblemError(
         303,
         f"{record.name} stands for {reference}",
         headers={"Location": _header_uri(reference)},
@@ -150,39 +168,41 @@ def _header_uri(text: str) -> str:
     return "".join(c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
 
 
-async def _policy(asked: Asked) -> Policy:
-    text = await asked.body()
-    if asked.content_type == ATOM:
+async def _policy(request: Request) -> Policy:
+    text = await request.body()
+    if request.content_type == ATOM:
         return Policy.parse(atom.policy_of(text))
     return policy_from(text)
 
 
-def _visible(asked: Asked) -> Name:
-    asked.directory.refresh()
-    record = asked.directory.get(asked.name)
+def _visible(request: Request) -> Name:
+    request.directory.refresh()
+    record = request.directory.get(request.name)
     if record.role is Role.NONE and not record.revision:
-        demand_any(asked, record)
-        raise Problem(404, f"{asked.name} has no role; POST a policy to it to give it one", role="none")
-    if not asked.gateway.service.visible(asked.caller, record):
-        demand(asked.directory, asked.caller, Right.MANAGE, record)
+        demand_any(request, record)
+        raise ProblemError(
+            404, f"{request.name} has no role; POST a policy to it to give it one", role="none"
+        )
+    if not request.services.namespace.visible(request.caller, record):
+        demand(request.directory, request.caller, Right.MANAGE, record)
     return record
 
 
-def demand_any(asked: Asked, record: Name) -> None:
+def demand_any(request: Request, record: Name) -> None:
     """Who may do nothing with a name does not learn whether it is there."""
-    if not any(may(asked.directory, asked.caller, right, record) for right in Right):
-        demand(asked.directory, asked.caller, Right.MANAGE, record)
+    if not any(may(request.directory, request.caller, right, record) for right in Right):
+        demand(request.directory, request.caller, Right.MANAGE, record)
 
 
 def _tag(record: Name) -> str:
     return f'"{record.revision}"'
 
 
-def _shown(asked: Asked, record: Name, *, status: int = 200) -> web.Response:
+def _shown(request: Request, record: Name, *, status: int = 200) -> web.Response:
     headers = {"ETag": _tag(record), "Link": _link_header(links_of(record))}
-    if asked.wants(ATOM):
+    if request.wants(ATOM):
         return web.Response(status=status, text=atom.entry(record), content_type=ATOM, headers=headers)
-    policy: dict[str, Any] = record.policy.effective() if asked.flag("effective") else record.policy.to_json()
+    policy = record.policy.effective() if request.flag("effective") else record.policy.to_json()
     return web.Response(status=status, text=json.dumps(policy), content_type=JSON, headers=headers)
 
 

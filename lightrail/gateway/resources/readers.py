@@ -17,9 +17,9 @@ from lightrail.cluster.readers import (
     check_name,
     is_disk,
 )
-from lightrail.gateway.errors import AGAIN, Problem
-from lightrail.gateway.request import Asked
-from lightrail.gateway.resources.journals import Row
+from lightrail.gateway.errors import AGAIN, ProblemError
+from lightrail.gateway.journals.segments import Row
+from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidName, check_spelling
@@ -29,45 +29,49 @@ AGAIN_MAX: Final = 5
 BEHIND: Final = ("lsns", "messages", "bytes")
 
 
-async def list_all(asked: Asked) -> web.Response:
+async def list_all(request: Request) -> web.Response:
     """GET /!readers: all of them, with how far each is behind."""
-    asked.manager()
-    map = _refreshed(asked)
-    rows = await _journals(asked) if map.readers else []
+    request.manager()
+    map = _refreshed(request)
+    rows = await _journals(request) if map.readers else []
     return web.json_response(
         {"readers": [_shown(name, reader, rows) for name, reader in sorted(map.readers.items())]}
     )
 
 
-async def show(asked: Asked) -> web.Response:
+async def show(request: Request) -> web.Response:
     """GET /!readers/NAME: one of them, with how far it is in each journal."""
-    asked.manager()
-    name = _name(asked)
-    found = _refreshed(asked).readers.get(name)
+    request.manager()
+    name = _name(request)
+    found = _refreshed(request).readers.get(name)
     if found is None:
         raise _unknown(name)
-    return web.json_response(_shown(name, found, await _journals(asked)), headers=_tag(found))
+    return web.json_response(_shown(name, found, await _journals(request)), headers=_tag(found))
 
 
-async def put(asked: Asked) -> web.Response:
+async def put(request: Request) -> web.Response:
     """PUT /!readers/NAME with {"positions": {DISK: LSN}, "hold_hours", "hold_bytes"}: 201 for a new one.
 
     Positions of other journals stay, and null forgets one. With ?reset=true positions may go back.
     """
-    asked.manager()
-    name = _name(asked)
-    value = await asked.json_object("positions", "hold_hours", "hold_bytes")
+    request.manager()
+    name = _name(request)
+    value = await request.json_object("positions", "hold_hours", "hold_bytes")
     positions = _positions(value.get("positions", {}))
     hold_hours = _number(value, "hold_hours", limits.READER_HOLD_HOURS_MAX)
     hold_bytes = _number(value, "hold_bytes", limits.READER_HOLD_BYTES_MAX)
-    back, expected = asked.flag("reset"), asked.revision()
+    back, expected = request.flag("reset"), request.revision()
     for _ in range(AGAIN_MAX):
-        map = _refreshed(asked)
+        map = _refreshed(request)
         before = map.readers.get(name)
         if expected is not None and (before is None or before.revision != expected):
-            raise Problem(412, f"reader {name} was changed by somebody else: read it again", field="If-Match")
+            raise ProblemError(
+                412, f"reader {name} was changed by somebody else: read it again", field="If-Match"
+            )
         if before is None and len(map.readers) >= limits.READERS_MAX:
-            raise Problem(409, f"there are {limits.READERS_MAX} readers already: remove one that has gone")
+            raise ProblemError(
+                409, f"there are {limits.READERS_MAX} readers already: remove one that has gone"
+            )
         reader = before or Reader()
         if hold_hours is not None:
             reader = replace(reader, hold_hours=hold_hours)
@@ -77,7 +81,7 @@ async def put(asked: Asked) -> web.Response:
         if before is not None and reader == before:
             return web.json_response(_plain(name, before), headers=_tag(before))
         try:
-            revision = await asked.gateway.coordinator.write(
+            revision = await request.services.coordinator.write(
                 [Write(READERS + name, reader.encode(), before.revision if before else 0)]
             )
         except Conflict:
@@ -86,26 +90,28 @@ async def put(asked: Asked) -> web.Response:
         return web.json_response(
             _plain(name, reader), status=201 if before is None else 200, headers=_tag(reader)
         )
-    raise Problem(503, f"reader {name} is being changed by others all the time: try again", headers=AGAIN)
+    raise ProblemError(
+        503, f"reader {name} is being changed by others all the time: try again", headers=AGAIN
+    )
 
 
-async def remove(asked: Asked) -> web.Response:
+async def remove(request: Request) -> web.Response:
     """DELETE /!readers/NAME: nothing is held back for it any more."""
-    asked.manager()
-    name = _name(asked)
-    if name not in _refreshed(asked).readers:
+    request.manager()
+    name = _name(request)
+    if name not in _refreshed(request).readers:
         raise _unknown(name)
-    await asked.gateway.coordinator.write([Write(READERS + name, None)])
+    await request.services.coordinator.write([Write(READERS + name, None)])
     return web.Response(status=204)
 
 
 def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, back: bool, new: bool) -> Reader:
-    """With these positions. Raises Problem."""
+    """With these positions. Raises ProblemError."""
     forgotten = {disk for disk, lsn in positions.items() if lsn is None and disk in reader.positions}
     there = {each.disk: id for id, each in map.shard_sets.items()}
     for disk in sorted(forgotten & there.keys()):
         if not back:
-            raise Problem(
+            raise ProblemError(
                 409,
                 f"journal {disk} is that of shard {there[disk]}: without a position the reader would begin "
                 "at its earliest record again; say ?reset=true if that is meant",
@@ -117,7 +123,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
     try:
         return reader.moved(said, _now_ms(), back=back) if said or new else reader
     except GoesBack as error:
-        raise Problem(
+        raise ProblemError(
             409,
             f"{error}; say ?reset=true if that is meant",
             field="positions",
@@ -126,25 +132,25 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
             found=error.after,
         ) from None
     except InvalidReader as error:
-        raise Problem(422, str(error), field="positions") from None
+        raise ProblemError(422, str(error), field="positions") from None
 
 
 # --- what is asked -------------------------------------------------------------------------------------
 
 
-def _name(asked: Asked) -> str:
+def _name(request: Request) -> str:
     try:
-        check_name(asked.rest[0])
-        if asked.rest[0] not in _refreshed(asked).readers:
-            check_spelling(asked.rest[0])
+        check_name(request.rest[0])
+        if request.rest[0] not in _refreshed(request).readers:
+            check_spelling(request.rest[0])
     except (InvalidReader, InvalidName) as error:
-        raise Problem(400, str(error), field="name") from None
-    return asked.rest[0]
+        raise ProblemError(400, str(error), field="name") from None
+    return request.rest[0]
 
 
 def _positions(value: Any) -> dict[str, int | None]:
     if not isinstance(value, dict) or len(value) > limits.READER_POSITIONS_MAX:
-        raise Problem(
+        raise ProblemError(
             422,
             f"positions is {str(value)[:80]!a}; expected an object of at most {limits.READER_POSITIONS_MAX} "
             "journals",
@@ -152,13 +158,13 @@ def _positions(value: Any) -> dict[str, int | None]:
         )
     for disk, lsn in value.items():
         if not is_disk(disk):
-            raise Problem(
+            raise ProblemError(
                 422,
                 f"{disk[:80]!a} is no journal; expected its id, hexadecimal digits, as /!journals lists them",
                 field="positions",
             )
         if lsn is not None and (type(lsn) is not int or not 0 <= lsn <= LSN_MAX):
-            raise Problem(
+            raise ProblemError(
                 422,
                 f"the position in {disk} is {str(lsn)[:40]!a}; expected the next lsn, or null",
                 field="positions",
@@ -175,7 +181,7 @@ def _number(value: Mapping[str, Any], key: str, most: float) -> float | None:
     good = type(found) is int or (type(found) is float and not whole)
     if not good or not 0 <= found <= most:
         allowed = f"{'a whole number' if whole else 'a number'} from 0 to {most:.0f}"
-        raise Problem(
+        raise ProblemError(
             422,
             f"{key} is {str(found)[:40]!a}; expected {allowed}",
             field=key,
@@ -243,18 +249,18 @@ def _behind(position: int, segments: list[Row]) -> dict[str, Any]:
     }
 
 
-async def _journals(asked: Asked) -> list[Row]:
-    cluster = await asked.gateway.coordinator.cluster_id()
-    return await asked.gateway.journals.rows(cluster)
+async def _journals(request: Request) -> list[Row]:
+    cluster = await request.services.coordinator.cluster_id()
+    return await request.services.journals.rows(cluster)
 
 
-def _refreshed(asked: Asked) -> Map:
-    asked.gateway.map.refresh()
-    return asked.gateway.map
+def _refreshed(request: Request) -> Map:
+    request.services.map.refresh()
+    return request.services.map
 
 
-def _unknown(name: str) -> Problem:
-    return Problem(
+def _unknown(name: str) -> ProblemError:
+    return ProblemError(
         404, f"there is no reader {name[:80]!a}; PUT it, or see /!readers for those that are there"
     )
 

@@ -10,77 +10,77 @@ from lightrail.cluster import moves
 from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
 from lightrail.cluster.map import PLACEMENT, SHARD_SETS, Map, Move, Placed, ShardSet
 from lightrail.cluster.placement import choose
-from lightrail.gateway.errors import Problem
-from lightrail.gateway.request import Asked, whole_number
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request, whole_number
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
 
 STATES: Final = ("active", "draining")
 
 
-async def list_all(asked: Asked) -> web.Response:
+async def list_all(request: Request) -> web.Response:
     """GET /!shards: every shard that is known, alive or not."""
-    asked.manager()
-    map = asked.gateway.map
+    request.manager()
+    map = request.services.map
     map.refresh()
     return web.json_response(
-        {"shards": [_serving(asked, each) for _, each in sorted(map.shard_sets.items())]}
+        {"shards": [_serving(request, each) for _, each in sorted(map.shard_sets.items())]}
     )
 
 
-async def show(asked: Asked) -> web.Response:
+async def show(request: Request) -> web.Response:
     """GET /!shards/ID: one of them, with the names of its queues."""
-    asked.manager()
-    found = _found(asked)
+    request.manager()
+    found = _found(request)
     return web.json_response(
-        _serving(asked, found) | {"queue_names": sorted(asked.gateway.map.queues_of(found.id))}
+        _serving(request, found) | {"queue_names": sorted(request.services.map.queues_of(found.id))}
     )
 
 
-async def change(asked: Asked) -> web.Response:
+async def change(request: Request) -> web.Response:
     """PUT /!shards/ID with {"state": "draining" or "active"}, or {"disk": ""}: its disk is lost for good."""
-    asked.manager()
-    value = await asked.json_object("state", "disk")
+    request.manager()
+    value = await request.json_object("state", "disk")
     if "disk" in value:
-        return await _forget_disk(asked, value)
+        return await _forget_disk(request, value)
     state = value.get("state")
     if state not in STATES:
-        raise Problem(
+        raise ProblemError(
             422,
             f"state is {str(state)[:40]!a}; expected {' or '.join(STATES)}",
             field="state",
             allowed=list(STATES),
         )
-    map = asked.gateway.map
-    found = _found(asked)
+    map = request.services.map
+    found = _found(request)
     if state == "draining" and found.state == "active" and map.takers() == [found.id]:
-        raise Problem(409, f"shard {found.id} is the only one that takes queues: start another first")
-    await _write(asked, found, replace(found, state=state).encode())
-    return _answer(asked, found)
+        raise ProblemError(409, f"shard {found.id} is the only one that takes queues: start another first")
+    await _write(request, found, replace(found, state=state).encode())
+    return _answer(request, found)
 
 
-async def _forget_disk(asked: Asked, value: dict[str, Any]) -> web.Response:
+async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
     """The next process that registers under this number makes its disk the shard's, with no messages.
 
     Each queue of the shard gets an epoch in which what is on the old disk is given up, the last ones
     together with the disk: nobody who knows of them is served by the old process any more.
     """
     if value != {"disk": ""}:
-        raise Problem(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
-    found = _found(asked)
-    await _refuse_living(asked, found)
-    await _give_up(asked, found, replace(found, disk="").encode(), lambda _: found.id)
-    return _answer(asked, found)
+        raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
+    found = _found(request)
+    await _refuse_living(request, found)
+    await _give_up(request, found, replace(found, disk="").encode(), lambda _: found.id)
+    return _answer(request, found)
 
 
-async def _refuse_living(asked: Asked, found: ShardSet) -> None:
+async def _refuse_living(request: Request, found: ShardSet) -> None:
     """A shard that lost its way to the coordinator is not registered any more, and serves all the same."""
-    gateway = asked.gateway
+    gateway = request.services
     registered = gateway.map.shards.get(found.id)
     if registered is not None:
-        raise Problem(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
+        raise ProblemError(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
     peer = gateway.shards.peers.get(found.id)
     if peer is not None and await _answers(peer):
-        raise Problem(
+        raise ProblemError(
             409,
             f"shard {found.id} is not registered and answers all the same, at {peer.address}: it has "
             "lost its way to the coordinator and serves on. Stop it first",
@@ -98,13 +98,13 @@ async def _answers(peer: ShardPeer) -> bool:
     return True
 
 
-async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
+async def _give_up(request: Request, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
     """Gives up all messages of a shard's queues, then writes the shard's own entry.
 
     The queues' owners are told by the same transactions that raise their epochs; a disk that comes back finds
     by these that nobody has its messages, and keeps them.
     """
-    gateway = asked.gateway
+    gateway = request.services
     map = gateway.map
     writes = []
     for queue in map.queues_of(found.id):
@@ -121,38 +121,38 @@ async def _give_up(asked: Asked, found: ShardSet, value: str | None, owner: Call
         for end in range(first, len(writes) + 1, WRITES_MAX):
             await gateway.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
     except Conflict as conflict:
-        raise Problem(409, f"{conflict.key} was changed by somebody else just now; look again") from None
+        raise ProblemError(409, f"{conflict.key} was changed by somebody else just now; look again") from None
     finally:
         map.refresh()
 
 
-def _answer(asked: Asked, changed: ShardSet) -> web.Response:
+def _answer(request: Request, changed: ShardSet) -> web.Response:
     """How a shard is that was changed just now."""
-    map = asked.gateway.map
+    map = request.services.map
     map.refresh()
-    return web.json_response(_serving(asked, map.shard_sets.get(changed.id, changed)))
+    return web.json_response(_serving(request, map.shard_sets.get(changed.id, changed)))
 
 
-def _serving(asked: Asked, found: ShardSet) -> dict[str, Any]:
-    peer = asked.gateway.shards.peers.get(found.id)
-    return _shown(asked.gateway.map, found, peer is not None and peer.state is State.SERVING)
+def _serving(request: Request, found: ShardSet) -> dict[str, Any]:
+    peer = request.services.shards.peers.get(found.id)
+    return _shown(request.services.map, found, peer is not None and peer.state is State.SERVING)
 
 
-async def remove(asked: Asked) -> web.Response:
+async def remove(request: Request) -> web.Response:
     """DELETE /!shards/ID: forgets a shard that has no queues and does not run.
 
     With ?lose_queues=true its queues are given up with their messages, and are at other shards, empty, from
     then on. Should the disk come back, it keeps what it has and serves nothing of it.
     """
-    asked.manager()
-    lose = asked.flag("lose_queues")
-    gateway = asked.gateway
+    request.manager()
+    lose = request.flag("lose_queues")
+    gateway = request.services
     map = gateway.map
-    found = _found(asked)
-    await _refuse_living(asked, found)
+    found = _found(request)
+    await _refuse_living(request, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
-        raise Problem(
+        raise ProblemError(
             409,
             f"shard {found.id} has {len(queues)} queues, such as {queues[0]}: start it and drain it with "
             f"`lightrail-admin shard drain {found.id}`, or, if its disk is lost for good, give them up with "
@@ -160,14 +160,16 @@ async def remove(asked: Asked) -> web.Response:
         )
     coming = [move for move in map.moves.values() if move.to == found.id]
     if coming and not lose:
-        raise Problem(
+        raise ProblemError(
             409,
             f"{len(coming)} queues are on their way to shard {found.id}, such as {coming[0].queue}: call "
             "them off with `lightrail-admin rebalance --cancel` first",
         )
     loads = {shard: map.loads[shard] for shard in map.takers() if shard != found.id}
     if queues and not loads:
-        raise Problem(409, f"no other shard can have the {len(queues)} queues of shard {found.id}: start one")
+        raise ProblemError(
+            409, f"no other shard can have the {len(queues)} queues of shard {found.id}: start one"
+        )
     for move in coming:
         placed = map.placements().get(move.queue)
         if placed is not None:
@@ -178,7 +180,7 @@ async def remove(asked: Asked) -> web.Response:
         loads[shard] += 1
         return shard
 
-    await _give_up(asked, found, None, owner)
+    await _give_up(request, found, None, owner)
     return web.Response(status=204)
 
 
@@ -187,25 +189,27 @@ async def _keep(coordinator: Coordinator, move: Move, placed: Placed) -> None:
     try:
         await moves.give_up(coordinator, move, placed)
     except Conflict:
-        raise Problem(409, f"the move of {move.queue} went on just now: look again") from None
+        raise ProblemError(409, f"the move of {move.queue} went on just now: look again") from None
 
 
-def _found(asked: Asked) -> ShardSet:
-    map = asked.gateway.map
+def _found(request: Request) -> ShardSet:
+    map = request.services.map
     map.refresh()
-    id = whole_number("the shard", asked.rest[0], 0, 1_000_000)
+    id = whole_number("the shard", request.rest[0], 0, 1_000_000)
     found = map.shard_sets.get(id)
     if found is None:
         known = ", ".join(str(each) for each in sorted(map.shard_sets))
-        raise Problem(404, f"there is no shard {id}; there are {known}")
+        raise ProblemError(404, f"there is no shard {id}; there are {known}")
     return found
 
 
-async def _write(asked: Asked, found: ShardSet, value: str | None) -> None:
+async def _write(request: Request, found: ShardSet, value: str | None) -> None:
     try:
-        await asked.gateway.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
+        await request.services.coordinator.write([Write(f"{SHARD_SETS}{found.id}", value, found.revision)])
     except Conflict:
-        raise Problem(409, f"shard {found.id} was changed by somebody else just now; look again") from None
+        raise ProblemError(
+            409, f"shard {found.id} was changed by somebody else just now; look again"
+        ) from None
 
 
 def _shown(map: Map, each: ShardSet, serving: bool) -> dict[str, Any]:

@@ -82,7 +82,7 @@ NOT_FROM_OUTSIDE = {
     "LOADING_BYTES": MODELLED,
     "LOADING_LOOKS": OWN_WORK,
     "RELAY_IDLE_MS": OWN_PACE,
-    # couriers, moves, homes
+    # forwarding, moves, homes
     "TRANSFER_CANCEL_MS": OWN_PACE,
     "FORWARD_PAUSE_MS": OWN_PACE,
     "FORWARD_PAUSE_MS_MAX": OWN_PACE,

@@ -3,14 +3,14 @@
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightrail.gateway.forwarding.counts import FAMILIES, CourierCounts
+from lightrail.gateway.forwarding.counts import FAMILIES, ForwardingCounts
 from lightrail.telemetry.metrics import registry
 
 
 def test_every_count_of_the_couriers_is_shown_once() -> None:
-    counts = CourierCounts()
+    counts = ForwardingCounts()
     expected = []
-    for place, name in enumerate(CourierCounts.__slots__, 1):
+    for place, name in enumerate(ForwardingCounts.__slots__, 1):
         value = getattr(counts, name)
         if isinstance(value, dict):
             for offset, key in enumerate(value, 1):

@@ -1,13 +1,13 @@
-"""Forwarders: dead letters get to the name that the policy says, however long it does not take them."""
+"""Dead letters get to the name that the policy says, however long it refuses them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.forwarding.counts import CourierCounts
-from lightrail.gateway.forwarding.dead_letters import Forwarders
-from lightrail.gateway.forwarding.sink import NotSent
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
+from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
@@ -28,10 +28,12 @@ class Scene:
         self.service = Service(self.coordinator, self.directory)
         self.links = FakeLinks()
         self.sink = FakeSink()
-        self.counts = CourierCounts()
+        self.counts = ForwardingCounts()
         self.pauses: list[float] = []
         self.go_on = asyncio.Semaphore(0)
-        self.forwarders = Forwarders(self.directory, self.links, self.sink, self.counts, pause=self.pause)
+        self.forwarders = DeadLetterForwarders(
+            self.directory, self.links, self.sink, self.counts, pause=self.pause
+        )
         self.directory.listen(lambda changes: self.forwarders.changed(changes.names))
         self.dlq = self.links.peer.queue("q/$dlq")
 
@@ -71,7 +73,7 @@ def test_a_dead_letter_that_the_target_does_not_take_is_tried_again_more_and_mor
     async def check(scene: Scene) -> None:
         full = True
         scene.sink.refuse = lambda _name, _letter: (
-            NotSent("amqp:resource-limit-exceeded", "") if full else None
+            NotSentError("amqp:resource-limit-exceeded", "") if full else None
         )
         scene.dlq.add(dead_letter(b"x", "q"))
         await scene.give("q", dead_letter="graves")
@@ -92,7 +94,7 @@ def test_a_dead_letter_that_the_target_does_not_take_is_tried_again_more_and_mor
 def test_what_a_target_refuses_holds_up_no_more_than_a_window() -> None:
     async def check(scene: Scene) -> None:
         scene.sink.refuse = lambda _name, letter: (
-            NotSent("amqp:x", "") if letter.message[-1:] == b"!" else None
+            NotSentError("amqp:x", "") if letter.message[-1:] == b"!" else None
         )
         scene.dlq.add(*(dead_letter(b"%d!" % number, "q") for number in range(limits.FORWARD_WINDOW - 1)))
         scene.dlq.add(*(dead_letter(b"%d" % number, "q") for number in range(50)))
@@ -133,11 +135,13 @@ def test_forwarders_follow_the_policies() -> None:
 def test_those_who_are_there_at_the_start_are_found_and_a_queue_that_is_away_is_asked_again(
     monkeypatch: Any,
 ) -> None:
-    monkeypatch.setattr(limits, "COURIER_OPEN_PAUSE_MS", 0)
+    monkeypatch.setattr(limits, "FORWARDER_OPEN_PAUSE_MS", 0)
 
     async def check(scene: Scene) -> None:
         await scene.give("q", dead_letter="graves")
-        late = Forwarders(scene.directory, scene.links, scene.sink, CourierCounts(), pause=scene.pause)
+        late = DeadLetterForwarders(
+            scene.directory, scene.links, scene.sink, ForwardingCounts(), pause=scene.pause
+        )
         scene.forwarders.close()
         del scene.links.peer.queues["q/$dlq"]
         late.start()
@@ -170,15 +174,15 @@ def test_after_a_restart_of_the_shard_everything_that_was_not_settled_comes_agai
 def test_large_messages_are_held_a_few_at_a_time() -> None:
     async def check(scene: Scene) -> None:
         scene.sink.gate = asyncio.Event()
-        large = limits.CARRIER_WINDOW_BYTES // 4
+        large = limits.FORWARDER_WINDOW_BYTES // 4
         scene.dlq.add(*(dead_letter(b"x" * large, "q") for _ in range(30)))
         await scene.give("q", dead_letter="graves")
-        await until(lambda: scene.sink.waiting == limits.CARRIER_WINDOW_FIRST)
-        assert len(scene.dlq.ready) == 30 - limits.CARRIER_WINDOW_FIRST
+        await until(lambda: scene.sink.waiting == limits.FORWARDER_WINDOW_FIRST)
+        assert len(scene.dlq.ready) == 30 - limits.FORWARDER_WINDOW_FIRST
         scene.sink.gate.set()
-        await until(lambda: len(scene.dlq.outcomes) == limits.CARRIER_WINDOW_FIRST)
+        await until(lambda: len(scene.dlq.outcomes) == limits.FORWARDER_WINDOW_FIRST)
         scene.sink.gate.clear()
-        await until(lambda: scene.sink.waiting > limits.CARRIER_WINDOW_FIRST)
+        await until(lambda: scene.sink.waiting > limits.FORWARDER_WINDOW_FIRST)
         assert sum(scene.dlq.delivered.values()) - len(scene.dlq.outcomes) <= 3
         scene.sink.gate.set()
         await until(lambda: len(scene.dlq.outcomes) == 30)

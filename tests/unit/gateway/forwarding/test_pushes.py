@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.forwarding.counts import CourierCounts
+from lightrail.gateway.forwarding.counts import ForwardingCounts
 from lightrail.gateway.forwarding.endpoint import Result
 from lightrail.gateway.forwarding.pushes import Pushers
 from lightrail.gateway.forwarding.signing import signature
@@ -55,7 +55,7 @@ class Scene:
         self.service = Service(self.coordinator, self.directory, destinations=Destinations(("localhost",)))
         self.links = FakeLinks()
         self.endpoints = FakeEndpoints()
-        self.counts = CourierCounts()
+        self.counts = ForwardingCounts()
         self.pauses: list[float] = []
         self.pushers = Pushers(
             self.service,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.forwarding.counts import CourierCounts
-from lightrail.gateway.forwarding.sink import NotSent
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.sink import NotSentError
 from lightrail.gateway.forwarding.transfer import State, Transfer
-from lightrail.gateway.forwarding.transfers import Busy, Transfers
+from lightrail.gateway.forwarding.transfers import TooManyTransfersError, Transfers
 from lightrail.model import limits
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import Policy
@@ -23,7 +23,7 @@ from tests.support.fake_shard import FakeLinks, FakeSink
 from tests.support.letters import dead_letter, message
 from tests.support.turns import until
 
-FULL = NotSent("amqp:resource-limit-exceeded", "it is full")
+FULL = NotSentError("amqp:resource-limit-exceeded", "it is full")
 
 
 class Scene:
@@ -36,7 +36,7 @@ class Scene:
         self.coordinator = coordinator
         self.links = FakeLinks()
         self.sink = FakeSink()
-        self.counts = CourierCounts()
+        self.counts = ForwardingCounts()
         self.transfers = Transfers(self.directory, self.links, self.sink, self.counts)
 
     async def set_up(self) -> None:
@@ -371,7 +371,7 @@ def test_transfers_are_bounded_and_the_oldest_that_ended_are_forgotten(
         scene.sink.gate = asyncio.Event()
         for _ in range(2):
             scene.start(**{"from": "a", "to": "b", "count": 1})
-        with pytest.raises(Busy, match="2 transfers run"):
+        with pytest.raises(TooManyTransfersError, match="2 transfers run"):
             scene.start(**{"from": "a", "to": "b"})
 
     run(check)

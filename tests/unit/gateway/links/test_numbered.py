@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.links.numbered import Batch, Message, NumberedProducer, Stored
 from lightrail.model import conditions
 from lightrail.wire.frames import AFRESH, DURABLE, HEADER_SIZE, IDENTITY, UNKNOWN_SEQUENCE, Kind
@@ -77,7 +77,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
         home.producer.stored(FIRST, 1)
         home.producer.refused(FIRST + 1, FULL)
         home.producer.refused(FIRST + 2, Refusal(FULL.condition, "a batch before this one was refused"))
-        with pytest.raises(Problem, match="the first 2 of 4 messages are stored in q") as caught:
+        with pytest.raises(ProblemError, match="the first 2 of 4 messages are stored in q") as caught:
             await task
         assert (caught.value.status, caught.value.members["stored"]) == (503, 2)
         assert home.producers == {}
@@ -95,7 +95,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
 def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: str) -> None:
     async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
         home.producer.gone(Refusal(condition, "q was dropped"))
-        with pytest.raises(Problem, match=said) as caught:
+        with pytest.raises(ProblemError, match=said) as caught:
             await task
         assert caught.value.status == status
 
@@ -104,7 +104,7 @@ def test_a_producer_that_is_gone_is_told_why(condition: str, status: int, said: 
 
 def test_a_shard_that_does_not_answer_leaves_it_open() -> None:
     async def check(home: Home, task: "asyncio.Task[Stored]") -> None:
-        with pytest.raises(Problem, match="may or may not be stored; send it again, under the same number"):
+        with pytest.raises(ProblemError, match="may or may not be stored; send it again, under the same"):
             await task
 
     sent(check, wait_ms=1)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from lightrail.gateway.errors import Problem
-from lightrail.gateway.links import receiving
-from lightrail.gateway.links.receiving import Delivery, Receivers
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.links.consumer import Delivery
+from lightrail.gateway.links.receiving import Receivers
+from lightrail.gateway.links.waiting import STALE_MIN
 from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.namespace.records import Name
@@ -192,7 +193,7 @@ def test_a_refused_consumer_is_said_to_everybody_who_waits() -> None:
         await turn()
         shards.peer.consumer.gone(Refusal("amqp:resource-locked", "somebody else has it"))
         for task in tasks:
-            with pytest.raises(Problem) as raised:
+            with pytest.raises(ProblemError) as raised:
                 await task
             assert raised.value.status == 409
         assert receivers.waiting == 0
@@ -209,7 +210,7 @@ def test_a_queue_that_was_made_again_has_a_consumer_of_its_own() -> None:
         await turn()
         assert len(shards.peer.consumers) == 2
         old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
-        with pytest.raises(Problem):
+        with pytest.raises(ProblemError):
             await before
         assert not after.done()
         after.cancel()
@@ -275,7 +276,7 @@ def test_an_idle_consumer_goes_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
 def test_with_the_shard_away_only_the_hasty_are_refused() -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         shards.peer.state = State.GREETING
-        with pytest.raises(Problem) as raised:
+        with pytest.raises(ProblemError) as raised:
             await receivers.receive(queue(), 0)
         assert raised.value.status == 503
         assert await receivers.receive(queue(), 10) is None
@@ -289,7 +290,7 @@ def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def check(receivers: Receivers, shards: FakeShards) -> None:
         task = waiting(receivers)
         await turn()
-        with pytest.raises(Problem) as raised:
+        with pytest.raises(ProblemError) as raised:
             await receivers.receive(queue(), LONG_MS)
         assert raised.value.status == 503
         task.cancel()
@@ -306,7 +307,7 @@ def test_the_line_does_not_grow_with_those_who_left() -> None:
                 task.cancel()
             await turn()
         consumer = shards.peer.consumer
-        assert len(consumer._waiters) <= receiving.STALE_MIN + 1
-        assert len(consumer._deadlines) <= receiving.STALE_MIN + 1
+        assert len(consumer._line._waiters) <= STALE_MIN + 1
+        assert len(consumer._line._deadlines) <= STALE_MIN + 1
 
     scene(check)

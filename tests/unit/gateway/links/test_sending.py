@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.sending import Sender
 from lightrail.model import limits
@@ -73,7 +73,7 @@ def test_those_behind_a_refusal_are_sent_again_afresh() -> None:
         assert peer.said(Kind.ENQUEUE) == []
         peer.producer.refused(3, behind)
         assert peer.said(Kind.ENQUEUE) == [(DURABLE | AFRESH, 1, 4), (DURABLE, 1, 5), (DURABLE, 1, 6)]
-        with pytest.raises(Problem) as raised:
+        with pytest.raises(ProblemError) as raised:
             await tasks[0]
         assert raised.value.status == 503
         for number, sequence in ((4, 1), (5, 2), (6, 3)):
@@ -116,7 +116,7 @@ def test_a_shard_that_says_nothing_is_told_as_unknown(monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "REQUEST_MS", 10)
 
     async def check(sender: Sender, peer: FakePeer) -> None:
-        with pytest.raises(Problem) as raised:
+        with pytest.raises(ProblemError) as raised:
             await sender.send(Q, MESSAGE)
         assert raised.value.status == 503
         assert "may or may not" in raised.value.detail
@@ -130,7 +130,7 @@ def test_a_queue_that_is_gone_is_told_to_all() -> None:
         await turn()
         peer.producer.gone(Refusal("amqp:not-found", "there is no q"))
         for task in tasks:
-            with pytest.raises(Problem) as raised:
+            with pytest.raises(ProblemError) as raised:
                 await task
             assert raised.value.status == 404
 
@@ -147,7 +147,7 @@ def test_a_queue_that_was_made_again_has_a_producer_of_its_own() -> None:
         (_, new) = cast(Any, peer.producers.values())
         assert len(peer.said(Kind.PRODUCER_OPEN, Kind.ENQUEUE)) == 4
         old.gone(Refusal("amqp:resource-deleted", "q was dropped and made again"))
-        with pytest.raises(Problem):
+        with pytest.raises(ProblemError):
             await before
         new.stored(1, 0)
         assert await after == 0
@@ -184,7 +184,7 @@ def test_a_policy_that_changed_is_known_to_the_shard_before_the_next_message() -
 
 def test_what_is_too_large_is_not_sent() -> None:
     async def check(sender: Sender, peer: FakePeer) -> None:
-        with pytest.raises(Problem) as raised:
+        with pytest.raises(ProblemError) as raised:
             await sender.send(Q, Outgoing(b"x" * 101, True, 4, 0))
         assert raised.value.status == 413
         assert not peer.producers
@@ -196,13 +196,15 @@ def test_bodies_have_a_limit_in_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_BODIES_BYTES", 100)
 
     async def check(sender: Sender, peer: FakePeer) -> None:
-        sender.reserve(90)
-        with pytest.raises(Problem) as raised:
-            sender.reserve(20)
-        assert raised.value.status == 503
-        sender.release(90)
+        with sender.room() as first, sender.room() as second:
+            first.take(90)
+            with pytest.raises(ProblemError) as raised:
+                second.take(20)
+            assert raised.value.status == 503
         # One that is larger than the limit passes alone: it is within what the server takes.
-        sender.reserve(200)
+        with sender.room() as alone:
+            alone.take(200)
+        assert sender.bytes == 0
 
     scene(check)
 

@@ -11,7 +11,7 @@ import zmq
 from aiohttp import web
 
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.app import Gateway
+from lightrail.gateway.app import Gateway, open_services
 from lightrail.gateway.callers import Callers
 from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.processes.health import Health
@@ -86,7 +86,7 @@ def with_gateway(
         )
 
         shards = Shards(coordinator, loop, name="gateway-0", boot=1)
-        gateway = Gateway(
+        services = open_services(
             settings=Settings(),
             coordinator=coordinator,
             shards=shards,
@@ -95,7 +95,7 @@ def with_gateway(
             sockets=str(tmp_path),
             callers=Known(coordinator, Settings()),
         )
-        app = gateway.application()
+        app = Gateway(services).application()
         runner, port = await exposition.listen(app, "127.0.0.1", 0)
 
         async def ask(method: str, path: str) -> tuple[int, Any]:

@@ -263,7 +263,7 @@ def test_a_client_that_takes_nothing_has_no_more_read_for_it(
         writer.write(f"GET /!journals/d0/1 HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
         assert b"200 OK" in await reader.readline()
         # It is cut off when it has taken nothing for so long; until then little was read ahead.
-        await eventually(lambda: not scene.gateway.journals.streams)
+        await eventually(lambda: not scene.services.journals.streams)
         assert len(journals.reads) < 40
         writer.close()
 
@@ -281,7 +281,7 @@ def test_so_many_read_at_a_time_and_others_wait_for_their_turn(
         journals.add("d0", 1, b"abc")
         journals.gate.clear()
         reading = [asyncio.create_task(scene.get("/!journals/d0/1")) for _ in range(2)]
-        await eventually(lambda: scene.gateway.journals.streams == 2)
+        await eventually(lambda: scene.services.journals.streams == 2)
         came = await scene.get("/!journals/d0/1")
         assert "another gateway" in problem(came, 503)["detail"]
         assert came.headers["Retry-After"] == "1"

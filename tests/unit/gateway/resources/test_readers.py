@@ -70,9 +70,9 @@ def test_a_new_reader_without_positions_begins_everywhere_at_the_earliest_record
         found = (await scene.get("/!readers/r")).json()
         assert found["behind"] == {"lsns": 10, "messages": 20, "bytes": 100}
         # Bounds alone move no position.
-        before = scene.gateway.map.readers["r"]
+        before = scene.services.map.readers["r"]
         await scene.ask("PUT", "/!readers/r", {"hold_hours": 2})
-        assert scene.gateway.map.readers["r"].moved_ms == before.moved_ms
+        assert scene.services.map.readers["r"].moved_ms == before.moved_ms
 
     with_journals(check, tmp_path)
 
@@ -176,7 +176,7 @@ def test_what_can_not_be_is_refused_with_a_reason(
 ) -> None:
     async def check(scene: JournalScene) -> None:
         assert word in problem(await scene.ask("PUT", path, body), status)["detail"]
-        assert scene.gateway.map.readers == {}
+        assert scene.services.map.readers == {}
 
     with_journals(check, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Couriers while shards die: every message is at its target in the end, and none is lost on the way."""
+"""Forwarding while shards die: every message is at its target in the end, and none is lost on the way."""
 
 import os
 import signal

@@ -29,7 +29,7 @@ from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.media_types import ATOM, JSON
 from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
 from lightrail.gateway.pages.pages import CALLER, Pages
-from lightrail.gateway.paths import BELOW, NAME, place
+from lightrail.gateway.paths import BELOW, NAME, parse_path
 from lightrail.gateway.processes.connections import Connections
 from lightrail.gateway.processes.health import DETAILED, Health
 from lightrail.gateway.processes.members import Members
@@ -47,6 +47,7 @@ from lightrail.gateway.resources import (
     moves,
     names,
     permissions,
+    plans,
     queues,
     readers,
     shards,
@@ -55,6 +56,7 @@ from lightrail.gateway.resources import (
     tail,
     tokens,
     transfers,
+    verification,
 )
 from lightrail.gateway.rights import demand_all
 from lightrail.gateway.services import Services
@@ -108,9 +110,9 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!shards", 1): {"GET": shards.show, "PUT": shards.change, "DELETE": shards.remove},
     ("!coordinator", 0): {"GET": coordination.show},
     ("!coordinator", 1): {"POST": coordination.put_back},
-    ("!plan", 0): {"GET": moves.propose},
+    ("!plan", 0): {"GET": plans.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
-    ("!verify", 0): {"GET": moves.verify},
+    ("!verify", 0): {"GET": verification.verify},
     ("!journals", 0): {"GET": journals.list_all},
     ("!journals", 2): {"GET": journals.read},
     ("!journals", 3): {"GET": journals.index},
@@ -234,7 +236,7 @@ class Gateway:
         services.connections.close()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
-        found = place(http.rel_url.raw_path)
+        found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT
         methods = table.get((found.part, len(found.rest)))
         if methods is None:

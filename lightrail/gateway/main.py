@@ -21,7 +21,7 @@ from lightrail.telemetry.metrics import registry
 
 
 async def serve(process: process.Process) -> None:
-    """Serve until told to stop."""
+    """Serves until the process is stopped."""
     settings = process.settings
     page_runner, page = await exposition.of_process(process, registry((), None))
     members = Members()
@@ -30,19 +30,13 @@ async def serve(process: process.Process) -> None:
     coordinator = joining.coordinator
     joining.refuse_strangers(await patiently(process, coordinator.has_users))
     await joining.take_number(GATEWAYS)
-    loop = asyncio.get_running_loop()
-    shards = Shards(coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
-    shards.fleet.refresh()
-    if not settings.etcd:
-        for shard in range(await coordinator.shards() or settings.shards):
-            if shard not in shards.peers:
-                shards.add(shard, process.shard_address(shard))
+    shards = await _connect(process, joining)
     if settings.etcd or not process.supervised:
         members.follow(shards.fleet.map, process.boot, joining.own.host)
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
-            return "not yet told by the supervisor who else there is"
+            return "the supervisor has not listed the other processes yet"
         return process.not_ready() or shards.not_ready()
 
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
@@ -85,6 +79,18 @@ async def serve(process: process.Process) -> None:
         await runner.cleanup()
         await page_runner.cleanup()
         await joining.leave()
+
+
+async def _connect(process: process.Process, joining: Joining) -> Shards:
+    """Links to all shards that are known now."""
+    loop = asyncio.get_running_loop()
+    shards = Shards(joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
+    shards.fleet.refresh()
+    if not process.settings.etcd:
+        for shard in range(await joining.coordinator.shards() or process.settings.shards):
+            if shard not in shards.peers:
+                shards.add(shard, process.shard_address(shard))
+    return shards
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
-"""Moves over HTTP: a plan for an even load, its execution by the shards, how far it is, calling it off.
+"""Moves of queues over HTTP: begin those of a plan, show how far they are, cancel them.
 
-The format of a plan is docs/formats/plan.md. Shards carry moves out by themselves once they are asked for;
-this gateway may go away meanwhile.
+Shards carry out moves by themselves once they are begun; this gateway may end meanwhile.
 """
 
 import asyncio
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from aiohttp import web
@@ -15,21 +13,15 @@ from lightrail.cluster import moves
 from lightrail.cluster.coordinator import Conflict
 from lightrail.cluster.map import Map
 from lightrail.gateway.errors import ProblemError
-from lightrail.gateway.links import loads
-from lightrail.gateway.links.loads import Loads
 from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.request import Request
+from lightrail.gateway.resources.plans import placement_revision, takers_of
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
-from lightrail.namespace.directory import Directory
+from lightrail.model.plan import FORMAT, KIND
 from lightrail.namespace.service import PLACED
-from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, State
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
 
-SAMPLE_S: Final = 1.0
-"""Over how many seconds messages are counted, where nobody says."""
-VERIFY_AGAIN_S: Final = 0.5
-"""Processes hear of what was moved within a tenth of this."""
 MEMBERS: Final = (
     "format",
     "kind",
@@ -40,94 +32,6 @@ MEMBERS: Final = (
     "shards",
     "silent",
 )
-
-
-async def propose(request: Request) -> web.Response:
-    """GET /!plan?sample=SECONDS&max_moves=N: what would be moved, and the shards before and after."""
-    request.manager()
-    gateway = request.services
-    sample_s = request.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
-    most = request.whole("max_moves", limits.PLAN_MOVES_MAX, 0, limits.PLAN_MOVES_MAX)
-    map = gateway.map
-    map.refresh()
-    measured = await loads.measure(map, gateway.shards, sample_s)
-    map.refresh()
-    request.directory.refresh()
-    made = _plan(map, request.directory, measured, _takers(request) - set(measured.silent), most)
-    return web.json_response(
-        {
-            "format": FORMAT,
-            "kind": KIND,
-            "cluster": await gateway.coordinator.cluster_id(),
-            "placement_revision": placement_revision(map),
-            "made_at_ms": wall_ms(),
-            "moves": [
-                {
-                    "queue": each.queue,
-                    "from": each.source,
-                    "to": each.to,
-                    "load": each.load,
-                    "bytes": each.bytes,
-                }
-                for each in made.moves
-            ],
-            "shards": _shards_of(map, made),
-            "silent": measured.silent,
-        }
-    )
-
-
-def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
-    """What can be moved now, from and to shards that answer; the rest counts where it is, or is going.
-
-    Args:
-        takers: shards that may be given queues, and answer.
-    """
-    silent = set(measured.silent)
-    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
-    movable: dict[str, QueueLoad] = {}
-    fixed: dict[str, QueueLoad] = {}
-    for queue, load in measured.queues.items():
-        move = map.moves.get(queue)
-        if move is not None:
-            fixed[queue] = load._replace(shard=move.to)
-        elif directory.get(queue).role not in PLACED:
-            # Left behind by a name that went: its shard would not know what to copy.
-            fixed[queue] = load
-        elif load.shard in takers or load.shard in draining:
-            movable[queue] = load
-        # A shard that is away, or is unknown, keeps what it has: nobody could copy it now.
-    try:
-        return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
-    except ValueError as error:
-        raise ProblemError(409, str(error)) from None
-
-
-def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
-    rows = []
-    for shard, before in made.before.items():
-        after = made.after[shard]
-        known = map.shard_sets.get(shard)
-        row: dict[str, Any] = {"id": shard, "state": known.state if known else "active"}
-        for key in Sum._fields:
-            row[f"{key}_before"], row[f"{key}_after"] = getattr(before, key), getattr(after, key)
-        rows.append(row)
-    return rows
-
-
-def _takers(request: Request) -> set[int]:
-    """Active shards that answer this gateway: what is registered may have died since."""
-    peers = request.services.shards.peers
-    return {
-        each.id
-        for each in request.services.map.shard_sets.values()
-        if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
-    }
-
-
-def placement_revision(map: Map) -> int:
-    """Rises with every queue that is placed or moved: a plan that was made before does not hold any more."""
-    return max((placed.revision for placed in map.placements().values()), default=0)
 
 
 async def begin(request: Request) -> web.Response:
@@ -197,7 +101,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
             422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
         )
     map, directory = request.services.map, request.directory
-    takers = _takers(request)
+    takers = takers_of(request)
     wanted: dict[str, int] = {}
     gone: list[str] = []
     for index, row in enumerate(rows):
@@ -311,57 +215,3 @@ async def cancel(request: Request) -> web.Response:
     if only is not None and not cancelled and not too_late:
         raise ProblemError(404, f"no move of {only[:80]!a} is under way")
     return web.json_response({"cancelled": cancelled, "too_late": too_late})
-
-
-async def verify(request: Request) -> web.Response:
-    """GET /!verify: whether every queue is where the placement says, once, and nothing is half moved."""
-    request.manager()
-    problems, served = await _look_for_problems(request)
-    if problems:
-        # A queue that came, went or moved between two shards' answers looks like one: those that last are.
-        await asyncio.sleep(VERIFY_AGAIN_S)
-        again, served = await _look_for_problems(request)
-        lasting = set(again)
-        problems = [each for each in problems if each in lasting]
-    map = request.services.map
-    for move in sorted(map.moves.values(), key=lambda each: each.queue):
-        problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")
-    return web.json_response({"queues": len(map.placements()), "served": served, "problems": problems})
-
-
-async def _look_for_problems(request: Request) -> tuple[list[str], int]:
-    """What does not fit together, and how many queues are served."""
-    map, shards = request.services.map, request.services.shards
-    map.refresh()
-    asking = sorted({*shards.peers, *map.shard_sets})
-    answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
-    map.refresh()
-    request.directory.refresh()
-    problems = []
-    there: dict[str, list[int]] = {}
-    for shard, rows in zip(asking, answers, strict=True):
-        if rows is None:
-            problems.append(
-                f"shard {shard} does not answer: what it has could not be checked; "
-                f"{len(map.queues_of(shard))} queues are placed on it"
-            )
-            continue
-        for name, _ in rows:
-            there.setdefault(name, []).append(shard)
-    for name, found in sorted(there.items()):
-        placed = map.placed(name)
-        served = " and ".join(str(each) for each in found)
-        if placed is None:
-            problems.append(f"{name} is served by shard {served} and placed nowhere")
-        elif found != [placed.shard]:
-            problems.append(f"{name} is placed on shard {placed.shard} and served by {served}")
-    for queue, placed in sorted(map.placements().items()):
-        if placed.shard not in map.shard_sets:
-            problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
-        elif request.directory.get(queue).role not in PLACED:
-            problems.append(
-                f"{queue} is placed on shard {placed.shard} and has no role: with "
-                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "
-                "and deleted"
-            )
-    return problems, len(there)

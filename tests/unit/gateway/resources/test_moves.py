@@ -10,7 +10,7 @@ import pytest
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import PLACEMENT, SHARDS, Placed
 from lightrail.gateway.links import loads
-from lightrail.gateway.resources import moves
+from lightrail.gateway.resources import moves, plans, verification
 from lightrail.namespace.rights import Caller, Forbidden
 from lightrail.wire.shards import State
 from tests.support.move_scene import MoveScene, with_scene
@@ -19,12 +19,12 @@ MANY = tuple(f"q{i:02}" for i in range(20))
 
 
 async def proposed(scene: MoveScene, query: str = "sample=0") -> Any:
-    return await scene.ask(moves.propose, f"/!plan?{query}")
+    return await scene.ask(plans.propose, f"/!plan?{query}")
 
 
 def test_who_may_not_manage_everything_is_refused() -> None:
     async def check(scene: MoveScene) -> None:
-        for handler in (moves.propose, moves.begin, moves.list_all, moves.cancel, moves.verify):
+        for handler in (plans.propose, moves.begin, moves.list_all, moves.cancel, verification.verify):
             with pytest.raises(Forbidden):
                 await scene.ask(handler, caller=Caller("bob"))
 
@@ -131,7 +131,7 @@ def test_with_no_shard_that_takes_queues_there_is_no_plan() -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "q")
         await scene.shard(0, state="draining")
-        problem = await scene.refused(moves.propose, "/!plan?sample=0")
+        problem = await scene.refused(plans.propose, "/!plan?sample=0")
         assert (problem.status, "no shard is active" in problem.detail) == (409, True)
 
     with_scene(check, 1)
@@ -246,18 +246,18 @@ def test_cancelling_takes_one_or_all_that_are_not_frozen() -> None:
 
 
 def test_verify_says_what_does_not_fit_and_nothing_where_all_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "VERIFY_AGAIN_S", 0.0)
+    monkeypatch.setattr(verification, "AGAIN_S", 0.0)
 
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "a")
         await scene.place(1, "b")
         scene.peers[1].has("b/$dlq")
-        assert await scene.ask(moves.verify) == {"queues": 2, "served": 3, "problems": []}
+        assert await scene.ask(verification.verify) == {"queues": 2, "served": 3, "problems": []}
         scene.peers[2].has("a", "stray")
         await scene.put(PLACEMENT + "lost", Placed.encode(9, 1))
         await scene.put(PLACEMENT + "nameless", Placed.encode(0, 1))
         await scene.move("b", 1, 0)
-        found = (await scene.ask(moves.verify))["problems"]
+        found = (await scene.ask(verification.verify))["problems"]
         assert found == [
             "a is placed on shard 0 and served by 0 and 2",
             "stray is served by shard 2 and placed nowhere",
@@ -269,7 +269,7 @@ def test_verify_says_what_does_not_fit_and_nothing_where_all_does(monkeypatch: p
         ]
         scene.peers[1].state = State.GREETING
         assert "shard 1 does not answer: what it has could not be checked; 1 queues" in " ".join(
-            (await scene.ask(moves.verify))["problems"]
+            (await scene.ask(verification.verify))["problems"]
         )
 
     with_scene(check)
@@ -279,7 +279,7 @@ def test_a_queue_that_moves_between_two_answers_is_no_problem() -> None:
     async def check(scene: MoveScene) -> None:
         await scene.place(0, "a")
         scene.peers[1].has("a")
-        looking = asyncio.create_task(scene.ask(moves.verify))
+        looking = asyncio.create_task(scene.ask(verification.verify))
         await asyncio.sleep(0)
         await scene.coordinator.write([Write(PLACEMENT + "a", Placed.encode(1, 2))])
         del scene.peers[0].queues["a"]

@@ -16,7 +16,7 @@ from lightrail.namespace.routing import UNROUTABLE, Routing
 
 
 class BatchSender:
-    """Brings batches to queues, and through routers to the queues behind them."""
+    """Stores batches at queues, and through routers at the queues behind them."""
 
     def __init__(
         self, shards: Shards, directory: Directory, sender: Sender, loop: asyncio.AbstractEventLoop
@@ -28,9 +28,9 @@ class BatchSender:
         self._routing = Routing(directory)
 
     async def send(self, record: Name, batch: Batch) -> Stored:
-        """Stores a batch at a queue, or at every queue that a router gives messages of it to.
+        """Stores a batch at a queue, or at every queue that a router chooses for messages of it.
 
-        Raises ProblemError: not all of it is stored. Raises CoordinatorError.
+        Raises ProblemError (only a part is stored, or nothing), CoordinatorError.
         """
         if record.role is Role.QUEUE:
             self._check_sizes(record, batch.messages)
@@ -46,9 +46,9 @@ class BatchSender:
         return await producer.send(self._shards.now_ms(), wait_ms)
 
     async def _through(self, record: Name, batch: Batch) -> Stored:
-        """Each queue gets its share as a batch of its own, under the same number.
+        """Each queue gets its share as a batch of its own, with the same number.
 
-        So what a queue has stored is known there, wherever it is and whatever else was subscribed meanwhile.
+        So each queue knows what it has stored, wherever it moves and whatever else is subscribed meanwhile.
         """
         self._check_sizes(record, batch.messages)
         by_queue = await self._shares(record, batch)
@@ -57,11 +57,11 @@ class BatchSender:
             self._check_sizes(records[queue], messages)
         turn = asyncio.Semaphore(limits.HTTP_BATCH_QUEUES_AT_ONCE)
 
-        async def bring(queue: str) -> Stored:
+        async def store(queue: str) -> Stored:
             async with turn:
                 return await self._to_queue(records[queue], batch._replace(messages=by_queue[queue]))
 
-        results = await asyncio.gather(*map(bring, by_queue), return_exceptions=True)
+        results = await asyncio.gather(*map(store, by_queue), return_exceptions=True)
         problems = []
         for error in [each for each in results if isinstance(each, BaseException)]:
             problem = problem_of(error) if isinstance(error, Exception) else None
@@ -73,11 +73,11 @@ class BatchSender:
         return Stored(sum(each.messages for each in results if isinstance(each, Stored)))
 
     async def _shares(self, record: Name, batch: Batch) -> dict[str, list[Message]]:
-        """Messages by queue, in order; the same for the same batch as long as the routing is the same."""
+        """Messages by queue, in order; the same batch has the same shares while the routing is unchanged."""
         plan = await self._sender.routers.plan(record, self._routing)
         if plan.problem:
             raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
-        # Routers that choose one of their subscriptions choose the same one when the batch comes again.
+        # A router that chooses one of its subscriptions chooses the same one when the batch is sent again.
         chance = random.Random(f"{batch.identity(record.name)}-{batch.number}")
         routers = self._sender.routers
         walk = plan.begin(
@@ -104,7 +104,7 @@ class BatchSender:
         return by_queue
 
     def _check_sizes(self, record: Name, messages: Sequence[Message]) -> None:
-        """Nothing of a batch is stored of which one message will never be taken."""
+        """Raises ProblemError for a message that is too large; nothing of its batch is stored then."""
         most = record.policy["max_message_bytes"] if record.role in (Role.QUEUE, Role.ROUTER) else None
         if most is None:
             return
@@ -117,7 +117,7 @@ class BatchSender:
                 )
 
     def _failed(self, router: str, queues: int, problems: Sequence[ProblemError]) -> ProblemError:
-        """Told of the first failure; a queue that went away is one that the router no longer feeds."""
+        """The first failure; one of a deleted queue may pass, since the router no longer feeds that queue."""
         first = problems[0]
         passes = all(problem.status in (404, 503) for problem in problems)
         return ProblemError(

@@ -1,7 +1,7 @@
-"""Incoming: a delivered message as an HTTP answer has it, and as JSON for who browses.
+"""Incoming: a delivered message as an HTTP answer, and as JSON for browsing.
 
-Data sections are the body as they are; an amqp-value string is text/plain; every other body, and every
-message that can't be read, is the whole encoded message as application/vnd.lightrail.amqp.
+Data sections are the body unchanged; an amqp-value string is text/plain. Any other body, and a message that
+can't be decoded, is the whole encoded message as application/vnd.lightrail.amqp.
 """
 
 import base64
@@ -50,8 +50,8 @@ def answer(
     """(BrokerProperties, headers of application properties, content type, body) of a message.
 
     Args:
-        attempts: failed deliveries of this broker, which come on top of those in the header.
-        whole: the encoded message is wanted as the body, whatever it holds.
+        attempts: failed deliveries counted by this broker, in addition to those in the header.
+        whole: the encoded message becomes the body in any case.
     """
     if message_format:
         return {"MessageFormat": message_format, "DeliveryCount": attempts}, [], AMQP, message
@@ -155,17 +155,17 @@ def _shown(header: Header, properties: Properties, attempts: int) -> dict[str, A
 
 
 def _header_name(name: str) -> str:
-    """A header's name holds few characters: the others are percent-encoded."""
+    """A header's name with percent-encoding for characters that it may not have."""
     return PROPERTY_HEADER + quote(name, safe="!#$&'*+^`|")
 
 
 def _header_text(text: str) -> str:
-    """A sender's text in a header: where it would break the header, it is percent-encoded."""
+    """A sender's text as a header's value; percent-encoded where it would break the header."""
     return text if text.isprintable() and text.isascii() else quote(text, safe="/;=+ ")
 
 
 def _json(value: Any) -> Any:
-    """An AMQP value as JSON: binary in base64, times by RFC 3339, what JSON has no word for as text."""
+    """An AMQP value as JSON: binary in base64, times by RFC 3339, what JSON can't express as text."""
     match value:
         case None | bool():
             return value
@@ -176,7 +176,7 @@ def _json(value: Any) -> Any:
         case int():
             return int(value)
         case float():
-            # JSON has no word for infinity and not-a-number.
+            # JSON can't express infinity and not-a-number.
             return float(value) if value - value == 0 else str(value)
         case bytes() | bytearray() | memoryview():
             return base64.b64encode(value).decode()

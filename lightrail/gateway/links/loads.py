@@ -1,4 +1,4 @@
-"""Loads: what each queue asks of its shard, measured from two looks at the counters of all shards."""
+"""Loads: the work of each queue for its shard, measured from the counters of all shards at two times."""
 
 import asyncio
 import time
@@ -16,14 +16,14 @@ class _Row(NamedTuple):
     shard: int
     bytes: int
     passed: int
-    """Messages that came and that were delivered, ever."""
+    """Messages that arrived plus messages that were delivered, ever."""
 
 
 class Loads(NamedTuple):
-    """What was measured."""
+    """The loads of all queues."""
 
     queues: dict[str, QueueLoad]
-    """Every queue that is placed, its dead letters counted with it."""
+    """Every placed queue, together with its dead letters."""
     silent: list[int]
     """Shards that did not answer: their queues count as idle, and nothing moves from or to them."""
 
@@ -34,28 +34,28 @@ async def measure(
     """Loads of all queues: BASE and messages per second over `sample_s` seconds (0: not measured).
 
     Args:
-        clock: seconds, rising: looking at many queues takes time by itself.
+        clock: seconds, rising; to read the counters of many queues takes time itself.
     """
     began = clock()
-    first, silent = await _look(map, shards)
+    first, silent = await _counters(map, shards)
     second, passed_s = first, 0.0
     if sample_s > 0:
         await asyncio.sleep(sample_s)
         passed_s = clock() - began
-        second, still = await _look(map, shards)
+        second, still = await _counters(map, shards)
         silent = sorted({*silent, *still})
     found: dict[str, QueueLoad] = {}
     for queue, placed in map.placements().items():
         after, before = second.get(queue), first.get(queue)
         rate = 0.0
         if after is not None and before is not None and passed_s > 0:
-            # A counter that went back is that of a queue which was moved or made again meanwhile.
+            # A counter is lower where the queue moved or was created again meanwhile.
             rate = max(0.0, (after.passed - before.passed) / passed_s)
         found[queue] = QueueLoad(placed.shard, BASE + round(rate), after.bytes if after else 0)
     return Loads(found, silent)
 
 
-async def _look(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
+async def _counters(map: Map, shards: Shards) -> tuple[dict[str, _Row], list[int]]:
     wanted = {placed.shard for placed in map.placements().values()} | set(map.shard_sets)
     found: dict[str, _Row] = {}
     silent: list[int] = []

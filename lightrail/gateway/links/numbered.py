@@ -1,11 +1,11 @@
-"""Numbered batches: the messages of a producer that its client named, stored once however often they come.
+"""Numbered batches of a named producer: stored once, however often they are sent.
 
-A shard remembers the last number of each producer, in its journal and along with a queue that moves. Here the
-producer is not a link but a name that a client gives, per queue and user, so the same batch may come again
-through any gateway. Batches of such a producer have to come one after the other, with rising numbers.
+A shard keeps the last number of each producer in its journal, and moves it along with a queue. The producer
+is not a link but a name chosen by the client, per queue and user, so the same batch may be sent again through
+any gateway. Batches of one producer are sent one after the other, with rising numbers.
 
-Messages that differ in durability, priority or time to live leave in frames of their own, in their order: the
-number of a frame is (batch + 1) << 16 | place, and the same batch gives the same frames.
+Messages that differ in durability, priority or time to live go in frames of their own, in order. The number
+of a frame is (batch + 1) << 16 | place, so the same batch is always the same frames.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _PLACE_BITS: Final = 16
 
 
 class Message(NamedTuple):
-    """An encoded message and what its header and properties say of it."""
+    """An encoded message, and the fields of its header and properties that a frame needs."""
 
     data: bytes | memoryview
     durable: bool
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one request brings to one queue."""
+    """The messages of one request for one queue."""
 
     user: str
     producer: str
@@ -44,23 +44,23 @@ class Batch(NamedTuple):
     messages: Sequence[Message]
 
     def identity(self, queue: str) -> int:
-        """What the shard of a queue knows the producer by.
+        """The producer's id at the shard of a queue.
 
-        The user is part of it, so that nobody's batches are taken for those of somebody else.
+        The user is part of it, so that batches of two users are never mistaken for one another.
         """
         text = "\0".join((self.user, self.producer, queue)).encode(errors="surrogatepass")
         return int.from_bytes(blake2b(text, digest_size=8).digest()) | IDENTITY
 
 
 class Stored(NamedTuple):
-    """What became of a batch at one queue: it is on disk, where its messages are to be."""
+    """The result of a batch that one queue has stored as its policy wants it."""
 
     messages: int
-    """That this request brought; the others had come before."""
+    """Messages that this request stored; the others were stored before."""
 
 
 class _Run:
-    """A frame that has no answer yet."""
+    """An unanswered frame."""
 
     __slots__ = ("count", "part")
 
@@ -70,10 +70,10 @@ class _Run:
 
 
 class NumberedProducer(Producer):
-    """The gateway's link for one batch of a named producer; it is open for as long as that takes.
+    """The gateway's link for one batch of a named producer, open until the batch is answered.
 
     Args:
-        number: of the link; no other one has it.
+        number: of the link; unique over the life of this process.
     """
 
     __slots__ = ("_answer", "_batch", "_home", "_loop", "_new", "_refusal", "_settled", "_unanswered")
@@ -86,15 +86,15 @@ class NumberedProducer(Producer):
         self._answer: asyncio.Future[Stored] = loop.create_future()
         self._unanswered: dict[int, _Run] = {}
         self._new = 0
-        """Messages that were stored by this request."""
+        """Messages stored by this request."""
         self._settled = 0
-        """Messages that are stored, by this request or before."""
+        """Messages stored by this request or earlier."""
         self._refusal: Refusal | None = None
 
     async def send(self, now_ms: int, wait_ms: int) -> Stored:
-        """Brings the batch to its queue; the answer comes when all of it is where its policy wants it.
+        """Stores the batch at its queue; returns once all of it is stored as the policy wants it.
 
-        Raises ProblemError: not all of it is stored, and how much, or nothing was heard in time.
+        Raises ProblemError: only a part of it is stored, or there was no answer in time.
         """
         for place, (part, count) in enumerate(self._frames(now_ms)):
             number = self._batch.number + 1 << _PLACE_BITS | place
@@ -133,10 +133,10 @@ class NumberedProducer(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """See Producer."""
+        """Opens this producer, and sends unanswered frames again."""
         queue = self._home.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
-        # Frames of one batch have no gap, unless one of them was refused; those behind it will be, too.
+        # Frames of one batch have no gap, unless one was refused; the shard refuses later ones, too.
         first = next(iter(self._unanswered), 0) if self._refusal is None else 0
         self._home.post(
             frame(
@@ -151,10 +151,10 @@ class NumberedProducer(Producer):
             self._home.post(run.part)
 
     def ready(self) -> None:
-        """Frames need not wait for it."""
+        """Nothing waits for this: frames are sent with the opening."""
 
     def stored(self, number: int, sequence: int) -> None:
-        """One run is where it has to be; without a sequence it was there before."""
+        """One frame is stored; without a sequence it was stored before."""
         run = self._unanswered.pop(number, None)
         if run is not None:
             self._settled += run.count
@@ -163,12 +163,12 @@ class NumberedProducer(Producer):
         self._turn()
 
     def answered(self, number: int, count: int) -> None:
-        """A shard that was asked for sequences says STORED."""
+        """Frames are stored, by a shard that does not report sequences; those of this version do."""
         for each in range(number, number + count):
             self.stored(each, UNKNOWN_SEQUENCE)
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One run is not stored, or not all of it; nor are those behind it."""
+        """One frame is not stored, or only a part of it; later ones are not stored."""
         run = self._unanswered.pop(number, None)
         if run is not None and self._refusal is None:
             self._refusal = refusal
@@ -176,7 +176,7 @@ class NumberedProducer(Producer):
         self._turn()
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more)."""
+        """The shard refused or closed this producer."""
         if refusal.condition == conditions.STOLEN:
             self._fail(
                 ProblemError(

@@ -1,8 +1,8 @@
-"""Outgoing: the AMQP message that an HTTP request asks to be sent.
+"""Outgoing: the AMQP message of an HTTP request.
 
 The body becomes one data section, or with `?body=text` an amqp-value string; `BrokerProperties` holds what
 AMQP has in header and properties, `LightRail-Property-NAME` headers are the application properties. A body of
-type application/vnd.lightrail.amqp is the message itself and stays as it is to the byte.
+type application/vnd.lightrail.amqp is the message itself and is sent unchanged.
 """
 
 import json
@@ -36,7 +36,7 @@ class Outgoing(NamedTuple):
 
 
 class _Wanted:
-    """What BrokerProperties asked for."""
+    """Sections of the message from BrokerProperties."""
 
     __slots__ = ("annotations", "header", "properties")
 
@@ -47,7 +47,7 @@ class _Wanted:
 
 
 def as_it_is(message: bytes, now_ms: int) -> Outgoing:
-    """A message that is encoded already. Raises ProblemError where it is none."""
+    """A message that is encoded already. Raises ProblemError: the bytes are no AMQP message."""
     try:
         sections = scan(message)
         if not message or sections.body is None:
@@ -73,14 +73,13 @@ def from_request(
     """The message of a request.
 
     Args:
-        content_type: of the request, with its parameters; empty when none was said.
+        content_type: of the request, with its parameters; empty without one.
         broker_properties: the header's JSON text.
         own: application properties, see `own_properties`.
         text: the body is UTF-8 and becomes an amqp-value string.
     """
     wanted = _Wanted()
-    said = _decoded(broker_properties) if broker_properties is not None else {}
-    _take(wanted, said)
+    _apply(wanted, _decoded(broker_properties) if broker_properties is not None else {})
     if wanted.properties.content_type is None and content_type and not text:
         wanted.properties.content_type = _symbol("Content-Type", content_type)
     return _encode(wanted, own, body, text, now_ms)
@@ -94,7 +93,7 @@ def from_json(value: Any, now_ms: int) -> Outgoing:
             422, f"expected objects with {', '.join(known)} in a batch, found {str(value)[:80]!a}"
         )
     wanted = _Wanted()
-    _take(wanted, _object("BrokerProperties", value.get("BrokerProperties", {})))
+    _apply(wanted, _object("BrokerProperties", value.get("BrokerProperties", {})))
     own = {
         key: _simple(key, each)
         for key, each in _object("UserProperties", value.get("UserProperties", {})).items()
@@ -112,10 +111,10 @@ def from_json(value: Any, now_ms: int) -> Outgoing:
 
 
 def own_properties(headers: Mapping[str, str]) -> dict[str, Any]:
-    """Application properties out of the LightRail-Property-NAME headers of a request.
+    """Application properties from the LightRail-Property-NAME headers of a request.
 
-    The name is percent-decoded. A value is JSON (a string, a number, true, false, null); what is no JSON is a
-    string as it stands.
+    The name is percent-decoded. A value is JSON (a string, a number, true, false, null), or else a plain
+    string.
     """
     found = {}
     for header, text in headers.items():
@@ -171,15 +170,15 @@ def _object(field: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _take(wanted: _Wanted, said: Mapping[str, Any]) -> None:
-    for key, value in said.items():
-        take = _TAKERS.get(key)
-        if take is None:
+def _apply(wanted: _Wanted, given: Mapping[str, Any]) -> None:
+    for key, value in given.items():
+        setter = _SETTERS.get(key)
+        if setter is None:
             raise invalid(
-                f"BrokerProperties.{key}", value, "no such property; there are " + ", ".join(_TAKERS)
+                f"BrokerProperties.{key}", value, "no such property; there are " + ", ".join(_SETTERS)
             )
         if value is not None:
-            take(wanted, key, value)
+            setter(wanted, key, value)
 
 
 def _simple(name: str, value: Any) -> Any:
@@ -218,10 +217,10 @@ def _seconds(key: str, value: Any, most: float) -> int:
 def _property(
     attribute: str, convert: Callable[[str, Any], Any] = _text
 ) -> Callable[[_Wanted, str, Any], None]:
-    def take(wanted: _Wanted, key: str, value: Any) -> None:
+    def setter(wanted: _Wanted, key: str, value: Any) -> None:
         setattr(wanted.properties, attribute, convert(key, value))
 
-    return take
+    return setter
 
 
 def _durable(wanted: _Wanted, key: str, value: Any) -> None:
@@ -252,7 +251,7 @@ def _delay(wanted: _Wanted, key: str, value: Any) -> None:
     wanted.annotations[Symbol("x-opt-delivery-delay")] = Long(_seconds(key, value, SECONDS_MAX))
 
 
-_TAKERS: Final[Mapping[str, Callable[[_Wanted, str, Any], None]]] = {
+_SETTERS: Final[Mapping[str, Callable[[_Wanted, str, Any], None]]] = {
     "MessageId": _property("message_id"),
     "CorrelationId": _property("correlation_id"),
     "Subject": _property("subject"),
@@ -270,4 +269,4 @@ _TAKERS: Final[Mapping[str, Callable[[_Wanted, str, Any], None]]] = {
     "ScheduledEnqueueTimeUtc": _scheduled,
     "DeliveryDelay": _delay,
 }
-BROKER_PROPERTIES: Final = tuple(_TAKERS)
+BROKER_PROPERTIES: Final = tuple(_SETTERS)

@@ -24,7 +24,7 @@ Stored = int | None
 
 
 class _Batch:
-    """One message that has no answer yet."""
+    """One unanswered message."""
 
     __slots__ = ("answer", "message", "number", "part")
 
@@ -69,27 +69,27 @@ class QueueProducer(Producer):
         self.queue = record.name
         self._revision = record.revision
         self.idle_since: float | None = monotonic()
-        """When the last answer was given, or None while messages are under way."""
+        """Time of the last answer, or None while messages are unanswered."""
         self._ended = ended
         self._home = home
         self._loop = loop
         self._next = 1
         self._posted_to = 0
-        """Messages numbered below it may have reached a shard; of use only while none is there."""
+        """Messages numbered below it may have reached a shard; used only while no shard is connected."""
         self._unanswered: dict[int, _Batch] = {}
         self._held: deque[_Batch] = deque()
-        """What waits until everything has its answer: the shard refuses all that is not afresh."""
+        """Messages to send once all others are answered: until then the shard refuses what is not afresh."""
         self._refused = False
         self._retired = False
 
     def knows(self, record: Name) -> bool:
-        """Whether the shard had this policy, or a later one, when this producer was opened."""
+        """Whether the shard opened this producer with the policy of this record, or a later one."""
         return record.revision <= self._revision
 
     def retire(self) -> None:
-        """Nothing more is sent through it: it goes when everything has its answer."""
+        """Closes this producer once every message is answered; send no more messages."""
         self._retired = True
-        self._turn()
+        self._go_on()
 
     async def send(self, message: Outgoing, wait_ms: int) -> Stored:
         """Sends one message and waits for its answer. Raises ProblemError."""
@@ -105,8 +105,8 @@ class QueueProducer(Producer):
         finally:
             timer.cancel()
             if self._unanswered.pop(batch.number, None) is not None:
-                # Nobody waits any more: it is not sent again, whatever becomes of the shard.
-                self._turn()
+                # The caller gave up: the message is not sent again if the shard restarts.
+                self._go_on()
 
     def _post(self, batch: _Batch) -> None:
         if batch.answer.done():
@@ -134,7 +134,7 @@ class QueueProducer(Producer):
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
-        """Opens this producer, and sends again what has no answer and is still waited for."""
+        """Opens this producer, and sends unanswered messages again whose callers still wait."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
         self._home.post(
             frame(
@@ -150,29 +150,29 @@ class QueueProducer(Producer):
         self._posted_to = self._next
 
     def away(self) -> None:
-        """See Producer."""
+        """The shard is disconnected (see Producer)."""
         self._posted_to = self._next
 
     def ready(self) -> None:
-        """Nothing waits for it: frames are taken in order."""
+        """Nothing waits for this: frames are handled in order."""
 
     def stored(self, number: int, sequence: int) -> None:
-        """One message is where it has to be."""
+        """One message is stored as its policy wants it."""
         batch = self._unanswered.pop(number, None)
         if batch is not None and not batch.answer.done():
             batch.answer.set_result(sequence)
-        self._turn()
+        self._go_on()
 
     def answered(self, number: int, count: int) -> None:
-        """The same, from a shard that does not say sequences."""
+        """Messages are stored, by a shard that does not report sequences."""
         for each in range(number, number + count):
             batch = self._unanswered.pop(each, None)
             if batch is not None and not batch.answer.done():
                 batch.answer.set_result(None)
-        self._turn()
+        self._go_on()
 
     def refused(self, number: int, refusal: Refusal) -> None:
-        """One message could not be stored; those behind it are refused as well, and are sent again."""
+        """One message is not stored; later ones are refused as well, and are sent again."""
         batch = self._unanswered.pop(number, None)
         if batch is not None and not batch.answer.done():
             if self._refused:
@@ -180,21 +180,21 @@ class QueueProducer(Producer):
             else:
                 batch.answer.set_exception(refused(refusal.condition, refusal.description))
         self._refused = True
-        self._turn()
+        self._go_on()
 
     def gone(self, refusal: Refusal) -> None:
-        """The shard will not have this producer (any more)."""
+        """The shard refused or closed this producer."""
         self._ended(self)
         self._fail(refused(refusal.condition, refusal.description))
 
     def close(self) -> None:
-        """Whoever still waits is told that nothing is known."""
+        """Unanswered messages may or may not be stored, and their callers get this answer."""
         self._ended(self)
         self._home.close_producer(self.number)
         self._fail(unknown(self.queue))
 
-    def _turn(self) -> None:
-        """When everything has its answer, what was held back goes on, the first of it afresh."""
+    def _go_on(self) -> None:
+        """Once all messages are answered, sends those that wait, the first of them afresh."""
         if self._unanswered:
             return
         self._refused = False

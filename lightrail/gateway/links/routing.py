@@ -1,4 +1,4 @@
-"""HTTP messages to routers: the same plan as in a frontend, one lane per shard for all of them."""
+"""Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard."""
 
 import asyncio
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ from lightrail.wire.messages import Refusal
 from lightrail.wire.shards import ShardAway, ShardPeer
 
 Carried = set[tuple[bytes, str]]
-"""Contents of a message and the queues that have them."""
+"""(encoded message, queue) of what is stored."""
 
 
 class RouterSender:
-    """Sends to routers."""
+    """Sends messages to routers."""
 
     def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
         self._shards = shards
@@ -29,14 +29,14 @@ class RouterSender:
         self._routing = Routing(directory)
         self._lanes: dict[int, Lane] = {}
         self.looks = Looks()
-        """Of all requests in one turn of the loop."""
+        """Budget of filtering for all requests in one turn of the loop."""
         self._next_turn: asyncio.Future[None] | None = None
         self._change: asyncio.Future[None] = loop.create_future()
         """Done when a name or subscription changes."""
         directory.listen(self._changed)
 
     async def send(self, record: Name, message: Outgoing) -> None:
-        """Sends a message to a router; it is accepted when every queue that gets it has it.
+        """Sends a message to a router; returns once every queue that the router chooses has stored it.
 
         Raises ProblemError: nobody gets it and the policy rejects it, a queue refused it, or nothing was
         heard in time. Raises ShardAway.
@@ -58,7 +58,7 @@ class RouterSender:
             if refusal is None:
                 return
             if refusal.condition == conditions.MOVED:
-                # It was nowhere just then: what is not stored goes where the queues are now.
+                # Its queue was moving: the message is sent again to queues that have not stored it.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
                 await self._shards.fleet.homes.change(pause_ms)
@@ -67,12 +67,12 @@ class RouterSender:
             if refusal.condition not in QUEUE_AWAY or is_repeated:
                 break
             is_repeated = True
-            # A queue went away: what is there now gets the message, once.
+            # A queue was deleted: the message is routed once more, to the queues that there are now.
             self._shards.forget(queue for group in groups for queue in group.queues)
         raise refused(refusal.condition, refusal.description)
 
     async def walked(self, walk: Walk) -> Routed:
-        """What a plan says of messages; others have their turn in between where that takes long."""
+        """The queues of messages by a plan; a long walk lets other requests run in between."""
         self._begin_turn()
         while not walk.go_on():
             await self._turn()
@@ -80,7 +80,7 @@ class RouterSender:
         return walk.routed
 
     def _begin_turn(self) -> None:
-        """Looks are about to be used: there are new ones in the next turn of the loop."""
+        """Renews the budget of filtering in the next turn of the loop."""
         if self._next_turn is None:
             self._next_turn = self._loop.create_future()
             self._loop.call_later(0, self._end_turn)
@@ -101,7 +101,7 @@ class RouterSender:
             lane.close()
 
     async def plan(self, record: Name, routing: Routing) -> Plan:
-        """The plan of a router; where nobody is there yet, after as long as its policy lets senders wait."""
+        """The plan of a router; while it has no queue, senders wait for as long as its policy allows."""
         self._directory.refresh()
         wait_ms = record.policy.milliseconds("buffer_timeout") or 0
         deadline = self._loop.time() + wait_ms / 1000
@@ -119,7 +119,7 @@ class RouterSender:
     async def _spread(
         self, router: str, groups: Iterable[Group], message: Outgoing, carried: Carried
     ) -> Refusal | None:
-        """Sends what has not been stored yet; gives the first refusal, if there is one."""
+        """Sends the message to queues that have not stored it; returns the first refusal, or None."""
         attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
         sent: list[tuple[bytes, Load]] = []
         for group in groups:
@@ -130,7 +130,7 @@ class RouterSender:
                         shard, _ = await self._shards.find(queue)
                         peer = self._shards.fleet.peer(shard)
                         if peer is None:
-                            raise ShardAway(f"{queue} is on shard {shard}, and nobody knows where that is")
+                            raise ShardAway(f"{queue} is on shard {shard}, which is not registered")
                         by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
                 for peer, queues in by_shard.values():
                     load = Load(self._loop.create_future(), frozenset(queues), (0,))
@@ -145,7 +145,7 @@ class RouterSender:
             if load.batch.result() is None:
                 carried.update((payload, queue) for queue in load.queues)
         refusals = [each.result() for each in done if each.result() is not None]
-        # One that is final counts more than one that only says to look again.
+        # A final refusal counts more than one that asks for another attempt.
         refusals.sort(key=lambda refusal: refusal.condition == conditions.MOVED)
         return refusals[0] if refusals else None
 

@@ -17,7 +17,7 @@ from lightrail.namespace.records import Name
 
 
 class Sender:
-    """Sends to names; the seam for roles that are no queue."""
+    """Sends messages to names: to queues through a producer each, to routers through lanes."""
 
     def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
         self._shards = shards
@@ -29,11 +29,11 @@ class Sender:
         self._sweeping: asyncio.TimerHandle | None = None
 
     def room(self) -> "Room":
-        """Room for the body of one request; none is taken yet."""
+        """Memory for the body of one request; nothing is reserved yet."""
         return Room(self)
 
     async def send(self, record: Name, message: Outgoing) -> Stored:
-        """Stores a message at a name; the answer comes when it is where its policy wants it.
+        """Stores a message at a name; returns once it is stored as the policy wants it.
 
         Raises:
             ProblemError: refused (full, too large), or not answered in time: it may or may not be stored.
@@ -55,8 +55,8 @@ class Sender:
             home = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
             if producer is None or not producer.knows(record):
-                # Shards look at the directory when a producer is opened. Through the former one the message
-                # would be taken as the former policy says, or get lost with a queue that was deleted.
+                # A shard reads the policy when a producer is opened. Through the former producer the message
+                # would be stored under the former policy, or get lost with a queue that was deleted.
                 if producer is not None:
                     producer.retire()
                 producer = self._producers[record.name] = QueueProducer(
@@ -68,12 +68,12 @@ class Sender:
         return await producer.send(message, wait_ms)
 
     async def send_many(self, record: Name, messages: Iterable[Outgoing]) -> list[Stored | BaseException]:
-        """Each message by itself, in order and at once: the sequence of each, or why it is not stored."""
+        """Sends all at once, in order; per message its sequence, or why it is not stored."""
         sending = (self.send(record, message) for message in messages)
         return await asyncio.gather(*sending, return_exceptions=True)
 
     def _forget(self, producer: QueueProducer) -> None:
-        """A producer has ended; the next message opens another."""
+        """A producer was closed; the next message opens another."""
         if self._producers.get(producer.queue) is producer:
             del self._producers[producer.queue]
 
@@ -89,7 +89,7 @@ class Sender:
             self._sweeping = self._loop.call_later(limits.SENDER_IDLE_MS / 1000, self._sweep)
 
     def _sweep(self) -> None:
-        """Producers that nobody sent through for a while are closed."""
+        """Closes producers that no message used for limits.SENDER_IDLE_MS."""
         self._sweeping = None
         before = monotonic() - limits.SENDER_IDLE_MS / 1000
         for producer in list(self._producers.values()):
@@ -100,7 +100,7 @@ class Sender:
 
 
 class Room:
-    """Memory for the body of one request; leaving the block gives it back."""
+    """Memory reserved for the body of one request; leaving the block frees it."""
 
     __slots__ = ("_sender", "_size")
 
@@ -109,7 +109,7 @@ class Room:
         self._size = 0
 
     def take(self, size: int) -> None:
-        """Before so many bytes are read. Raises ProblemError: all requests together have too many."""
+        """Reserves memory before bytes are read. Raises ProblemError: all requests together have too many."""
         bytes = self._sender.bytes
         if bytes and bytes + size > limits.HTTP_BODIES_BYTES:
             raise ProblemError(

@@ -1,4 +1,4 @@
-"""Shards: the gateway's links to all shards, and where each name is; it speaks to them as a frontend does."""
+"""Shards: the gateway's links to all shards, which it uses as a frontend does, and the shard of each name."""
 
 import asyncio
 import itertools
@@ -17,7 +17,7 @@ from lightrail.wire.shards import ShardAway, ShardPeer
 
 
 class _Turn:
-    """Those who want to know where a name is, one after the other."""
+    """Callers that look up one name, one after the other."""
 
     __slots__ = ("lock", "users")
 
@@ -55,7 +55,7 @@ class Shards:
         )
         self.peers: dict[int, ShardPeer] = self.fleet.peers
         self.bulk = BulkPeers(loop, name=name, boot=boot, address=self._address, now_ms=self.now_ms, key=key)
-        """For answers of megabytes."""
+        """Connections for answers of megabytes."""
         self._loop = loop
         self._turns: dict[str, _Turn] = {}
         """Names that are being looked up."""
@@ -64,11 +64,11 @@ class Shards:
 
     @staticmethod
     def now_ms() -> int:
-        """Wall clock: locks and expiry are meant in it."""
+        """Wall clock in milliseconds since 1970: locks and expiry are given in it."""
         return wall_ms()
 
     def add(self, shard: int, address: str) -> None:
-        """Connects to a shard; it may come later."""
+        """Connects to a shard, which may start later."""
         self.fleet.add(shard, address)
 
     def not_ready(self) -> str | None:
@@ -84,26 +84,25 @@ class Shards:
         return next(self._links)
 
     async def route(self, name: str) -> Home:
-        """The home of a queue or relay, for a link that is opened there before the loop turns; one that is
-        nowhere yet is placed. Raises CoordinatorError."""
+        """The home of a queue or relay, which is placed if need be; open a link there before the loop turns.
+
+        Raises CoordinatorError.
+        """
         return self.fleet.homes.at(name, await self.find(name))
 
     async def find(self, name: str) -> tuple[int, int]:
-        """The shard and the epoch of the same."""
+        """Shard and epoch of a queue or relay, which is placed if it was not. Raises CoordinatorError."""
         known = self.fleet.where(name)
         if known is None or name in self._turns:
             known = await self._look_up(name)
         return known
 
     def looks_up(self, name: str) -> bool:
-        """Whether some wait to know where a name is: what is sent to it now has to wait behind them."""
+        """Whether callers look up a name now; to keep the order, later ones have to wait behind them."""
         return name in self._turns
 
     async def _look_up(self, name: str) -> tuple[int, int]:
-        """Callers get on in the order they came, those who come meanwhile behind them.
-
-        What each of them sends next would otherwise overtake what waits here, and a queue's order be lost.
-        """
+        """Callers continue in the order of their calls, so that messages don't overtake one another."""
         turn = self._turns.setdefault(name, _Turn())
         turn.users += 1
         try:
@@ -115,19 +114,19 @@ class Shards:
                 del self._turns[name]
 
     def forget(self, names: Iterable[str]) -> None:
-        """These may be elsewhere from now on."""
+        """Look these up again the next time."""
         for name in names:
             self.fleet.forget(name)
 
     async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
-        """Asks the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
+        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
         return await self.fleet.request(name, op, fields)
 
     async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
-        """Asks all shards at once; answers by shard, in order, of those that answer. Raises ShardRefused."""
+        """Sends a request to all shards; answers by shard, without silent ones. Raises ShardRefused."""
         peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
-        asked = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        requests = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         found: dict[int, Answer] = {}
         for (shard, _), answer in zip(peers, answers, strict=True):
             if isinstance(answer, ShardAway):
@@ -138,7 +137,7 @@ class Shards:
         return found
 
     def close(self) -> None:
-        """Says goodbye to all of them."""
+        """Disconnects from all shards."""
         self.bulk.close()
         self.fleet.close()
         self.fleet.end()

@@ -3,11 +3,11 @@
 from typing import Final
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
-"""A stranger's method is no label: there would be no end to them."""
+"""Other methods share one label, so that clients can't create series without end."""
 
 
 class Counts:
-    """Counts that have no better place; the others are read from where they are kept."""
+    """Counts of requests and messages; others are read from the services that keep them."""
 
     __slots__ = ("handed_out", "requests", "sent")
 
@@ -15,9 +15,9 @@ class Counts:
         self.requests: dict[tuple[str, str], int] = {}
         """Answers by method and status."""
         self.sent = 0
-        """Messages of requests that were stored."""
+        """Messages of requests that are stored."""
         self.handed_out = {"received": 0, "locked": 0, "released": 0}
-        """Deliveries by what became of them: taken, locked, or given back because the client had gone."""
+        """Deliveries to clients: received, locked, or released since the client had closed its connection."""
 
     def answered(self, method: str, status: int) -> None:
         key = (method if method in METHODS else "other", str(status))

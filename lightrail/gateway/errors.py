@@ -1,4 +1,4 @@
-"""Errors of the gateway as people and programs see them: JSON problem details (RFC 9457)."""
+"""Errors of the gateway as answers: JSON problem details (RFC 9457)."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from lightrail.wire.shards import ShardRefused
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}
-"""What failed for now is worth another try after a second."""
+"""For failures that may pass: try again after a second."""
 
 
 class ProblemError(Exception):
-    """A request that can't be served; `members` go into the problem's JSON object as they are."""
+    """A request that can't be served; `members` become members of the problem's JSON object."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -37,13 +37,13 @@ class ProblemError(Exception):
 
 
 def invalid(field: str, found: Any, allowed: str) -> ProblemError:
-    """A part of the body, or of a header, that has another form than is expected."""
+    """A field of the body or of a header with a value that is not allowed."""
     text = f"{field} is {str(found)[:80]!a}; expected {allowed}"
     return ProblemError(422, text, field=field, found=found, allowed=allowed)
 
 
 def refused(condition: str, description: str) -> ProblemError:
-    """What a shard refused: full queues and disks may have room again, the rest will not pass by itself."""
+    """A refusal of a shard, by its AMQP condition; full queues and disks may have room again later."""
     status = STATUS_OF.get(condition, 500)
     return ProblemError(
         status, description or condition, headers=AGAIN if status == 503 else None, condition=condition
@@ -51,7 +51,7 @@ def refused(condition: str, description: str) -> ProblemError:
 
 
 def unknown(name: str) -> ProblemError:
-    """Nothing was heard of a message in time."""
+    """A message without an answer in time."""
     return ProblemError(
         503,
         f"the shard of {name} has not answered in time: the message may or may not be stored; send it again "
@@ -61,14 +61,14 @@ def unknown(name: str) -> ProblemError:
 
 
 def away(name: str) -> ProblemError:
-    """A message waited for a shard that was not there all the time."""
+    """A message that was never sent, since its shard was disconnected all the time."""
     return ProblemError(
         503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN
     )
 
 
 def problem_of(error: Exception) -> ProblemError | None:
-    """How an error that is no mistake of ours is told; None for the others."""
+    """The answer to an expected error; None for an internal error."""
     match error:
         case ProblemError():
             return error

@@ -44,11 +44,11 @@ class Request:
 
     @property
     def content_type(self) -> str:
-        """Of the body, without parameters; empty when none was said."""
+        """Content type of the body, without parameters; empty without one."""
         return self.http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     def wants(self, media_type: str) -> bool:
-        """Whether the Accept header names this type; a wildcard asks for nothing special."""
+        """Whether the Accept header names this type; wildcards don't count."""
         accept = self.http.headers.get("Accept", "")
         return any(each.partition(";")[0].strip().lower() == media_type for each in accept.split(","))
 
@@ -88,7 +88,7 @@ class Request:
         return text in ("true", "1", "")
 
     def revision(self) -> int | None:
-        """What If-Match expects, or None."""
+        """The revision in If-Match, or None."""
         text = self.http.headers.get("If-Match")
         if text is None or text.strip() == "*":
             return None
@@ -106,7 +106,7 @@ class Request:
     async def body(
         self, most: int = limits.HTTP_JSON_BYTES, taken: Callable[[int], None] | None = None
     ) -> bytes:
-        """The body, if it is no larger than `most` bytes and there in time; `taken` is told of each part."""
+        """The body, of at most `most` bytes and within HTTP_BODY_MS; `taken` gets the size of each part."""
         length = self.http.content_length
         if length is not None and length > most:
             raise too_large(length, most)
@@ -131,17 +131,17 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def body_in(self, room: Room, most: int) -> bytes:
-        """The body, in memory that is taken before it is read, or with each part where no length is known."""
+        """The body, in memory reserved before it is read, or with each part where its length is unknown."""
         size = min(self.http.content_length or 0, most)
         room.take(size)
         return await self.body(most, None if size else room.take)
 
     async def json(self, most: int = limits.HTTP_JSON_BYTES) -> Any:
-        """The body as JSON, whatever type it says to be."""
+        """The body as JSON, whatever its content type."""
         return self.decoded(await self.body(most))
 
     def decoded(self, text: bytes) -> Any:
-        """JSON of a body that was read already."""
+        """Decodes the JSON of a body."""
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -190,7 +190,7 @@ def whole_number(what: str, text: str, low: int, high: int) -> int:
 
 
 def nothing_at(name: str) -> ProblemError:
-    """For a name without a role, where what is asked for gives it none."""
+    """For a name without a role, where the request does not give it one."""
     text = f"{name} has no role; POST a policy or a message to it first"
     try:
         check_spelling(name)

@@ -1,4 +1,4 @@
-"""Sweeper: follows the namespace while nobody asks, and deletes what has come to its end."""
+"""Sweeper: follows the namespace between requests, and deletes names and subscriptions that have expired."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ log = logging.getLogger("lightrail.gateway.sweeper")
 
 
 async def sweep(services: Services) -> None:
-    """Runs until it is cancelled; what fails is tried again the next time."""
+    """Runs until it is cancelled; a failed sweep is repeated the next time."""
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
     orphans = Orphans()
@@ -39,7 +39,7 @@ async def sweep(services: Services) -> None:
                 for record in orphans.look(services.directory, frontends, services.now_ms()):
                     if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue
-                    log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
+                    log.info("%s is deleted, its frontend has ended: %s", record.name, record.owner)
                     await services.namespace.expire(record)
                 failed = False
         except Exception as error:
@@ -51,21 +51,20 @@ async def sweep(services: Services) -> None:
 
 
 async def in_use(services: Services, queue: str) -> bool:
-    """Whether somebody consumes from a queue: then the frontend that owns it lives, and only can't be seen.
+    """Whether a temporary queue has a consumer: then its frontend runs, though it is not registered.
 
-    Only the owner of a temporary queue listens at it. A shard that can't be asked says nothing, and the
-    queue stays.
+    Only its owner consumes from a temporary queue. The queue stays if its shard does not answer.
     """
     try:
         answer = await services.shards.request(queue, "queue", {})
     except (ShardAway, ShardRefused, CoordinatorError) as error:
-        log.debug("whether %s is in use is not known: %s", queue, error)
+        log.debug("it is unknown whether %s is in use: %s", queue, error)
         return True
     return bool(answer.fields["consumer_count"])
 
 
 async def sweep_once(services: Services, now_ms: int) -> None:
-    """Deletes names and subscriptions whose time is over; another gateway may be faster."""
+    """Deletes expired names and subscriptions; another gateway may have deleted them before."""
     for record in services.directory.expired():
         log.info("%s has expired", record.name)
         await services.namespace.expire(record)
@@ -83,19 +82,19 @@ async def sweep_once(services: Services, now_ms: int) -> None:
 
 
 class Orphans:
-    """Names that go with a connection, session or link of a frontend that is registered nowhere any more.
+    """Names that belong to a connection, session or link of a frontend that is not registered any more.
 
-    A successor of the same number deletes them at its start; there may never be one.
+    The next frontend with its number deletes them when it starts, but there may never be one.
     """
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], int] = {}
-        """By name and the revision that made it: when its frontend was missed first."""
+        """When the frontend of a name was first missing, by name and the revision that created it."""
 
     def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
-        """Those whose frontend has been gone for limits.ORPHAN_MS; to be asked now and then.
+        """Names whose frontend has been missing for limits.ORPHAN_MS; call it regularly.
 
-        Where no frontend is registered at all nothing can be told: processes of one supervisor need not be.
+        There are none while no frontend is registered at all: processes of one supervisor need not register.
         """
         if not frontends:
             self._since.clear()

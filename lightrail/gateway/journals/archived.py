@@ -1,7 +1,7 @@
-"""Archived segments that this gateway can read by itself, where the archive's folder is on its machine.
+"""Archived segments that this gateway reads by itself, where the archive's folder is on its machine.
 
-What is in an archive is sealed and never changes, so nobody has to be asked: it costs the shard nothing, and
-is there while the shard is away. Everything here reads files and is called in a thread.
+Archived segments are sealed and never change, so the shard need not be asked and may be down. Everything here
+reads files and is called in a thread.
 """
 
 import os
@@ -19,13 +19,13 @@ from lightrail.journal.index import BadIndex, decode_index
 
 
 class ArchivedSegment:
-    """An open file; what has been removed meanwhile can still be read to its end."""
+    """An open file; a segment that is removed meanwhile can still be read to its end."""
 
     def __init__(self, descriptor: int, end: int, text: bytes) -> None:
         self._descriptor = descriptor
         self.end: Final = end
         self.text: Final = text
-        """Of its index."""
+        """Its index, encoded as JSON."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Bytes, all of them. Raises OSError."""
@@ -35,20 +35,20 @@ class ArchivedSegment:
         return memoryview(data)
 
     def close(self) -> None:
-        """No read may follow."""
+        """Closes the file; no read may follow."""
         os.close(self._descriptor)
 
 
 class Archived:
-    """The folder of an archive, which may not be here."""
+    """The folder of an archive; it need not exist on this machine."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._folders: dict[str, str] = {}
-        """By journal; of this installation."""
+        """Folders of this installation, by journal."""
 
     def open(self, cluster: str, disk: str, number: int) -> ArchivedSegment | None:
-        """A segment of this installation, or None where it is not here, or not whole."""
+        """A segment of this installation, or None where it is missing or incomplete."""
         folder = self._folders.get(disk) or self._find(cluster, disk)
         if folder is None:
             return None
@@ -77,7 +77,7 @@ class Archived:
                         found = decode_identity(file.read())
                 except (OSError, UnicodeDecodeError, ArchiveError):
                     continue
-                # The archives of several installations may share a folder; each shows its own alone.
+                # Archives of several installations may share a folder; each shows its own only.
                 if found.cluster == cluster and found.disk == disk:
                     self._folders[disk] = folder
                     return folder

@@ -23,45 +23,45 @@ Row = dict[str, Any]
 
 
 class Segment(NamedTuple):
-    """One segment as its shard says."""
+    """One segment, as its shard or the archive describes it."""
 
     shard: int
     end: int
     sealed: bool
     text: bytes
-    """Of its index."""
+    """Its index, encoded as JSON."""
     file: ArchivedSegment | None = None
-    """Where this gateway has it."""
+    """The archived file on this machine."""
 
     def close(self) -> None:
-        """No piece is read any more."""
+        """Closes the file; read no more pieces."""
         if self.file is not None:
             self.file.close()
 
 
 class Journals:
-    """The journals of all shards, as this gateway reaches them."""
+    """The journals of all shards, and of an archive on this machine."""
 
     def __init__(self, shards: Shards, map: Map, archived: Archived) -> None:
         self._shards = shards
         self._map = map
         self._archived = archived
         self._known: dict[str, tuple[int, str]] = {}
-        """Shard and cluster of each journal that was seen, by its disk."""
+        """Shard and cluster of each known journal, by its disk."""
         self._turns: dict[int, asyncio.Semaphore] = {}
         self._room: asyncio.Semaphore | None = None
         self.streams = 0
-        """Clients that bytes go to now."""
+        """Clients that read bytes now."""
 
     # --- lists -----------------------------------------------------------------------------------------
 
     async def rows(self, cluster: str, disk: str | None = None, lsn: int = 0) -> list[Row]:
-        """Journals with their segments; those of a shard that is away are marked so.
+        """Journals with their segments; a journal whose shard is disconnected has `away`.
 
         Args:
             cluster: of this installation.
             disk: only this one.
-            lsn: only segments that end behind it.
+            lsn: only segments that end after it.
         """
         self._map.refresh()
         shards = sorted({*self._shards.peers, *self._map.shard_sets})
@@ -87,7 +87,7 @@ class Journals:
         return sorted(found.values(), key=lambda row: (row["shard"], row["journal"]))
 
     async def _rows_of(self, shard: int, disk: str | None, lsn: int) -> list[Row] | None:
-        """What one shard holds; None while it is away."""
+        """The journals of one shard; None while it is disconnected."""
         rows: dict[str, Row] = {}
         after: list[Any] | None = None
         try:
@@ -111,7 +111,7 @@ class Journals:
     # --- segments --------------------------------------------------------------------------------------
 
     async def segment(self, cluster: str, disk: str, number: int) -> Segment:
-        """One segment, wherever it is; close it. Raises ProblemError."""
+        """One segment, from the archive or its shard; close it. Raises ProblemError."""
         file = await asyncio.to_thread(self._archived.open, cluster, disk, number)
         if file is not None:
             return Segment(-1, file.end, True, file.text, file)
@@ -149,7 +149,7 @@ class Journals:
         return (await self._ask(segment.shard, PIECE, fields)).blob
 
     async def _ask(self, shard: int, op: str, fields: Mapping[str, Any]) -> Answer:
-        """Asks when it is our turn; again where others keep the shard busy."""
+        """Sends a request to a shard, a few at a time; again while the shard is busy with other readers."""
         turn = self._turns.setdefault(shard, asyncio.Semaphore(limits.JOURNAL_READS_AHEAD))
         async with turn:
             for _ in range(limits.JOURNAL_AGAIN_MAX):
@@ -168,7 +168,7 @@ class Journals:
 
     @asynccontextmanager
     async def stream(self) -> AsyncIterator[None]:
-        """While bytes go to one client. Raises ProblemError where too many do, for long."""
+        """Surrounds the answer to one client. Raises ProblemError where too many clients read for long."""
         if self._room is None:
             self._room = asyncio.Semaphore(limits.JOURNAL_STREAMS_MAX)
         try:

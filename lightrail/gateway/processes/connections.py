@@ -20,10 +20,10 @@ COUNT_DEFAULT: Final = 100
 
 
 class Connections:
-    """What all frontends say about their connections; used on a loop.
+    """The connections of all frontends; used on a loop.
 
     Args:
-        sockets: the directory of the control sockets of frontends that have not said where theirs is.
+        sockets: the directory of control sockets, for frontends that do not publish the address of theirs.
         key: of the wire.
     """
 
@@ -34,7 +34,7 @@ class Connections:
         self._clients: dict[int, ControlClient] = {}
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Closes the sockets."""
         for client in self._clients.values():
             client.close()
         self._clients.clear()
@@ -77,22 +77,22 @@ class Connections:
         return {"connections": found, "next": found[-1]["id"] if len(found) >= count else None, "away": away}
 
     async def first(self) -> list[dict[str, Any]]:
-        """The longest page there is, from the first connection on."""
+        """The first page, of the largest size."""
         page = await self.page(count=limits.PAGE_MAX, user=None, container=None)
         found: list[dict[str, Any]] = page["connections"]
         return found
 
     async def find(self, id: str) -> dict[str, Any]:
         """One connection with its sessions and links. Raises Missing, ControlAway, ControlRefused."""
-        answer = await self._ask(id, "connection", {})
+        answer = await self._request(id, "connection", {})
         found: dict[str, Any] = answer["connection"]
         return found
 
     async def end(self, id: str, text: str = "") -> None:
-        """Close one, telling its client why. Raises as `find`."""
-        await self._ask(id, "close", {"text": text})
+        """Closes one; its client gets the reason. Raises as `find`."""
+        await self._request(id, "close", {"text": text})
 
-    async def _ask(self, id: str, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+    async def _request(self, id: str, op: str, fields: dict[str, Any]) -> dict[str, Any]:
         try:
             frontend = _parts(id)[0]
         except ValueError as error:
@@ -107,18 +107,18 @@ class Connections:
             raise
 
     def _frontends(self, *, ready: bool = True) -> list[int]:
-        frontends = [one for one in self._members.list() if one.role == "frontend" and self._where(one)]
+        frontends = [one for one in self._members.list() if one.role == "frontend" and self._address(one)]
         return sorted(one.id for one in frontends if one.ready or not ready)
 
-    def _where(self, member: Member) -> str | None:
+    def _address(self, member: Member) -> str | None:
         if member.control is not None:
             return member.control
         return None if self._sockets is None else address(self._sockets, member.id)
 
     def _client(self, frontend: int) -> ControlClient:
         members = self._members.list()
-        (where,) = (self._where(one) for one in members if (one.role, one.id) == ("frontend", frontend))
-        assert where is not None, "of these it is known where they are"
+        (where,) = (self._address(one) for one in members if (one.role, one.id) == ("frontend", frontend))
+        assert where is not None, "frontends without an address are left out"
         client = self._clients.get(frontend)
         if client is not None and client.address != where:
             client.close()

@@ -1,4 +1,4 @@
-"""Figures: what the processes of this machine count, read from their metrics and summed over labels."""
+"""Figures: counters of the processes of this machine, read from their metrics and summed over labels."""
 
 import asyncio
 import re
@@ -9,15 +9,15 @@ from lightrail.gateway.processes.members import Member
 
 _SAMPLE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)", re.MULTILINE)
 _PROCESS: Final = re.compile(r',?role="[^"]*",id="[^"]*"\}$')
-"""What telemetry/running.py adds to the labels of each series."""
+"""The labels that telemetry/running.py adds to each series."""
 STORE_TOTAL: Final = 'lightrail_store_bytes{kind="total"}'
 
 Samples = dict[str, float]
-"""Values by name, summed over all labels, and by name with its labels, without those of the process."""
+"""Values by name, summed over all labels, and by name with labels, without those of the process."""
 
 
 def samples(text: str) -> Samples:
-    """Of one process's metrics in the text format of Prometheus."""
+    """The samples of one process's metrics in the text format of Prometheus."""
     found: Samples = {}
     for name, labels, number in _SAMPLE.findall(text):
         try:
@@ -32,7 +32,7 @@ def samples(text: str) -> Samples:
 
 
 async def read(health: Health) -> dict[Member, Samples]:
-    """Of every process that serves; those that do not answer are left out."""
+    """The samples of every process that serves and answers."""
     members = [each for each in health.members.list() if each.ready and each.metrics]
     texts = await asyncio.gather(*(health.scraped(each, "/metrics") for each in members))
     return {each: samples(text) for each, text in zip(members, texts, strict=True) if text is not None}

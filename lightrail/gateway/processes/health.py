@@ -18,11 +18,11 @@ from lightrail.telemetry.metrics import AnyFamily
 from lightrail.telemetry.running import Running
 
 SCRAPE_TIME_MAX_S: Final = 5.0
-"""A process that does not answer in this time is left out of a /metrics; Prometheus itself waits 10 s."""
+"""A process that does not answer in this time is left out of /metrics; Prometheus waits 10 s."""
 SCRAPE_TIME_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
-"""How long Prometheus waits for this answer."""
+"""Seconds that Prometheus waits for this answer."""
 SCRAPE_TIME_PART: Final = 0.8
-"""Of that, what others get: one that is silent must not take the metrics of all with it."""
+"""Share of it for the other processes: a silent one must not cost the metrics of all."""
 DETAILED: Final = "/metrics/detailed"
 READY_TIME_MAX_S: Final = 1.0
 """A process that does not answer in this time is not serving."""
@@ -33,8 +33,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Health:
-    """Answers about the processes that ``members`` knows; open to everybody but for names of queues, which
-    `Gateway` shows to managers only.
+    """Answers about the processes in `members`, open to everybody.
+
+    Metrics that name queues are the exception: `Gateway` serves them to managers only.
     """
 
     def __init__(
@@ -47,11 +48,11 @@ class Health:
         self.members = members
         self.running = running = running or Running("gateway", lambda: id)
         self.presence: Presence | None = None
-        """Of the shards; None before the gateway has a map of them."""
+        """Presence of shards; None before the gateway has a map of them."""
         running.ready = self._not_ready = not_ready
         running.show(members.families, members)
         self.listing_key = ""
-        """Header Authorization by which other processes list their queues for us."""
+        """Authorization header for requests to other processes that name queues."""
         self._session: aiohttp.ClientSession | None = None
 
     def show(self, families: Iterable[AnyFamily[Any]], counts: object) -> None:
@@ -59,7 +60,7 @@ class Health:
         self.running.show(families, counts)
 
     def routes(self) -> list[web.RouteDef]:
-        """Of the requests that are served here."""
+        """Routes of the requests that are served here."""
         return [
             web.get("/healthz", self._alive),
             web.get("/readyz", self._ready),
@@ -94,8 +95,8 @@ class Health:
     async def _ready(self, request: web.Request) -> web.Response:
         """200 when every process serves; 503 with a line for each that does not.
 
-        With ?self it is asked of this gateway alone, as a load balancer has to: with one shard of many away
-        it serves the queues of all others.
+        With ?self the answer is about this gateway alone, for load balancers: with one shard of many down it
+        serves the queues of all others.
         """
         own = self._not_ready()
         alone = "self" in request.query
@@ -104,10 +105,10 @@ class Health:
         return web.Response(text=text, status=503 if reasons else 200)
 
     async def reasons(self) -> list[str]:
-        """Why not everything serves, a line for each process that does not; empty when all do."""
+        """A line for each process that does not serve; empty when all do."""
         own = self._not_ready()
         members = self.members.list()
-        answers = await asyncio.gather(*(self._asked(member) for member in members))
+        answers = await asyncio.gather(*(self._reason(member) for member in members))
         reasons = [own] if own else []
         named = {m.name: reason for m, reason in zip(members, answers, strict=True) if reason}
         if self.presence is not None:
@@ -121,8 +122,8 @@ class Health:
                     named[f"shard-{shard}"] = reason
         return reasons + [f"{name}: {reason}" for name, reason in named.items()]
 
-    async def _asked(self, member: Member) -> str | None:
-        """Why a process does not serve, by its own word; a stopped one gives none."""
+    async def _reason(self, member: Member) -> str | None:
+        """Why a process does not serve, by its own /readyz; None where it serves."""
         if not member.ready:
             return "not serving"
         if member.metrics is None:
@@ -147,7 +148,7 @@ class Health:
         return handler
 
     async def scraped(self, member: Member, path: str, seconds: float = SCRAPE_TIME_MAX_S) -> str | None:
-        """A page of a process's own metrics, or None when it does not answer in time."""
+        """A page of a process's own metrics, or None without an answer in time."""
         try:
             status, text = await self._get(member, path, min(seconds, SCRAPE_TIME_MAX_S))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -171,7 +172,7 @@ class Health:
 
 
 def _patience(header: str | None) -> float:
-    """Seconds that the others have to answer, where whoever scrapes says how long it waits."""
+    """Seconds that other processes have to answer, by the scraper's own time-out."""
     try:
         seconds = float(header) if header is not None else SCRAPE_TIME_MAX_S
     except ValueError:

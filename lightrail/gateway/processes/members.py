@@ -1,4 +1,4 @@
-"""Members: the other processes, as the supervisor of this machine and the cluster's map tell the gateway."""
+"""Members: the other processes, from the supervisor of this machine and from the cluster's map."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Member:
     control: str | None = None
     """Of a frontend: the ZeroMQ address of its control socket."""
     supervised: bool = True
-    """Whether the supervisor of this machine runs it; of others we only know that they are registered."""
+    """Whether the supervisor of this machine runs it; of others only the registration is known."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class Member:
 
 
 class Members:
-    """The supervisor's list that came last, and who else is registered; the gateway itself is left out."""
+    """The supervisor's last list and other registered processes, without the gateway itself."""
 
     __slots__ = ("_list", "_registered", "_supervised", "families", "known", "scrapes_failed")
 
@@ -41,14 +41,14 @@ class Members:
         self._registered: list[Member] = []
         self.families = FAMILIES
         self.known = False
-        """Whether a list has come."""
+        """Whether the supervisor has sent a list."""
         self.scrapes_failed = 0
 
     def list(self) -> list[Member]:
         return self._list
 
     def update(self, message: dict[str, Any]) -> None:
-        """Take a line of the supervisor."""
+        """Takes over a line of the supervisor."""
         if "processes" in message:
             self.known = True
             self._supervised = [
@@ -66,11 +66,11 @@ class Members:
             self._unite()
 
     def follow(self, map: Map, boot: int, host: str) -> None:
-        """Take who is registered, now and whenever that changes.
+        """Takes over registered processes, now and whenever they change.
 
         Args:
             boot: of this gateway.
-            host: of this machine: addresses of the loopback network mean nothing on another one.
+            host: this machine; a loopback address of another machine can't be used.
         """
 
         def changed(_: MapChanges) -> None:

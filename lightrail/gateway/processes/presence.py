@@ -1,7 +1,7 @@
-"""Presence: which shards own queues and answer, or do not; also those that are registered no more.
+"""Presence: which shards own queues and answer this gateway, registered or not.
 
-A shard that was killed leaves the list of processes when its lease has run out. What it owns is still placed
-on it and waits, and an operator has to see that first: by name, with how many queues.
+A killed shard leaves the list of processes when its lease expires. Its queues stay placed on it and wait,
+which an operator has to see first: the shard's name and the number of its queues.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from lightrail.wire.shards import ShardPeer, State
 
 
 class Presence:
-    """As one gateway sees them.
+    """The shards as one gateway sees them.
 
     Args:
         peers: its connections to shards.
@@ -26,26 +26,26 @@ class Presence:
         self._peers = peers
 
     def known(self) -> list[int]:
-        """Shards that were ever made known and not removed, and any other that a queue is placed on."""
+        """Shards of the cluster, and any other shard that has queues."""
         owners = {shard for shard, queues in self._map.loads.items() if queues}
         return sorted({*self._map.shard_sets, *owners})
 
     def queues(self, shard: int) -> int:
-        """How many are placed on it."""
+        """Queues that are placed on a shard."""
         return self._map.loads[shard]
 
     def serves(self, shard: int) -> bool:
-        """Whether it answers this gateway."""
+        """Whether a shard answers this gateway."""
         peer = self._peers.get(shard)
         return peer is not None and peer.state is State.SERVING
 
     def waiting(self, shard: int) -> str:
-        """What a person is told that waits for a shard; nothing where none does."""
+        """A sentence about the queues that wait for a shard; empty without queues."""
         queues = self.queues(shard)
         return f"{queues:,} {'queue waits' if queues == 1 else 'queues wait'} for it" if queues else ""
 
     def unregistered(self) -> list[tuple[int, str]]:
-        """Shards that own queues and are registered nowhere, with why that matters."""
+        """Shards that have queues and are not registered, with the reason that people are shown."""
         return [
             (shard, f"not registered; {self.waiting(shard)}")
             for shard in self.known()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from lightrail.cluster.counts import COORDINATOR_FAMILIES, PLACEMENT_FAMILIES
-from lightrail.gateway.counts import CONNECTION_FAMILIES
-from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
-from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
-from lightrail.gateway.members import FAMILIES as MEMBER_FAMILIES
-from lightrail.gateway.presence import PRESENCE_FAMILIES
+from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
+from lightrail.gateway.metrics import CONNECTION_FAMILIES
+from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
+from lightrail.gateway.processes.members import FAMILIES as MEMBER_FAMILIES
+from lightrail.gateway.processes.presence import PRESENCE_FAMILIES
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES
 from lightrail.telemetry.families import FRONTEND_FAMILIES, SHARD_FAMILIES
 from lightrail.telemetry.metrics import AnyFamily, HistogramFamily
@@ -61,7 +61,7 @@ SECTIONS: Final[tuple[tuple[str, str, Iterable[AnyFamily[Any]]], ...]] = (
     (
         "Gateways",
         "",
-        (*HTTP_FAMILIES, *CONNECTION_FAMILIES, *COURIER_FAMILIES, *PLACEMENT_FAMILIES, *PRESENCE_FAMILIES),
+        (*HTTP_FAMILIES, *CONNECTION_FAMILIES, *FORWARDING_FAMILIES, *PLACEMENT_FAMILIES, *PRESENCE_FAMILIES),
     ),
     (
         "The gateway of one machine",

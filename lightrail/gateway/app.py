@@ -1,6 +1,6 @@
-"""The gateway's HTTP application: which request goes to which handler, and how errors are told.
+"""The gateway's HTTP application: which handler serves which request, and how errors are answered.
 
-A path is a name and a part of it (place.py), so there is one table of parts and methods instead of patterns.
+A path is a name and a part of it (paths.py), so one table by part and method takes the place of patterns.
 Health checks and metrics come first and are open to everybody.
 """
 
@@ -15,40 +15,51 @@ from aiohttp import web
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.counts import PLACEMENT_FAMILIES
 from lightrail.cluster.map import Map
-from lightrail.gateway import (
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.counts import Counts
+from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.forwarding.counts import FAMILIES as FORWARDING_FAMILIES
+from lightrail.gateway.forwarding.forwarding import Forwarding
+from lightrail.gateway.journals.archived import Archived
+from lightrail.gateway.journals.segments import Journals
+from lightrail.gateway.links.batches import BatchSender
+from lightrail.gateway.links.receiving import Receivers
+from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.media_types import ATOM, JSON
+from lightrail.gateway.metrics import FAMILIES as HTTP_FAMILIES
+from lightrail.gateway.pages.pages import CALLER, Pages
+from lightrail.gateway.paths import BELOW, NAME, parse_path
+from lightrail.gateway.processes.connections import Connections
+from lightrail.gateway.processes.health import DETAILED, Health
+from lightrail.gateway.processes.members import Members
+from lightrail.gateway.processes.presence import PRESENCE_FAMILIES, Presence
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources import (
     batches,
     connections,
     coordination,
     definitions,
+    description,
+    head,
     journals,
     messages,
     moves,
     names,
     permissions,
+    plans,
+    queues,
     readers,
-    shard_sets,
+    shards,
     status,
     subscriptions,
+    tail,
     tokens,
+    transfers,
+    verification,
 )
-from lightrail.gateway.archived import Archived
-from lightrail.gateway.asked import ATOM, JSON, Asked
-from lightrail.gateway.callers import Callers
-from lightrail.gateway.counts import FAMILIES as HTTP_FAMILIES
-from lightrail.gateway.counts import Counts
-from lightrail.gateway.couriers import requests as transfers
-from lightrail.gateway.couriers.counts import FAMILIES as COURIER_FAMILIES
-from lightrail.gateway.couriers.couriers import Couriers
-from lightrail.gateway.errors import Problem, problem_of
-from lightrail.gateway.health import DETAILED, Health
-from lightrail.gateway.members import Members
-from lightrail.gateway.openapi import document
-from lightrail.gateway.pages.pages import CALLER, Pages
-from lightrail.gateway.place import BELOW, NAME, place
-from lightrail.gateway.presence import PRESENCE_FAMILIES, Presence
-from lightrail.gateway.receiving import Receivers
-from lightrail.gateway.sending import Sender
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.rights import demand_all
+from lightrail.gateway.services import Services
 from lightrail.gateway.views import BrokerViews
 from lightrail.model import limits
 from lightrail.model.destinations import Destinations
@@ -60,19 +71,19 @@ from lightrail.wire.keys import WireKey
 
 log = logging.getLogger("lightrail.gateway")
 
-Handler = Callable[[Asked], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 Served = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
-    (NAME, 0): {"GET": names.summary, "POST": messages.post},
+    (NAME, 0): {"GET": names.summary, "POST": tail.post},
     (BELOW, 0): {"GET": names.below},
     ("!policy", 0): {"GET": names.read, "PUT": names.change, "DELETE": names.drop},
     ("!batch", 0): {"POST": batches.store},
-    ("!head", 0): {"POST": messages.lock, "DELETE": messages.take},
+    ("!head", 0): {"POST": head.lock, "DELETE": head.take},
     ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
     ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
     ("!messages", 2): {"DELETE": messages.complete, "PUT": messages.settle, "POST": messages.renew},
-    ("!figures", 0): {"GET": status.figures},
+    ("!figures", 0): {"GET": queues.figures},
     ("!subscriptions", 0): {"GET": subscriptions.list_all, "POST": subscriptions.subscribe},
     ("!subscriptions", 1): {
         "GET": subscriptions.read,
@@ -85,9 +96,9 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
 ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (BELOW, 0): {"GET": names.below},
     ("!tokens", 0): {"POST": tokens.make},
-    ("!openapi.json", 0): {"GET": document.read},
+    ("!openapi.json", 0): {"GET": description.read},
     ("!status", 0): {"GET": status.read},
-    ("!queues", 0): {"GET": status.queues},
+    ("!queues", 0): {"GET": queues.list_all},
     ("!routers", 0): {"GET": status.routers},
     ("!permissions", 0): {"GET": permissions.list_all},
     ("!permissions", 1): {"PUT": permissions.put, "DELETE": permissions.clear},
@@ -95,13 +106,13 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     ("!connections", 1): {"GET": connections.show, "DELETE": connections.close},
     ("!transfers", 0): {"GET": transfers.list_all, "POST": transfers.begin},
     ("!transfers", 1): {"GET": transfers.read, "DELETE": transfers.cancel},
-    ("!shards", 0): {"GET": shard_sets.list_all},
-    ("!shards", 1): {"GET": shard_sets.show, "PUT": shard_sets.change, "DELETE": shard_sets.remove},
+    ("!shards", 0): {"GET": shards.list_all},
+    ("!shards", 1): {"GET": shards.show, "PUT": shards.change, "DELETE": shards.remove},
     ("!coordinator", 0): {"GET": coordination.show},
     ("!coordinator", 1): {"POST": coordination.put_back},
-    ("!plan", 0): {"GET": moves.propose},
+    ("!plan", 0): {"GET": plans.propose},
     ("!moves", 0): {"GET": moves.list_all, "POST": moves.begin, "DELETE": moves.cancel},
-    ("!verify", 0): {"GET": moves.verify},
+    ("!verify", 0): {"GET": verification.verify},
     ("!journals", 0): {"GET": journals.list_all},
     ("!journals", 2): {"GET": journals.read},
     ("!journals", 3): {"GET": journals.index},
@@ -114,72 +125,81 @@ ROOT: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
 OPEN: Final = frozenset({"!openapi.json"})
 """Parts of the root that anybody may read."""
 STRANGER: Final = Caller("anonymous")
-"""Who asks, before it is known."""
+"""The caller of a request that was not authenticated yet."""
 
 
-class Gateway:
-    """What all handlers share.
+def open_services(
+    *,
+    settings: Settings,
+    coordinator: Coordinator,
+    shards: Shards,
+    members: Members,
+    health: Health,
+    sockets: str | None = None,
+    callers: Callers | None = None,
+    directory: Directory | None = None,
+    map: Map | None = None,
+    key: WireKey | None = None,
+) -> Services:
+    """The services of one gateway, and their metrics in `health`.
 
     Args:
         shards: links to the shards; empty until they are added.
-        members: the other processes, as the supervisor tells.
-        sockets: the directory of the frontends' control sockets, where they have not said where theirs is.
+        members: the other processes, as the supervisor lists them.
+        sockets: the directory of control sockets, for frontends that do not publish the address of theirs.
         map: of queues and members; the same as that of the shards.
         key: of the wire.
-        now_ms: milliseconds since 1970.
     """
+    loop = asyncio.get_running_loop()
+    map = map or Map(coordinator)
+    directory = directory or Directory(coordinator, auto_create=settings.auto_create)
+    destinations = Destinations(settings.push_allow)
+    namespace = Service(coordinator, directory, destinations=destinations)
+    sender = Sender(shards, directory, loop)
+    presence = health.presence = Presence(map, shards.peers)
+    services = Services(
+        settings=settings,
+        coordinator=coordinator,
+        map=map,
+        directory=directory,
+        namespace=namespace,
+        shards=shards,
+        sender=sender,
+        batches=BatchSender(shards, directory, sender, loop),
+        receivers=Receivers(shards, loop),
+        journals=Journals(shards, map, Archived(settings.archive_directory)),
+        forwarding=Forwarding(namespace, shards, sender, destinations),
+        health=health,
+        presence=presence,
+        connections=Connections(members, sockets, key),
+        callers=callers or Callers(coordinator, settings),
+        counts=Counts(),
+    )
+    health.show(HTTP_FAMILIES, services)
+    health.show(PLACEMENT_FAMILIES, map)
+    health.show(PRESENCE_FAMILIES, presence)
+    health.show(FORWARDING_FAMILIES, services.forwarding.counts)
+    return services
 
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        coordinator: Coordinator,
-        shards: Shards,
-        members: Members,
-        health: Health,
-        sockets: str | None = None,
-        callers: Callers | None = None,
-        directory: Directory | None = None,
-        map: Map | None = None,
-        key: WireKey | None = None,
-    ) -> None:
-        self.settings = settings
-        self.coordinator = coordinator
-        self.shards = shards
-        self.members = members
-        self.counts = Counts()
-        health.show(HTTP_FAMILIES, self)
-        self.health = health
-        self.map = map or Map(coordinator)
-        health.show(PLACEMENT_FAMILIES, self.map)
-        self.presence = health.presence = Presence(self.map, shards.peers)
-        health.show(PRESENCE_FAMILIES, self.presence)
-        self.connections = connections.Connections(members, sockets, key)
-        self.callers = callers or Callers(coordinator, settings)
-        self.directory = directory or Directory(coordinator, auto_create=settings.auto_create)
-        self._destinations = destinations = Destinations(settings.push_allow)
-        self.service = Service(coordinator, self.directory, destinations=destinations)
-        loop = asyncio.get_running_loop()
-        self.sender = Sender(shards, self.directory, loop)
-        self.batches = batches.BatchSender(shards, self.directory, self.sender, loop)
-        self.receivers = Receivers(shards, loop)
-        self.journals = journals.Journals(shards, self.map, Archived(settings.archive_directory))
-        self.couriers = Couriers(self.service, shards, self.sender, destinations)
-        health.show(COURIER_FAMILIES, self.couriers.counts)
-        self.directory.listen(self._changed)
-        self.now_ms = shards.now_ms
-        self.views = BrokerViews(self)
-        self._pages = Pages(self.service, self.views, time.time)
+
+class Gateway:
+    """Serves the requests of one gateway."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self._pages = Pages(services.namespace, BrokerViews(services), time.time)
+        services.directory.listen(self._changed)
 
     def _changed(self, changes: Changes) -> None:
-        self.shards.forget(changes.names)
-        self.couriers.changed(changes)
-        self.receivers.changed(self.directory.get(name) for name in changes.names)
+        services = self.services
+        services.shards.forget(changes.names)
+        services.forwarding.changed(changes)
+        services.receivers.changed(services.directory.get(name) for name in changes.names)
 
     def application(self) -> web.Application:
         """The aiohttp application over this gateway."""
-        app = application(self.health)
-        app.middlewares.append(self._of_pages)
+        app = application(self.services.health)
+        app.middlewares.append(self._authenticated)
         self._pages.add_routes(app)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_startup.append(self._open)
@@ -188,69 +208,58 @@ class Gateway:
         return app
 
     @web.middleware
-    async def _of_pages(self, request: web.Request, handler: Served) -> web.StreamResponse:
-        """Pages have routes of their own and want to know who asks; what they load tells nothing.
+    async def _authenticated(self, request: web.Request, handler: Served) -> web.StreamResponse:
+        """Finds the caller of pages, which have routes of their own; static files are open to everybody.
 
-        So has what lists queues, which is for who may manage everything, as /!status is.
+        Metrics that name queues are for callers who may manage all names, as /!status is.
         """
         path = request.path
+        services = self.services
         if path == DETAILED:
-            asked = Asked(self, request, STRANGER, "", ())
-            asked.caller = await self.callers.caller(request)
-            asked.manager()
+            demand_all(services.directory, await services.callers.caller(request))
         if path.startswith("/!ui") and not path.startswith("/!ui/static/"):
-            request[CALLER] = await self.callers.caller(request)
+            request[CALLER] = await services.callers.caller(request)
         return await handler(request)
 
     async def _open(self, _: web.Application) -> None:
-        for each in self.directory.every_subscription():
-            problem = self._destinations.problem(each.target) if each.push else None
-            if problem is not None:
-                log.error(
-                    "subscription %s of %s is not pushed, and its messages become dead letters: %s",
-                    each.id,
-                    each.router,
-                    problem,
-                )
-        self.couriers.start()
+        self.services.forwarding.start()
 
     async def _count(self, request: web.Request, response: web.StreamResponse) -> None:
-        self.counts.answered(request.method, response.status)
+        self.services.counts.answered(request.method, response.status)
 
     async def _close(self, _: web.Application) -> None:
-        await self.couriers.close()
-        self.receivers.close()
-        self.sender.close()
-        self.shards.close()
-        self.connections.close()
+        services = self.services
+        await services.forwarding.close()
+        services.receivers.close()
+        services.sender.close()
+        services.shards.close()
+        services.connections.close()
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
-        found = place(request.rel_url.raw_path)
+    async def _handle(self, http: web.Request) -> web.StreamResponse:
+        found = parse_path(http.rel_url.raw_path)
         table = NAMED if found.name else ROOT
         methods = table.get((found.part, len(found.rest)))
         if methods is None:
-            path = request.rel_url.raw_path[:200]
-            raise Problem(404, f"nothing is served at {path!a}; see /!openapi.json for what is")
-        handler = methods.get(request.method) or (methods.get("GET") if request.method == "HEAD" else None)
+            path = http.rel_url.raw_path[:200]
+            raise ProblemError(404, f"nothing is served at {path!a}; see /!openapi.json for what is")
+        handler = methods.get(http.method) or (methods.get("GET") if http.method == "HEAD" else None)
         if handler is None:
             allowed = ", ".join(methods)
-            raise Problem(
-                405,
-                f"{request.method} can't be done here; expected {allowed}",
-                headers={"Allow": allowed},
+            raise ProblemError(
+                405, f"{http.method} can't be done here; expected {allowed}", headers={"Allow": allowed}
             )
-        asked = Asked(self, request, STRANGER, found.name, found.rest)
+        request = Request(self.services, http, STRANGER, found.name, found.rest)
         if not found.name:
             if found.part in OPEN:
-                return await handler(asked)
-            if found.part == BELOW and not asked.wants(JSON) and not asked.wants(ATOM):
-                return await self.health.page(request)
-        asked.caller = await self.callers.caller(request)
-        return await handler(asked)
+                return await handler(request)
+            if found.part == BELOW and not request.wants(JSON) and not request.wants(ATOM):
+                return await self.services.health.page(http)
+        request.caller = await self.services.callers.caller(http)
+        return await handler(request)
 
 
 def application(health: Health) -> web.Application:
-    """An application that tells errors as problems, and serves health checks and metrics."""
+    """An application that answers errors as problems, and serves health checks and metrics."""
     app = web.Application(middlewares=[problems], client_max_size=limits.HTTP_DEFINITIONS_BYTES)
     app.add_routes(health.routes())
     app.on_startup.append(health.open)
@@ -264,11 +273,11 @@ async def problems(request: web.Request, handler: Served) -> web.StreamResponse:
     try:
         return await handler(request)
     except (ConnectionResetError, asyncio.CancelledError):
-        # The client is gone: there is nobody to tell.
+        # The client closed the connection: nobody reads an answer.
         raise
     except Exception as error:
         problem = problem_of(error)
         if problem is None:
             log.exception("%s %s failed", request.method, request.path)
-            problem = Problem(500, "a mistake of ours; the log of the gateway says more")
+            problem = ProblemError(500, "internal error; the log of the gateway says more")
         return problem.response()

@@ -1,8 +1,8 @@
-"""Callers: who a request comes from, by HTTP Basic or a bearer token, against the users that AMQP knows.
+"""Callers: authenticates requests by HTTP Basic or a bearer token, with the users of AMQP.
 
-A password's hash is slow by design, so checked credentials are remembered under a keyed digest of the header
-they came in, and the user they belong to is looked at again every CALLER_FRESH_MS: who is removed or gets
-another password is out after that time. Passwords are checked by what all log-ins share (cluster/logins.py).
+Hashing a password is slow by design, so verified credentials are cached under a keyed digest of their header,
+and their user is read again every CALLER_FRESH_MS: a removed user, or one with another password, is refused
+after that time. All log-ins check passwords alike (cluster/logins.py).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from lightrail.amqp import sasl
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.model.settings import Settings, is_loopback
@@ -32,7 +32,7 @@ from lightrail.namespace import tokens
 from lightrail.namespace.rights import ANYBODY, Caller
 
 SAFE: Final = ("GET", "HEAD")
-"""Methods that change nothing; a page of another site can't read their answers."""
+"""Methods that change nothing; browsers don't let a page of another site read the answers."""
 ASK: Final = {"WWW-Authenticate": 'Basic realm="LightRail", charset="UTF-8"'}
 ANONYMOUS: Final = Caller("anonymous")
 ANYBODY_TLS: Final = replace(ANYBODY, tls=True)
@@ -57,7 +57,7 @@ def monotonic_ms() -> int:
 
 
 class _Known:
-    """Credentials that were checked."""
+    """Verified credentials."""
 
     __slots__ = ("caller", "expires_ms", "fresh_until_ms", "key_digest")
 
@@ -66,11 +66,11 @@ class _Known:
         self.key_digest = key_digest
         self.fresh_until_ms = fresh_until_ms
         self.expires_ms = expires_ms
-        """Of a token, by the wall clock."""
+        """When a token expires, by the wall clock."""
 
 
 class _Check:
-    """A check that is under way, and how many requests wait for it."""
+    """A check under way, and the number of requests that wait for it."""
 
     __slots__ = ("pending", "waiting")
 
@@ -80,7 +80,7 @@ class _Check:
 
 
 class Callers:
-    """Finds out who asks. Times are injected: `monotonic` for what is remembered, `wall` for tokens' ends."""
+    """Finds the caller of a request. Clocks are injected: `monotonic` for the cache, `wall` for tokens."""
 
     def __init__(
         self,
@@ -100,18 +100,18 @@ class Callers:
         self._checking: dict[tuple[bytes, str], _Check] = {}
         self.logins = logins or Logins(coordinator)
         self.has_users = True
-        """Until it is known better: then nobody is let in by mistake."""
+        """Whether any user is defined; assumed before the first refresh, so that nobody gets in unchecked."""
 
     async def refresh(self) -> None:
-        """Looks again whether any user is defined."""
+        """Reads whether any user is defined."""
         self.has_users = await self.logins.refresh()
 
     async def caller(self, request: web.Request) -> Caller:
-        """Who asks. Raises Problem: 401 without (good) credentials, 403 where none would do."""
+        """The caller. Raises ProblemError: 401 without valid credentials, 403 where none are accepted."""
         origin = request.headers.get("Origin")
         if origin is not None and request.method not in SAFE and urlsplit(origin).netloc != request.host:
-            # A browser sends along what lets its user in, also on behalf of another site's page.
-            raise Problem(403, f"a page of {origin[:80]!a} may not change anything here")
+            # A browser sends its user's credentials for pages of other sites, too.
+            raise ProblemError(403, f"a page of {origin[:80]!a} may not change anything here")
         header = request.headers.get("Authorization")
         tls = request.transport is not None and request.transport.get_extra_info("sslcontext") is not None
         if not self.has_users:
@@ -119,9 +119,9 @@ class Callers:
         if header is None:
             if self._settings.allow_anonymous:
                 return replace(ANONYMOUS, tls=True) if tls else ANONYMOUS
-            raise Problem(401, "expected a user's name and password, or a token; none came", headers=ASK)
+            raise ProblemError(401, "expected a user's name and password, or a token; none came", headers=ASK)
         if not tls and not self._settings.plain_without_tls and not _loopback(request):
-            raise Problem(
+            raise ProblemError(
                 403,
                 "passwords and tokens are taken beyond this machine over TLS only; use the https address, or "
                 "set plain_without_tls where something else protects the line",
@@ -134,29 +134,29 @@ class Callers:
         return replace(known.caller, tls=True) if tls else known.caller
 
     async def user_record(self, caller: Caller) -> UserRecord | None:
-        """The record of who asks, where that is a user."""
+        """The user record of a caller; None where no user is defined."""
         return None if caller.everything else await self._coordinator.user(caller.user)
 
     @property
     def secret(self) -> bytes:
-        """The coordinator's, from the first refresh on."""
+        """The secret of the coordinator that signs tokens; known from the first refresh on."""
         return self.logins.secret
 
     @property
     def hashes(self) -> int:
-        """Passwords that were hashed."""
+        """Number of passwords hashed."""
         return self.logins.hashes
 
     def _anybody(self, request: web.Request, tls: bool) -> Caller:
         if not _loopback(request) and not self._settings.insecure_no_users:
-            raise Problem(
+            raise ProblemError(
                 403,
                 "no user is defined, so only this machine gets in; add one: lightrail-admin user add NAME",
             )
         host = request.headers.get("Host", "localhost")
         if not self._settings.insecure_no_users and not _is_local(host):
-            # A page of another site may have its name lead to this machine (DNS rebinding).
-            raise Problem(
+            # The name of another site may resolve to this machine (DNS rebinding).
+            raise ProblemError(
                 403,
                 f"the request is for {host[:80]!a}; without users this machine is asked as localhost or by "
                 "its address",
@@ -176,7 +176,7 @@ class Callers:
         return True
 
     async def _checked(self, digest: bytes, header: str, source: str) -> _Known:
-        """One check for all requests that come with the same credentials from the same source at a time."""
+        """One check for all requests with the same credentials from the same source at a time."""
         each = digest, source
         check = self._checking.get(each)
         if check is None:
@@ -188,7 +188,7 @@ class Callers:
         finally:
             check.waiting -= 1
             if not check.waiting:
-                # No password is hashed for clients that have gone: a flood of them leaves the line again.
+                # All these clients closed their connections: a flood of them must not cost hashing.
                 check.pending.cancel()
 
     def _remember(self, each: tuple[bytes, str], done: "asyncio.Future[_Known]") -> None:
@@ -207,7 +207,7 @@ class Callers:
                 return await self._basic(value.strip(), source)
             case "bearer":
                 return await self._bearer(value.strip())
-        raise Problem(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
+        raise ProblemError(401, f"expected Basic or Bearer credentials, found {scheme[:40]!a}", headers=ASK)
 
     async def _basic(self, value: str, source: str) -> _Known:
         try:
@@ -216,23 +216,23 @@ class Callers:
                 raise ValueError("no colon between name and password")
             user, password = sasl.parse_plain(f"\0{user}\0{password}".encode())
         except (binascii.Error, ValueError) as error:
-            raise Problem(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
+            raise ProblemError(401, f"the Basic credentials can't be read: {error}", headers=ASK) from None
         try:
             record = await self.logins.verify(source, user, password)
         except TooManyLogins as error:
-            raise Problem(429, str(error), headers={"Retry-After": "10"}) from None
+            raise ProblemError(429, str(error), headers={"Retry-After": "10"}) from None
         if record is None:
-            raise Problem(401, "unknown user or wrong password", headers=ASK)
+            raise ProblemError(401, "unknown user or wrong password", headers=ASK)
         return self._made(Caller(user), tokens.key_digest(record), None)
 
     async def _bearer(self, value: str) -> _Known:
         try:
             claims = tokens.read(self.logins.secret, value, self._wall())
         except tokens.InvalidToken as error:
-            raise Problem(401, str(error), headers=ASK) from None
+            raise ProblemError(401, str(error), headers=ASK) from None
         record = await self._coordinator.user(claims.user)
         if record is None or tokens.key_digest(record) != claims.key_digest:
-            raise Problem(401, "the token's user is gone or has another password now", headers=ASK)
+            raise ProblemError(401, "the token's user is gone or has another password now", headers=ASK)
         caller = Caller(claims.user, scope=claims.scope)
         return self._made(caller, claims.key_digest, claims.expires_s * 1000)
 
@@ -241,7 +241,7 @@ class Callers:
 
 
 def _peer(request: web.Request) -> str | None:
-    """The address that a request came from; None where it came by no network."""
+    """The address of the client; None for a connection without a network."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     return str(peer[0]) if isinstance(peer, tuple) else None
 

@@ -1,4 +1,4 @@
-"""Errors of the gateway as people and programs see them: JSON problem details (RFC 9457)."""
+"""Errors of the gateway as answers: JSON problem details (RFC 9457)."""
 
 import json
 from collections.abc import Mapping
@@ -14,11 +14,11 @@ from lightrail.wire.shards import ShardRefused
 
 PROBLEM: Final = "application/problem+json"
 AGAIN: Final = {"Retry-After": "1"}
-"""What failed for now is worth another try after a second."""
+"""For failures that may pass: try again after a second."""
 
 
-class Problem(Exception):
-    """A request that can't be served; `members` go into the problem's JSON object as they are."""
+class ProblemError(Exception):
+    """A request that can't be served; `members` become members of the problem's JSON object."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -36,17 +36,23 @@ class Problem(Exception):
         return web.Response(status=self.status, text=text, content_type=PROBLEM, headers=self.headers)
 
 
-def refused(condition: str, description: str) -> Problem:
-    """What a shard refused: full queues and disks may have room again, the rest will not pass by itself."""
+def invalid(field: str, found: Any, allowed: str) -> ProblemError:
+    """A field of the body or of a header with a value that is not allowed."""
+    text = f"{field} is {str(found)[:80]!a}; expected {allowed}"
+    return ProblemError(422, text, field=field, found=found, allowed=allowed)
+
+
+def refused(condition: str, description: str) -> ProblemError:
+    """A refusal of a shard, by its AMQP condition; full queues and disks may have room again later."""
     status = STATUS_OF.get(condition, 500)
-    return Problem(
+    return ProblemError(
         status, description or condition, headers=AGAIN if status == 503 else None, condition=condition
     )
 
 
-def unknown(name: str) -> Problem:
-    """Nothing was heard of a message in time."""
-    return Problem(
+def unknown(name: str) -> ProblemError:
+    """A message without an answer in time."""
+    return ProblemError(
         503,
         f"the shard of {name} has not answered in time: the message may or may not be stored; send it again "
         "with the same MessageId where the queue has a duplicate_window",
@@ -54,25 +60,27 @@ def unknown(name: str) -> Problem:
     )
 
 
-def away(name: str) -> Problem:
-    """A message waited for a shard that was not there all the time."""
-    return Problem(
+def away(name: str) -> ProblemError:
+    """A message that was never sent, since its shard was disconnected all the time."""
+    return ProblemError(
         503, f"the shard of {name} is not there now: the message is not stored; try again", headers=AGAIN
     )
 
 
-def problem_of(error: Exception) -> Problem | None:
-    """How an error that is no mistake of ours is told; None for the others."""
+def problem_of(error: Exception) -> ProblemError | None:
+    """The answer to an expected error; None for an internal error."""
     match error:
-        case Problem():
+        case ProblemError():
             return error
         case InvalidPolicy():
             found = error.found
-            return Problem(422, str(error), field=error.field, found=found, allowed=error.allowed)
+            return ProblemError(422, str(error), field=error.field, found=found, allowed=error.allowed)
         case ShardRefused() | ControlRefused():
             return refused(error.condition, error.description)
         case web.HTTPException():
             headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-            return Problem(error.status, error.text or error.reason, headers=headers)
+            return ProblemError(error.status, error.text or error.reason, headers=headers)
     status = status_of(error)
-    return None if status is None else Problem(status, str(error), headers=AGAIN if status == 503 else None)
+    if status is None:
+        return None
+    return ProblemError(status, str(error), headers=AGAIN if status == 503 else None)

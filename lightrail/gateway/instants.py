@@ -1,4 +1,4 @@
-"""Instants: times as HTTP bodies and headers show and take them, RFC 3339 in UTC with milliseconds."""
+"""Instants: times of HTTP bodies and headers, RFC 3339 in UTC with milliseconds."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ def rfc3339(at_ms: int) -> str:
 
 
 def milliseconds(text: str) -> int:
-    """The other way round; a time without an offset is meant in UTC. Raises ValueError."""
+    """The reverse; a time without an offset is in UTC. Raises ValueError."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)

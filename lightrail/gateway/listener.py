@@ -11,14 +11,14 @@ from lightrail.telemetry.http_connections import Connections
 
 
 def connections() -> Connections:
-    """Of the HTTP clients of this process."""
+    """The connections of HTTP clients of this process."""
     return Connections(http_server.admitted(limits.HTTP_CONNECTIONS_MAX, limits.HTTP_FILES_PART))
 
 
 async def listen(
     app: web.Application, admitted: Connections, *places: tuple[Endpoint | None, ssl.SSLContext | None]
 ) -> tuple[web.AppRunner, list[int]]:
-    """Serve an application at (endpoint, TLS) pairs; None is nowhere. End it: `runner.cleanup()`.
+    """Serves an application at (endpoint, TLS) pairs; None is nowhere. End it: `runner.cleanup()`.
 
     Returns (runner, bound ports).
     """

@@ -7,12 +7,12 @@ from lightrail.cluster.counts import COORDINATOR_FAMILIES
 from lightrail.cluster.joining import Joining, advertised, patiently, reachable_metrics
 from lightrail.cluster.map import GATEWAYS
 from lightrail.cluster.opening import listing_key
-from lightrail.gateway.app import Gateway
-from lightrail.gateway.counts import CONNECTION_FAMILIES
-from lightrail.gateway.health import Health
+from lightrail.gateway.app import Gateway, open_services
+from lightrail.gateway.links.shards import Shards
 from lightrail.gateway.listener import connections, listen
-from lightrail.gateway.members import Members
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.metrics import CONNECTION_FAMILIES
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
 from lightrail.model.settings import Endpoint
 from lightrail.model.tls import tls_context
@@ -21,7 +21,7 @@ from lightrail.telemetry.metrics import registry
 
 
 async def serve(process: process.Process) -> None:
-    """Serve until told to stop."""
+    """Serves until the process is stopped."""
     settings = process.settings
     page_runner, page = await exposition.of_process(process, registry((), None))
     members = Members()
@@ -30,19 +30,13 @@ async def serve(process: process.Process) -> None:
     coordinator = joining.coordinator
     joining.refuse_strangers(await patiently(process, coordinator.has_users))
     await joining.take_number(GATEWAYS)
-    loop = asyncio.get_running_loop()
-    shards = Shards(coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
-    shards.fleet.refresh()
-    if not settings.etcd:
-        for shard in range(await coordinator.shards() or settings.shards):
-            if shard not in shards.peers:
-                shards.add(shard, process.shard_address(shard))
+    shards = await _connect(process, joining)
     if settings.etcd or not process.supervised:
         members.follow(shards.fleet.map, process.boot, joining.own.host)
 
     def not_ready() -> str | None:
         if process.supervised and not members.known:
-            return "not yet told by the supervisor who else there is"
+            return "the supervisor has not listed the other processes yet"
         return process.not_ready() or shards.not_ready()
 
     process.running.show(COORDINATOR_FAMILIES, coordinator.counts)
@@ -50,7 +44,7 @@ async def serve(process: process.Process) -> None:
         process.running.serves_with(settings.tls_certificate)
     health = Health(process.id, members, not_ready, process.running)
     health.listing_key = await patiently(process, lambda: listing_key(coordinator))
-    gateway = Gateway(
+    services = open_services(
         settings=settings,
         coordinator=coordinator,
         shards=shards,
@@ -60,8 +54,9 @@ async def serve(process: process.Process) -> None:
         map=shards.fleet.map,
         key=joining.key,
     )
-    gateway.directory.refresh()
-    await patiently(process, gateway.callers.refresh)
+    gateway = Gateway(services)
+    services.directory.refresh()
+    await patiently(process, services.callers.refresh)
     tls = tls_context(settings) if settings.https is not None else None
     admitted = connections()
     health.show(CONNECTION_FAMILIES, admitted)
@@ -69,7 +64,7 @@ async def serve(process: process.Process) -> None:
         gateway.application(), admitted, (settings.http, None), (settings.https, tls)
     )
     await shards.fleet.until_ready()
-    sweeping = asyncio.create_task(sweep(gateway))
+    sweeping = asyncio.create_task(sweep(services))
     try:
         here = Endpoint(settings.http.host, ports[0])
         await joining.register(
@@ -80,10 +75,22 @@ async def serve(process: process.Process) -> None:
         await process.until_stop()
     finally:
         sweeping.cancel()
-        gateway.receivers.close()
+        services.receivers.close()
         await runner.cleanup()
         await page_runner.cleanup()
         await joining.leave()
+
+
+async def _connect(process: process.Process, joining: Joining) -> Shards:
+    """Links to all shards that are known now."""
+    loop = asyncio.get_running_loop()
+    shards = Shards(joining.coordinator, loop, name=process.name, boot=process.boot, key=joining.key)
+    shards.fleet.refresh()
+    if not process.settings.etcd:
+        for shard in range(await joining.coordinator.shards() or process.settings.shards):
+            if shard not in shards.peers:
+                shards.add(shard, process.shard_address(shard))
+    return shards
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sweeper: follows the namespace while nobody asks, and deletes what has come to its end."""
+"""Sweeper: follows the namespace between requests, and deletes names and subscriptions that have expired."""
 
 import asyncio
 import logging
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
-from lightrail.gateway.app import Gateway
 from lightrail.gateway.instants import milliseconds
+from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
@@ -19,8 +19,8 @@ from lightrail.wire.shards import ShardAway, ShardRefused
 log = logging.getLogger("lightrail.gateway.sweeper")
 
 
-async def sweep(gateway: Gateway) -> None:
-    """Runs until it is cancelled; what fails is tried again the next time."""
+async def sweep(services: Services) -> None:
+    """Runs until it is cancelled; a failed sweep is repeated the next time."""
     polls = max(1, limits.SWEEP_MS // limits.DIRECTORY_POLL_MS)
     count = 0
     orphans = Orphans()
@@ -28,19 +28,19 @@ async def sweep(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(limits.DIRECTORY_POLL_MS / 1000)
         count += 1
-        gateway.shards.fleet.refresh()
+        services.shards.fleet.refresh()
         try:
-            gateway.directory.refresh()
-            gateway.map.refresh()
+            services.directory.refresh()
+            services.map.refresh()
             if count % polls == 0:
-                await gateway.callers.refresh()
-                await sweep_once(gateway, gateway.now_ms())
-                frontends = gateway.shards.fleet.map.frontends
-                for record in orphans.look(gateway.directory, frontends, gateway.now_ms()):
-                    if record.role is Role.QUEUE and await in_use(gateway, record.name):
+                await services.callers.refresh()
+                await sweep_once(services, services.now_ms())
+                frontends = services.shards.fleet.map.frontends
+                for record in orphans.look(services.directory, frontends, services.now_ms()):
+                    if record.role is Role.QUEUE and await in_use(services, record.name):
                         continue
-                    log.info("%s goes, its frontend is gone: %s", record.name, record.owner)
-                    await gateway.service.expire(record)
+                    log.info("%s is deleted, its frontend has ended: %s", record.name, record.owner)
+                    await services.namespace.expire(record)
                 failed = False
         except Exception as error:
             if not failed:
@@ -50,52 +50,51 @@ async def sweep(gateway: Gateway) -> None:
             failed = True
 
 
-async def in_use(gateway: Gateway, queue: str) -> bool:
-    """Whether somebody consumes from a queue: then the frontend that owns it lives, and only can't be seen.
+async def in_use(services: Services, queue: str) -> bool:
+    """Whether a temporary queue has a consumer: then its frontend runs, though it is not registered.
 
-    Only the owner of a temporary queue listens at it. A shard that can't be asked says nothing, and the
-    queue stays.
+    Only its owner consumes from a temporary queue. The queue stays if its shard does not answer.
     """
     try:
-        answer = await gateway.shards.request(queue, "queue", {})
+        answer = await services.shards.request(queue, "queue", {})
     except (ShardAway, ShardRefused, CoordinatorError) as error:
-        log.debug("whether %s is in use is not known: %s", queue, error)
+        log.debug("it is unknown whether %s is in use: %s", queue, error)
         return True
     return bool(answer.fields["consumer_count"])
 
 
-async def sweep_once(gateway: Gateway, now_ms: int) -> None:
-    """Deletes names and subscriptions whose time is over; another gateway may be faster."""
-    for record in gateway.directory.expired():
+async def sweep_once(services: Services, now_ms: int) -> None:
+    """Deletes expired names and subscriptions; another gateway may have deleted them before."""
+    for record in services.directory.expired():
         log.info("%s has expired", record.name)
-        await gateway.service.expire(record)
+        await services.namespace.expire(record)
     over = [
         each
-        for each in gateway.directory.every_subscription()
+        for each in services.directory.every_subscription()
         if each.expires_at is not None and milliseconds(each.expires_at) <= now_ms
     ]
     for subscription in over:
         log.info("subscription %s of %s has expired", subscription.id, subscription.router)
         try:
-            await gateway.service.unsubscribe(ANYBODY, subscription.router, subscription.id)
+            await services.namespace.unsubscribe(ANYBODY, subscription.router, subscription.id)
         except Refused:
-            gateway.directory.refresh()
+            services.directory.refresh()
 
 
 class Orphans:
-    """Names that go with a connection, session or link of a frontend that is registered nowhere any more.
+    """Names that belong to a connection, session or link of a frontend that is not registered any more.
 
-    A successor of the same number deletes them at its start; there may never be one.
+    The next frontend with its number deletes them when it starts, but there may never be one.
     """
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], int] = {}
-        """By name and the revision that made it: when its frontend was missed first."""
+        """When the frontend of a name was first missing, by name and the revision that created it."""
 
     def look(self, directory: Directory, frontends: Mapping[int, Member], now_ms: int) -> list[Name]:
-        """Those whose frontend has been gone for limits.ORPHAN_MS; to be asked now and then.
+        """Names whose frontend has been missing for limits.ORPHAN_MS; call it regularly.
 
-        Where no frontend is registered at all nothing can be told: processes of one supervisor need not be.
+        There are none while no frontend is registered at all: processes of one supervisor need not register.
         """
         if not frontends:
             self._since.clear()

@@ -607,7 +607,7 @@ TARGET_SETS_MAX: Final = 4_096
 RELAY_IDLE_MS: Final = 1_000
 """A sender of a connection point that uses no grant for so long loses it to others who wait for one."""
 
-# --- couriers of the gateway ---------------------------------------------------------------------------
+# --- forwarding of the gateway -------------------------------------------------------------------------
 TRANSFERS_RUNNING: Final = 16
 """Transfers that one gateway runs at a time."""
 TRANSFERS_KEPT: Final = 200
@@ -622,17 +622,17 @@ TRANSFER_HELD: Final = 1_000
 """Messages that a transfer holds since it could not send them, or they came too late; then it ends."""
 TRANSFER_CANCEL_MS: Final = 5_000
 """How long who cancels a transfer waits for what is on its way."""
-CARRIER_WINDOW_BYTES: Final = 8 * 1024 * 1024
+FORWARDER_WINDOW_BYTES: Final = 8 * 1024 * 1024
 """Bytes of messages that a forwarder or pusher holds, by their mean size; one message at least."""
-CARRIER_WINDOW_FIRST: Final = 8
+FORWARDER_WINDOW_FIRST: Final = 8
 """Messages of the same before it is known how large they are."""
 FORWARD_WINDOW: Final = 100
 """Dead letters of one queue that are on their way to another name."""
 FORWARD_PAUSE_MS: Final = 1_000
 """Before a dead letter is sent again that its target refused; it doubles up to FORWARD_PAUSE_MS_MAX."""
 FORWARD_PAUSE_MS_MAX: Final = 60_000
-COURIER_OPEN_PAUSE_MS: Final = 1_000
-"""Before a courier that could not open its queue, or was sent away from it, tries again."""
+FORWARDER_OPEN_PAUSE_MS: Final = 1_000
+"""Before a forwarder that could not open its queue, or whose consumer was closed, tries again."""
 PUSH_WINDOW: Final = 8
 """Messages of one subscription that are pushed at a time, those that wait for another attempt included."""
 PUSHES_UNDER_WAY: Final = 256

@@ -70,7 +70,7 @@ def queues() -> dict[str, Any]:
                 (rate("lightrail_queue_messages_refused_total", where=SHARD), "refused by a full queue"),
             ),
             chart(
-                "Couriers",
+                "Forwarding",
                 "cps",
                 (rate("lightrail_transfer_messages_total", "mode"), "transfers: {{mode}}"),
                 (rate("lightrail_dead_letters_forwarded_total"), "dead letters forwarded"),

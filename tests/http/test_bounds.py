@@ -10,8 +10,9 @@ import pytest
 from lightrail.cluster import readers, users
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.sqlite import SqliteCoordinator
-from lightrail.gateway import connections, journals, messages, outgoing
+from lightrail.gateway.links import outgoing
 from lightrail.gateway.pages import pages
+from lightrail.gateway.resources import connections, journals, messages, tail
 from lightrail.model import limits
 from lightrail.namespace import tokens
 from lightrail.namespace.records import Permission, Right
@@ -239,9 +240,9 @@ def test_a_page_has_at_most_so_many_queues(http: Http) -> None:
 def test_a_json_batch_has_at_most_so_many_messages(http: Http) -> None:
     http("POST", "/json", {"role": "queue"})
     kind = {"Content-Type": "application/vnd.lightrail.batch+json"}
-    most = [{"Body": "x"}] * messages.BATCH_MAX
+    most = [{"Body": "x"}] * tail.BATCH_MAX
     assert http("POST", "/json", most, kind).status == 201
-    refused(http("POST", "/json", [*most, most[0]], kind), 422, f"1 to {messages.BATCH_MAX} messages")
+    refused(http("POST", "/json", [*most, most[0]], kind), 422, f"1 to {tail.BATCH_MAX} messages")
 
 
 def test_sequences_and_lives_of_messages_have_the_widths_of_their_fields(http: Http) -> None:

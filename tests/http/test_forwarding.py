@@ -41,7 +41,7 @@ def test_dead_letters_of_many_queues_get_to_one_name(broker: Broker, http: Http)
     amqp.close()
 
 
-def test_couriers_are_in_the_metrics(http: Http) -> None:
+def test_forwarding_is_in_the_metrics(http: Http) -> None:
     text = http("GET", "/metrics").body.decode()
     assert 'lightrail_transfers_started_total{role="gateway",id="0"}' in text
     assert 'lightrail_dead_letters_forwarded_total{role="gateway",id="0"}' in text

@@ -1,11 +1,11 @@
-"""Pages of docs/operate as tests read them: their commands, and the check of a push of couriers.md."""
+"""Pages of docs/operate as tests read them: their commands, and the check of a push of forwarding.md."""
 
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "operate" / "couriers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "forwarding.md"
 
 
 def checker() -> Callable[..., bool]:

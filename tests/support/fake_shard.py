@@ -1,4 +1,4 @@
-"""A shard of plain queues in memory that couriers speak to by frames, and a sink that takes or refuses."""
+"""A shard of plain queues in memory that forwarding speaks to by frames, and a sink that may refuse."""
 
 import asyncio
 from array import array
@@ -8,8 +8,8 @@ from typing import Any
 
 from lightrail.filters.filter import compile_filter
 from lightrail.filters.message import MessageView
-from lightrail.gateway.couriers.letters import Letter
-from lightrail.gateway.couriers.sinks import NotSent
+from lightrail.gateway.forwarding.sink import NotSentError
+from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions
 from lightrail.wire.frames import DRAIN, HEADER, HEADER_SIZE, Kind, OutcomeCode, deliver
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
@@ -203,13 +203,13 @@ class FakeSink:
     """Keeps what it is sent, by name; `refuse` says why a letter is not taken."""
 
     def __init__(self) -> None:
-        self.letters: dict[str, list[Letter]] = {}
-        self.refuse: Callable[[str, Letter], NotSent | None] = lambda _name, _letter: None
+        self.letters: dict[str, list[Outgoing]] = {}
+        self.refuse: Callable[[str, Outgoing], NotSentError | None] = lambda _name, _letter: None
         self.gate: asyncio.Event | None = None
         """While it is there and not set, answers wait; the letters are stored all the same."""
         self.waiting = 0
 
-    async def send(self, name: str, letters: Sequence[Letter]) -> list[NotSent | None]:
+    async def send(self, name: str, letters: Sequence[Outgoing]) -> list[NotSentError | None]:
         answers = [self.refuse(name, letter) for letter in letters]
         taken = [letter for letter, problem in zip(letters, answers, strict=True) if problem is None]
         self.letters.setdefault(name, []).extend(taken)

@@ -11,10 +11,11 @@ import aiohttp
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import SHARD_SETS, SHARDS, Member, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.app import Gateway
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.app import Gateway, open_services
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
+from lightrail.gateway.services import Services
 from lightrail.model.settings import Settings
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.memory import MemoryStore
@@ -53,7 +54,7 @@ class JournalScene:
         self.servers: dict[int, Server] = {}
         self.requests: dict[int, JournalRequests] = {}
         self.shards: Shards
-        self.gateway: Gateway
+        self.services: Services
         self.url = ""
         self._session: aiohttp.ClientSession
         self._runner: Any
@@ -67,15 +68,15 @@ class JournalScene:
         self.shards = Shards(self.coordinator, loop, name="gateway-0", boot=1)
         self.shards.fleet.refresh()
         members = Members()
-        self.gateway = Gateway(
+        self.services = open_services(
             settings=Settings(archive=str(self.directory / "archive")),
             coordinator=self.coordinator,
             shards=self.shards,
             members=members,
             health=Health(0, members, lambda: None),
         )
-        await self.gateway.callers.refresh()
-        self._runner, port = await exposition.listen(self.gateway.application(), "127.0.0.1", 0)
+        await self.services.callers.refresh()
+        self._runner, port = await exposition.listen(Gateway(self.services).application(), "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{port}"
         self._session = aiohttp.ClientSession()
         await eventually(lambda: self.shards.not_ready() is None)

@@ -1,4 +1,4 @@
-"""Messages for tests of couriers."""
+"""Messages for tests of forwarding."""
 
 from typing import Any
 

@@ -13,8 +13,8 @@ from aiohttp.test_utils import make_mocked_request
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, SHARDS, Map, Member, Move, Placed, ShardSet
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.asked import Asked
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
 from lightrail.model import limits
 from lightrail.model.policy import Policy, Role
 from lightrail.namespace.directory import Directory
@@ -24,7 +24,7 @@ from lightrail.shard.requests import COLUMNS
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, State
 
-Handler = Callable[[Asked], Awaitable[web.StreamResponse]]
+Handler = Callable[[Request], Awaitable[web.StreamResponse]]
 
 
 class FigurePeer:
@@ -69,7 +69,7 @@ class MoveScene:
         self.map = Map(self.coordinator)
         self.peers = {id: FigurePeer() for id in range(shards)}
         self._shards = shards
-        self.gateway: Any = SimpleNamespace(
+        self.services: Any = SimpleNamespace(
             coordinator=self.coordinator,
             map=self.map,
             shards=SimpleNamespace(peers=self.peers),
@@ -106,20 +106,19 @@ class MoveScene:
         *rest: str,
         caller: Caller = ANYBODY,
     ) -> Any:
-        """The JSON of the answer, None where it has none. Raises Problem."""
+        """The JSON of the answer, None where it has none. Raises ProblemError."""
         payload = StreamReader(Mock(_reading_paused=False), 2**16, loop=asyncio.get_running_loop())
         payload.feed_data(json.dumps(body).encode())
         payload.feed_eof()
-        request: web.Request = make_mocked_request("POST", path, payload=payload)
-        asked = Asked(self.gateway, request, caller, "", rest)
-        response = await handler(asked)
+        http: web.Request = make_mocked_request("POST", path, payload=payload)
+        response = await handler(Request(self.services, http, caller, "", rest))
         assert isinstance(response, web.Response)
         return json.loads(response.text) if response.text else None
 
-    async def refused(self, handler: Handler, path: str = "/", body: Any = None, *rest: str) -> Problem:
+    async def refused(self, handler: Handler, path: str = "/", body: Any = None, *rest: str) -> ProblemError:
         try:
             found = await self.ask(handler, path, body, *rest)
-        except Problem as problem:
+        except ProblemError as problem:
             return problem
         raise AssertionError(f"expected to be refused, got {found}")
 

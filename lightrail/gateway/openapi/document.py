@@ -5,9 +5,6 @@ from functools import lru_cache
 from importlib.metadata import version
 from typing import Final
 
-from aiohttp import web
-
-from lightrail.gateway.asked import JSON, Asked
 from lightrail.gateway.errors import PROBLEM
 from lightrail.gateway.openapi import (
     administration,
@@ -79,11 +76,6 @@ SCHEMAS: Final[Object] = {
         "detail",
     ),
 }
-
-
-async def read(_: Asked) -> web.Response:
-    """GET /!openapi.json."""
-    return web.Response(text=text(), content_type=JSON)
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
 from lightrail.gateway.openapi.operation import (
     ANY,
     FLAG,
@@ -19,7 +20,6 @@ from lightrail.gateway.openapi.operation import (
     ref,
     required_header,
 )
-from lightrail.gateway.outgoing import BROKER_PROPERTIES
 from lightrail.model import limits
 
 _BATCH: Final[Object] = {

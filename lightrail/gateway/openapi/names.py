@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from lightrail.gateway.asked import AMQP, ATOM, BATCH, JSON, POLICY
+from lightrail.gateway.links.outgoing import BROKER_PROPERTIES
+from lightrail.gateway.media_types import AMQP, ATOM, BATCH, JSON, POLICY
 from lightrail.gateway.openapi.operation import (
     AFTER,
     ANY,
@@ -20,7 +21,6 @@ from lightrail.gateway.openapi.operation import (
     query,
     ref,
 )
-from lightrail.gateway.outgoing import BROKER_PROPERTIES
 from lightrail.model.policy import Field, Role, fields_of
 
 

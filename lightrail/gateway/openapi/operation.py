@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from lightrail.gateway.asked import JSON
+from lightrail.gateway.media_types import JSON
 from lightrail.model import limits
 
 Object = dict[str, Any]

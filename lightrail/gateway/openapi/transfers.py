@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from lightrail.gateway.couriers.transfer import Mode, State
+from lightrail.gateway.forwarding.transfer import Mode, State
 from lightrail.gateway.openapi.operation import (
     TEXT,
     WHOLE,

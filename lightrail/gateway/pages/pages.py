@@ -5,10 +5,8 @@ of its own in it, and its Content-Security-Policy lets nothing be loaded from el
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -16,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from lightrail.gateway.pages.filters import FILTERS
 from lightrail.gateway.pages.graph import draw
 from lightrail.gateway.pages.history import SAMPLE_S, History
 from lightrail.gateway.pages.tree import branches
@@ -77,9 +76,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(
-            number=number, bytes=size, json=shown_json, url=url, time=time_of, shortened=shortened
-        )
+        self._templates.filters.update(FILTERS)
         self._static = {
             each.name: each.read_bytes() for each in (folder / "static").iterdir() if each.is_file()
         }
@@ -372,48 +369,3 @@ def _whole(request: web.Request, name: str, default: int, low: int, high: int) -
     if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
         raise Refused(f"{name} is {text[:40]!a}; expected a whole number from {low} to {high}")
     return int(text)
-
-
-# --- filters of the templates ----------------------------------------------------------------------------
-
-
-UNKNOWN: Final = "?"
-"""A figure of a shard that does not answer."""
-
-
-def number(value: float | None) -> str:
-    """With separators: 12,345."""
-    if value is None:
-        return UNKNOWN
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
-def size(value: float | None) -> str:
-    """Bytes with a unit: 1.5 MB."""
-    if value is None:
-        return UNKNOWN
-    for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= step:
-            return f"{value / step:.1f} {unit}"
-    return f"{int(value)} B"
-
-
-def shown_json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def url(path: str, **query: Any) -> str:
-    """A path with its query."""
-    return f"{path}?{urlencode({key: value for key, value in query.items() if value != ''})}"
-
-
-def time_of(value_ms: int | None) -> str:
-    """Milliseconds since 1970 as a time in UTC."""
-    if not value_ms:
-        return "-"
-    return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def shortened(text: str, length: int) -> str:
-    """The end of a long name says more than its beginning."""
-    return text if len(text) <= length else "…" + text[-length + 1 :]

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway import health as gateway_health
-from lightrail.gateway.app import Gateway, application, problems
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
+from lightrail.gateway.app import Gateway, application, open_services, problems
+from lightrail.gateway.processes import health as gateway_health
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Subscription
 from lightrail.telemetry import exposition
@@ -184,7 +184,7 @@ def test_a_push_that_push_allow_does_not_allow_any_more_is_named_at_the_start(
         await coordinator.write([Write(made.key, made.to_value())])
         members = Members()
         shards: Any = FakeShards()
-        gateway = Gateway(
+        services = open_services(
             settings=Settings(),
             coordinator=coordinator,
             shards=shards,
@@ -192,10 +192,10 @@ def test_a_push_that_push_allow_does_not_allow_any_more_is_named_at_the_start(
             health=Health(0, members, lambda: None),
             sockets="",
         )
-        gateway.directory.refresh()
-        await gateway._open(web.Application())
-        await gateway.couriers.close()
-        gateway.connections.close()
+        services.directory.refresh()
+        await Gateway(services)._open(web.Application())
+        await services.forwarding.close()
+        services.connections.close()
 
     asyncio.run(run())
     assert "subscription one of r is not pushed, and its messages become dead letters" in caplog.text

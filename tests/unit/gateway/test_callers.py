@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.users import UserRecord
 from lightrail.gateway.callers import Callers
-from lightrail.gateway.errors import Problem
+from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
@@ -67,7 +67,7 @@ def scene(check: Check, users: bool = True, **settings: Any) -> None:
 async def status_of(callers: Callers, asked: Any) -> int:
     try:
         await callers.caller(asked)
-    except Problem as problem:
+    except ProblemError as problem:
         return problem.status
     return 200
 

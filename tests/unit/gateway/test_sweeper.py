@@ -7,9 +7,9 @@ from typing import Any
 from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.cluster.map import Member
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.app import Gateway
-from lightrail.gateway.health import Health
-from lightrail.gateway.members import Members
+from lightrail.gateway.app import open_services
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import Orphans, in_use, sweep_once
 from lightrail.model import limits
 from lightrail.model.policy import Policy
@@ -30,7 +30,7 @@ def test_expired_names_and_subscriptions_are_deleted_once() -> None:
         members = Members()
         shards: Any = FakeShards()
         gateways = [
-            Gateway(
+            open_services(
                 settings=Settings(),
                 coordinator=coordinator,
                 shards=shards,
@@ -40,7 +40,7 @@ def test_expired_names_and_subscriptions_are_deleted_once() -> None:
             )
             for _ in range(2)
         ]
-        service = gateways[0].service
+        service = gateways[0].namespace
         past = "2020-01-01T00:00:00Z"
         future = "2100-01-01T00:00:00Z"
         for name, policy in (

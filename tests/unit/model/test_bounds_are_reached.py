@@ -82,7 +82,7 @@ NOT_FROM_OUTSIDE = {
     "LOADING_BYTES": MODELLED,
     "LOADING_LOOKS": OWN_WORK,
     "RELAY_IDLE_MS": OWN_PACE,
-    # couriers, moves, homes
+    # forwarding, moves, homes
     "TRANSFER_CANCEL_MS": OWN_PACE,
     "FORWARD_PAUSE_MS": OWN_PACE,
     "FORWARD_PAUSE_MS_MAX": OWN_PACE,
@@ -142,12 +142,12 @@ ELSEWHERE = {
     "cluster/membership.py:ATTEMPTS_MAX": OWN_PACE,
     "filters/action.py:_INTEGER_MAX": "64 bits with a sign; test_action.py has the numbers themselves",
     "filters/action.py:_ULONG_MAX": "64 bits; test_action.py has the numbers themselves",
-    "gateway/health.py:SCRAPE_BYTES_MAX": "of the metrics of the installation's own processes",
+    "gateway/processes/health.py:SCRAPE_BYTES_MAX": "of the metrics of the installation's own processes",
     "gateway/pages/graph.py:NODES_MAX": "of a drawing; what is left out is counted beside it",
     "gateway/pages/history.py:SAMPLES_MAX": "the maxlen of a deque, which keeps to it",
     "gateway/pages/history.py:SERIES_MAX": "charts that are remembered, of those who look at them",
     "gateway/pages/pages.py:ROWS_MAX": "of a page; the rest is on the next one",
-    "gateway/readers.py:AGAIN_MAX": OWN_PACE,
+    "gateway/resources/readers.py:AGAIN_MAX": OWN_PACE,
     "model/settings.py:PROCESSES_MAX": "a setting, which the operator makes",
 }
 """The same of bounds that stand beside what they bound, as FILE:NAME."""

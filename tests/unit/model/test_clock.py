@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.frontend.engine import Frontend
-from lightrail.gateway.shards import Shards
+from lightrail.gateway.links.shards import Shards
 from lightrail.model import clock, limits
 from lightrail.model.clock import Clock
 from lightrail.namespace.directory import Directory

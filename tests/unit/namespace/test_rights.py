@@ -8,8 +8,8 @@ import pytest
 
 from lightrail.cluster.coordinator import Write
 from lightrail.cluster.memory import MemoryCoordinator
-from lightrail.gateway.asked import Asked
-from lightrail.gateway.views import BrokerViews
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources.queues import demand_queue
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller, Forbidden, demand_look
@@ -31,13 +31,11 @@ def protected() -> Directory:
 
 
 def by_request(directory: Directory, caller: Caller) -> None:
-    Asked(SimpleNamespace(directory=directory), None, caller, "q", ()).record(Right.LISTEN)  # type: ignore[arg-type]
+    Request(SimpleNamespace(directory=directory), None, caller, "q", ()).record(Right.LISTEN)  # type: ignore[arg-type]
 
 
 def by_page(directory: Directory, caller: Caller) -> None:
-    views = BrokerViews.__new__(BrokerViews)
-    views._directory = directory
-    views._demand(caller, "q", Right.LISTEN)
+    demand_queue(directory, caller, "q", Right.LISTEN)
 
 
 def by_rule(directory: Directory, caller: Caller) -> None:

@@ -1,0 +1,113 @@
+"""Dead letters that are forwarded from NAME/$dlq to the name in the queue's policy.
+
+The shard puts dead letters into NAME/$dlq, on the same shard as their queue, in the same commit. Every
+gateway forwards from there; several gateways share the work as consumers of one queue do.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.delivery import Delivery, moved
+from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
+from lightrail.gateway.forwarding.roster import Roster
+from lightrail.gateway.forwarding.sink import Sink
+from lightrail.gateway.forwarding.source import Links
+from lightrail.model import limits, names
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name
+
+log = logging.getLogger("lightrail.gateway.forwarding.dead_letters")
+
+Pause = Callable[[float], Awaitable[None]]
+"""Waits so many seconds; tests inject it."""
+
+
+class DeadLetterForwarder(Forwarder):
+    """Sends the dead letters of one queue to another name, and repeats failed attempts for ever."""
+
+    def __init__(
+        self,
+        queue: str,
+        target: str,
+        sink: Sink,
+        counts: ForwardingCounts,
+        pause: Pause,
+        lost: Callable[[Forwarder], None],
+    ) -> None:
+        super().__init__(queue, window=limits.FORWARD_WINDOW, label=f"forwarder to {target}", lost=lost)
+        self._target = target
+        self._sink = sink
+        self._counts = counts
+        self._pause = pause
+        self._problem = ""
+        """The problem of the target that was logged last."""
+
+    async def carry(self, delivery: Delivery) -> Settlement:
+        """Accepted once the target has stored the message; there is no other outcome."""
+        message = moved(delivery)
+        pause_ms = limits.FORWARD_PAUSE_MS
+        while True:
+            try:
+                (problem,) = await self._sink.send(self._target, [message])
+                text = str(problem) if problem is not None else ""
+            except Exception as error:
+                log.exception("sending to %s failed", self._target)
+                text = str(error) or type(error).__name__
+            if text != self._problem:
+                self._problem = text
+                if text:
+                    log.warning(
+                        "dead letters wait in %s, %s refuses them: %s", self.queue, self._target, text
+                    )
+                else:
+                    log.info("%s accepts the dead letters of %s again", self._target, self.queue)
+            if not text:
+                self._counts.forwarded += 1
+                return ACCEPTED
+            self._counts.forwards_refused += 1
+            await self._pause(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, limits.FORWARD_PAUSE_MS_MAX)
+
+
+class DeadLetterForwarders:
+    """A forwarder for each queue whose policy has `dead_letter`; follows the directory."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        links: Links,
+        sink: Sink,
+        counts: ForwardingCounts,
+        *,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self._directory = directory
+        self._counts = counts
+        self._roster: Roster[str] = Roster(
+            links, lambda queue, target, lost: DeadLetterForwarder(queue, target, sink, counts, pause, lost)
+        )
+
+    def start(self) -> None:
+        """Opens a forwarder for every name that asks for one; `changed` follows later changes."""
+        self.changed(record.name for record in self._directory.below(""))
+
+    def changed(self, changed: Iterable[str]) -> None:
+        """Follows names whose policy may have changed."""
+        for name in changed:
+            if not names.is_dead_letter(name):
+                self._roster.want(names.dead_letter_name(name), _target(self._directory.find(name)))
+        self._counts.forwarders = len(self._roster)
+
+    def close(self) -> None:
+        self._roster.close()
+
+
+def _target(record: Name | None) -> str | None:
+    if record is None or record.role is not Role.QUEUE:
+        return None
+    target: str | None = record.policy["dead_letter"]
+    # A queue may name its own dead-letter queue, where its dead letters are already.
+    return None if target == names.dead_letter_name(record.name) else target

@@ -1,0 +1,57 @@
+"""All forwarding of one gateway: transfers, dead letters that go to another name, pushes to URLs."""
+
+import logging
+
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.dead_letters import DeadLetterForwarders
+from lightrail.gateway.forwarding.endpoint import HttpEndpoints
+from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.sender_sink import SenderSink
+from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.forwarding.transfers import Transfers
+from lightrail.gateway.links.sending import Sender
+from lightrail.model.destinations import Destinations
+from lightrail.namespace.directory import Changes
+from lightrail.namespace.service import Service
+
+log = logging.getLogger("lightrail.gateway.forwarding")
+
+
+class Forwarding:
+    """Lives as long as the gateway, in its loop."""
+
+    def __init__(self, service: Service, links: Links, sender: Sender, destinations: Destinations) -> None:
+        self.counts = ForwardingCounts()
+        sink = SenderSink(service, sender)
+        self._directory = service.directory
+        self._destinations = destinations
+        self._endpoints = HttpEndpoints(destinations)
+        self.transfers = Transfers(service.directory, links, sink, self.counts)
+        self._dead_letters = DeadLetterForwarders(service.directory, links, sink, self.counts)
+        self._pushers = Pushers(service, links, self._endpoints, self.counts)
+
+    def start(self) -> None:
+        """Starts what the namespace asks for now; `changed` follows its changes."""
+        for each in self._directory.every_subscription():
+            problem = self._destinations.problem(each.target) if each.push else None
+            if problem is not None:
+                log.error(
+                    "subscription %s of %s is not pushed, and its messages become dead letters: %s",
+                    each.id,
+                    each.router,
+                    problem,
+                )
+        self._dead_letters.start()
+        self._pushers.start()
+
+    def changed(self, changes: Changes) -> None:
+        """Follows names, policies and subscriptions that changed."""
+        self._dead_letters.changed(changes.names)
+        self._pushers.changed(changes.routers | changes.names.keys())
+
+    async def close(self) -> None:
+        """Stops everything; unsettled messages go back to their queues."""
+        self.transfers.close()
+        self._dead_letters.close()
+        self._pushers.close()
+        await self._endpoints.close()

@@ -1,0 +1,196 @@
+"""Pushes: messages of a subscription that are sent to its URL by HTTP.
+
+Each subscription to a URL has a queue of its own (`ROUTER/$subscriptions/ID`). Up to limits.PUSH_WINDOW of
+its messages are pushed at a time, so they may arrive in another order. A failed push is repeated after a
+pause that doubles; after the last attempt the message is a dead letter of that queue.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.delivery import Delivery
+from lightrail.gateway.forwarding.endpoint import Endpoints
+from lightrail.gateway.forwarding.forwarder import ACCEPTED, Forwarder, Settlement
+from lightrail.gateway.forwarding.roster import Roster
+from lightrail.gateway.forwarding.signing import HEADER, signature
+from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.links import incoming
+from lightrail.gateway.paths import path_of
+from lightrail.model import limits
+from lightrail.model.names import subscription_name
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Refused, Service
+from lightrail.wire.frames import OutcomeCode
+from lightrail.wire.messages import SettleDetail
+
+log = logging.getLogger("lightrail.gateway.forwarding.pushes")
+
+FAILED: Final = "lightrail:push-failed"
+"""Condition of dead letters after the last attempt."""
+GONE: Final = 410
+
+Pause = Callable[[float], Awaitable[None]]
+
+
+class Push(NamedTuple):
+    """The fields of a subscription, and of its router's policy, that a pusher needs."""
+
+    router: str
+    id: str
+    url: str
+    secret: str
+    retries: int
+    backoff_s: float
+
+
+class Pusher(Forwarder):
+    """Pushes the messages of one subscription."""
+
+    __slots__ = ("_host", "_push")
+
+    def __init__(self, queue: str, push: Push, host: "Pushers", lost: Callable[[Forwarder], None]) -> None:
+        super().__init__(queue, window=limits.PUSH_WINDOW, label=f"push to {push.url}"[:256], lost=lost)
+        self._push = push
+        self._host = host
+
+    async def carry(self, delivery: Delivery) -> Settlement:
+        """Accepted after a status of 2xx, rejected after the last failed attempt."""
+        push = self._push
+        host = self._host
+        error = ""
+        for attempt in range(push.retries + 1):
+            headers, body = request_of(push, delivery, attempt, host.now_ms() // 1000)
+            host.counts.pushes_under_way += 1
+            try:
+                result = await host.endpoints.post(push.url, headers, body)
+            finally:
+                host.counts.pushes_under_way -= 1
+            if not result.error:
+                host.counts.pushes_accepted += 1
+                return ACCEPTED
+            host.counts.pushes_failed += 1
+            if result.status == GONE:
+                # This pusher ends with the subscription, and its unsettled messages with their queue.
+                await asyncio.wait({host.end(push)})
+            error = result.error
+            log.debug("push %d of message %d of %s: %s", attempt + 1, delivery.sequence, self.queue, error)
+            if attempt < push.retries:
+                await host.pause(max(self._backoff_s(attempt), result.retry_after_s or 0.0))
+        host.counts.pushes_dead_lettered += 1
+        log.warning("message %d of %s is a dead letter: %s", delivery.sequence, self.queue, error)
+        return OutcomeCode.REJECTED, SettleDetail(FAILED, f"{push.url}: {error}"[:1024])
+
+    def _backoff_s(self, attempt: int) -> float:
+        """Half of the pause is random, so that pushes that failed together are not repeated together."""
+        factor = min(1 << min(attempt, 30), limits.PUSH_BACKOFF_FACTOR_MAX)
+        return self._push.backoff_s * factor * (0.5 + 0.5 * self._host.draw())
+
+
+class Pushers:
+    """A pusher for each subscription to a URL; follows the directory.
+
+    Args:
+        pause: waits so many seconds.
+        draw: a random number from 0 to below 1.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        links: Links,
+        endpoints: Endpoints,
+        counts: ForwardingCounts,
+        *,
+        pause: Pause = asyncio.sleep,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self.counts = counts
+        self.endpoints = endpoints
+        self.now_ms = links.now_ms
+        self.pause = pause
+        self.draw = draw
+        self._service = service
+        self._directory: Directory = service.directory
+        self._ending: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._by_router: dict[str, set[str]] = {}
+        """Queues of pushers, by router."""
+        self._roster: Roster[Push] = Roster(links, lambda queue, push, lost: Pusher(queue, push, self, lost))
+
+    def start(self) -> None:
+        """Opens a pusher for every subscription to a URL; `changed` follows later changes."""
+        self.changed({each.router for each in self._directory.every_subscription() if each.push})
+
+    def changed(self, routers: Iterable[str]) -> None:
+        """Follows routers whose subscriptions or policy may have changed."""
+        for router in routers:
+            wanted = self._wanted(router)
+            for queue in self._by_router.pop(router, set()) - wanted.keys():
+                self._roster.want(queue, None)
+            for queue, push in wanted.items():
+                self._roster.want(queue, push)
+            if wanted:
+                self._by_router[router] = set(wanted)
+        self.counts.pushers = len(self._roster)
+
+    def end(self, push: Push) -> "asyncio.Task[None]":
+        """Ends the subscription of an endpoint that answered 410, once for all messages under way."""
+        key = (push.router, push.id)
+        if key not in self._ending:
+            task = self._ending[key] = asyncio.get_running_loop().create_task(self._end(push))
+            task.add_done_callback(lambda _: self._ending.pop(key, None))
+        return self._ending[key]
+
+    async def _end(self, push: Push) -> None:
+        log.warning("%s answered 410: subscription %s of %s ends", push.url, push.id, push.router)
+        try:
+            await self._service.unsubscribe(ANYBODY, push.router, push.id)
+            self.counts.subscriptions_gone += 1
+        except (Refused, CoordinatorError) as error:
+            # Another gateway ended it before, or the next attempt to push repeats this.
+            log.info("subscription %s of %s: %s", push.id, push.router, error)
+
+    def close(self) -> None:
+        self._roster.close()
+
+    def _wanted(self, router: str) -> dict[str, Push]:
+        policy = self._directory.get(router).policy
+        if policy.role is not Role.ROUTER:
+            return {}
+        return {
+            subscription_name(router, each.id): Push(
+                router, each.id, each.target, each.secret, policy["push_retries"], policy["push_backoff"]
+            )
+            for each in self._directory.subscriptions(router)
+            if each.push
+        }
+
+
+def request_of(push: Push, delivery: Delivery, attempt: int, now_s: int) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a push: those of a message received over HTTP, and three headers more.
+
+    `LightRail-Delivery` counts attempts from 1, earlier failed deliveries included; a restarted gateway
+    counts anew.
+    """
+    properties, own, content_type, body = incoming.answer(
+        delivery.message, delivery.message_format, delivery.attempts, whole=False
+    )
+    properties["SequenceNumber"] = delivery.sequence
+    properties["EnqueuedTimeUtc"] = rfc3339(delivery.enqueued_at_ms)
+    if delivery.expires_at_ms > 0:
+        properties["ExpiresAtUtc"] = rfc3339(delivery.expires_at_ms)
+    headers = dict(own)
+    headers["BrokerProperties"] = json.dumps(properties)
+    headers["Content-Type"] = content_type
+    headers["LightRail-Subscription"] = path_of(push.router, "!subscriptions", push.id)
+    headers["LightRail-Delivery"] = str(delivery.attempts + attempt + 1)
+    headers[HEADER] = signature(push.secret, body, now_s)
+    return headers, body

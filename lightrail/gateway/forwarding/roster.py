@@ -1,0 +1,99 @@
+"""Roster: the forwarders that the namespace asks for now, opened one after another.
+
+The owner of a roster sets for each queue which forwarder it has, or none. Opening one asks the coordinator
+where the queue is, so one task opens all of them; a failed attempt is repeated after a pause.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from lightrail.gateway.forwarding.forwarder import Forwarder
+from lightrail.gateway.forwarding.source import Links
+from lightrail.model import limits
+
+log = logging.getLogger("lightrail.gateway.forwarding.roster")
+
+Wanted = TypeVar("Wanted")
+"""The description of a forwarder; another value asks for another forwarder."""
+
+
+class Roster(Generic[Wanted]):
+    """Forwarders by queue.
+
+    Args:
+        make: a forwarder for a queue; the last argument is called when the shard closed its consumer.
+    """
+
+    def __init__(
+        self, links: Links, make: Callable[[str, Wanted, Callable[[Forwarder], None]], Forwarder]
+    ) -> None:
+        self._links = links
+        self._make = make
+        self._loop = asyncio.get_running_loop()
+        self._forwarders: dict[str, tuple[Wanted, Forwarder]] = {}
+        self._to_open: dict[Forwarder, None] = {}
+        self._opening: asyncio.Task[None] | None = None
+        self._timers: dict[Forwarder, asyncio.TimerHandle] = {}
+
+    def __len__(self) -> int:
+        return len(self._forwarders)
+
+    def get(self, queue: str) -> Forwarder | None:
+        """The forwarder of a queue, if it has one."""
+        found = self._forwarders.get(queue)
+        return None if found is None else found[1]
+
+    def want(self, queue: str, wanted: Wanted | None) -> None:
+        """Gives a queue this forwarder, or none; an equal one that runs is kept."""
+        present = self._forwarders.get(queue)
+        if present is not None:
+            if present[0] == wanted:
+                return
+            del self._forwarders[queue]
+            self._end(present[1])
+        if wanted is not None:
+            forwarder = self._make(queue, wanted, self._lost)
+            self._forwarders[queue] = (wanted, forwarder)
+            self._open(forwarder)
+
+    def close(self) -> None:
+        """Stops all forwarders."""
+        for _, forwarder in self._forwarders.values():
+            self._end(forwarder)
+        self._forwarders.clear()
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def _end(self, forwarder: Forwarder) -> None:
+        self._to_open.pop(forwarder, None)
+        timer = self._timers.pop(forwarder, None)
+        if timer is not None:
+            timer.cancel()
+        forwarder.close()
+
+    def _lost(self, forwarder: Forwarder) -> None:
+        """Opens a forwarder again after a pause, if it is still wanted: its consumer was closed."""
+        if self.get(forwarder.queue) is forwarder:
+            pause_s = limits.FORWARDER_OPEN_PAUSE_MS / 1000
+            self._timers[forwarder] = self._loop.call_later(pause_s, self._open, forwarder)
+
+    def _open(self, forwarder: Forwarder) -> None:
+        self._timers.pop(forwarder, None)
+        self._to_open[forwarder] = None
+        if self._opening is None:
+            self._opening = self._loop.create_task(self._open_all())
+
+    async def _open_all(self) -> None:
+        try:
+            while self._to_open:
+                forwarder = next(iter(self._to_open))
+                del self._to_open[forwarder]
+                try:
+                    await forwarder.open(self._links)
+                except Exception as error:
+                    log.warning("%s can't be consumed now, this is tried again: %s", forwarder.queue, error)
+                    self._lost(forwarder)
+        finally:
+            self._opening = None

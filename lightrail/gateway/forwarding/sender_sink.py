@@ -1,0 +1,48 @@
+"""Sender sink: the gateway's own sender as the sink of forwarding."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.forwarding.sink import NotSentError
+from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.sending import Sender
+from lightrail.model import conditions
+from lightrail.model.policy import Role
+from lightrail.namespace.service import Refused, Service
+from lightrail.wire.shards import ShardAway
+
+UNKNOWN: Final = "lightrail:unknown"
+"""Condition of a message without an answer in time: it may or may not be stored."""
+
+
+class SenderSink:
+    """Sends messages to names; first use creates a queue where policies allow it."""
+
+    def __init__(self, service: Service, sender: Sender) -> None:
+        self._service = service
+        self._sender = sender
+
+    async def send(self, name: str, messages: Sequence[Outgoing]) -> list[NotSentError | None]:
+        """See `Sink`."""
+        try:
+            record = await self._service.first_use(name)
+        except (Refused, CoordinatorError) as error:
+            return [NotSentError(conditions.INTERNAL_ERROR, str(error))] * len(messages)
+        if record.role not in (Role.QUEUE, Role.ROUTER):
+            problem = NotSentError(
+                conditions.NOT_FOUND, f"{name} has role {record.role}; expected a queue or router"
+            )
+            return [problem] * len(messages)
+        results = await self._sender.send_many(record, messages)
+        return [_problem(each) if isinstance(each, BaseException) else None for each in results]
+
+
+def _problem(error: BaseException) -> NotSentError:
+    match error:
+        case ProblemError():
+            return NotSentError(str(error.members.get("condition", UNKNOWN)), error.detail)
+        case ShardAway() | CoordinatorError():
+            return NotSentError(UNKNOWN, str(error))
+    raise error

@@ -1,0 +1,175 @@
+"""Transfers: moves, copies and redrives on request, those that run and the last that ended.
+
+They are kept in the memory of one gateway and end with it; messages that they have not sent stay in their
+source. To start a transfer again is safe.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import compile_filter
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.sink import Sink
+from lightrail.gateway.forwarding.source import Links
+from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
+from lightrail.model import limits, names
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import Caller, demand
+from lightrail.namespace.service import Missing, Refused
+
+MEMBERS: Final = ("from", "to", "mode", "count", "filter")
+
+
+class TooManyTransfersError(Exception):
+    """The most transfers that a gateway runs at a time are running."""
+
+
+class Transfers:
+    """All transfers of this gateway."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        links: Links,
+        sink: Sink,
+        counts: ForwardingCounts,
+        *,
+        draw_id: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self._directory = directory
+        self._links = links
+        self._sink = sink
+        self._counts = counts
+        self._draw_id = draw_id
+        self._by_id: dict[str, Transfer] = {}
+
+    def start(self, caller: Caller, wanted: Mapping[str, Any]) -> Transfer:
+        """Starts the transfer of a request: `{"from", "to", "mode", "count", "filter"}`.
+
+        The caller needs the right to listen at `from` and to send to `to`; a redrive without `to` needs the
+        right to send to the queue of each message.
+
+        Raises:
+            Refused, Missing, Forbidden, InvalidName: the request is invalid or not allowed.
+            TooManyTransfersError: limits.TRANSFERS_RUNNING run already.
+        """
+        task = self._task(caller, wanted)
+        if sum(each.state is State.RUNNING for each in self._by_id.values()) >= limits.TRANSFERS_RUNNING:
+            raise TooManyTransfersError(
+                f"{limits.TRANSFERS_RUNNING} transfers run at this gateway already; wait for one to end"
+            )
+        ended = [id for id, each in self._by_id.items() if each.state is not State.RUNNING]
+        for id in ended[: max(0, len(ended) - limits.TRANSFERS_KEPT + 1)]:
+            del self._by_id[id]
+        transfer = Transfer(self._draw_id(), task, self._links, self._sink, self._counts)
+        self._by_id[transfer.id] = transfer
+        transfer.start()
+        return transfer
+
+    def find(self, caller: Caller, id: str) -> Transfer:
+        """One transfer that the caller may see. Raises Missing."""
+        found = self._by_id.get(id)
+        if found is None or not self._is_visible(caller, found):
+            raise Missing(
+                f"there is no transfer {id[:80]!a}; those that ended are kept for a while by their gateway"
+            )
+        return found
+
+    def list(self, caller: Caller) -> list[Transfer]:
+        """All transfers that the caller may see, the oldest first."""
+        return [each for each in self._by_id.values() if self._is_visible(caller, each)]
+
+    async def cancel(self, caller: Caller, id: str) -> Transfer:
+        """Ends a transfer after its messages under way are stored; one that has ended stays unchanged.
+
+        Returns it after limits.TRANSFER_CANCEL_MS even if messages are still under way.
+        """
+        transfer = self.find(caller, id)
+        transfer.cancel()
+        await asyncio.wait({transfer.ended}, timeout=limits.TRANSFER_CANCEL_MS / 1000)
+        return transfer
+
+    def close(self) -> None:
+        """The gateway ends: running transfers stop."""
+        for each in self._by_id.values():
+            each.abandon()
+
+    def _is_visible(self, caller: Caller, transfer: Transfer) -> bool:
+        return caller.everything or caller.user == transfer.task.caller.user
+
+    # --- the request ----------------------------------------------------------------------------------
+
+    def _task(self, caller: Caller, wanted: Mapping[str, Any]) -> Task:
+        unknown = next((key for key in wanted if key not in MEMBERS), None)
+        if unknown is not None:
+            raise Refused(f"{unknown[:80]!a} is no member of a transfer; it has {', '.join(MEMBERS)}")
+        mode = _mode(wanted.get("mode", "move"))
+        source = _name("from", wanted.get("from"))
+        target = None if wanted.get("to") is None else _name("to", wanted["to"])
+        if target is None and mode is not Mode.REDRIVE:
+            raise Refused(f"to is missing; a {mode} needs the name of a queue or router that messages go to")
+        if target == source:
+            raise Refused(f"from and to are both {source}; expected two names")
+        self._directory.refresh()
+        record = self._directory.get(source)
+        demand(self._directory, caller, Right.LISTEN, record)
+        if record.role is not Role.QUEUE:
+            raise Missing(f"{source} has role {record.role}; expected a queue to take messages from")
+        if target is not None:
+            self._check_target(caller, target)
+        policy = record.policy
+        return Task(
+            caller=caller,
+            source=source,
+            target=target,
+            mode=mode,
+            count=_count(wanted.get("count")),
+            filter=_filter(wanted.get("filter")),
+            is_plain=policy["order"] == "fifo" and policy["priorities"] == 1 and not policy["groups"],
+            check_target=lambda name: self._check_target(caller, name),
+        )
+
+    def _check_target(self, caller: Caller, name: str) -> None:
+        names.check(name)
+        self._directory.refresh()
+        record: Name = self._directory.get(name)
+        demand(self._directory, caller, Right.SEND, record)
+        if record.role not in (Role.QUEUE, Role.ROUTER):
+            raise Missing(f"{name} has role {record.role}; expected a queue or router to send to")
+
+
+def _mode(value: Any) -> Mode:
+    try:
+        return Mode(value)
+    except ValueError:
+        raise Refused(f"mode is {str(value)[:80]!a}; expected one of {', '.join(Mode)}") from None
+
+
+def _name(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Refused(f"{key} is {str(value)[:80]!a}; expected the name of a queue")
+    names.check(value)
+    return value
+
+
+def _count(value: Any) -> int | None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise Refused(f"count is {str(value)[:80]!a}; expected a whole number from 1 up, or null for all")
+    return value
+
+
+def _filter(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise Refused(f"filter is {str(value)[:80]!a}; expected a JSON object, see docs/filters.md")
+    try:
+        compile_filter(value)
+    except FilterError as error:
+        raise Refused(str(error)) from None
+    return value

@@ -1,0 +1,188 @@
+"""Journals of all shards and their segments, read from shards or from an archive on this machine.
+
+A journal is called by its disk. Only committed and synced bytes are read, so they never change.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from lightrail.cluster.map import Map
+from lightrail.gateway.errors import AGAIN, ProblemError
+from lightrail.gateway.journals.archived import Archived, ArchivedSegment
+from lightrail.gateway.links.shards import Shards
+from lightrail.model import conditions, limits
+from lightrail.wire.messages import Answer
+from lightrail.wire.shards import ShardAway, ShardRefused, State
+
+PIECE: Final = "journal"
+"""The operation whose answers are large."""
+
+Row = dict[str, Any]
+
+
+class Segment(NamedTuple):
+    """One segment, as its shard or the archive describes it."""
+
+    shard: int
+    end: int
+    sealed: bool
+    text: bytes
+    """Its index, encoded as JSON."""
+    file: ArchivedSegment | None = None
+    """The archived file on this machine."""
+
+    def close(self) -> None:
+        """Closes the file; read no more pieces."""
+        if self.file is not None:
+            self.file.close()
+
+
+class Journals:
+    """The journals of all shards, and of an archive on this machine."""
+
+    def __init__(self, shards: Shards, map: Map, archived: Archived) -> None:
+        self._shards = shards
+        self._map = map
+        self._archived = archived
+        self._known: dict[str, tuple[int, str]] = {}
+        """Shard and cluster of each known journal, by its disk."""
+        self._turns: dict[int, asyncio.Semaphore] = {}
+        self._room: asyncio.Semaphore | None = None
+        self.streams = 0
+        """Clients that read bytes now."""
+
+    # --- lists -----------------------------------------------------------------------------------------
+
+    async def rows(self, cluster: str, disk: str | None = None, lsn: int = 0) -> list[Row]:
+        """Journals with their segments; a journal whose shard is disconnected has `away`.
+
+        Args:
+            cluster: of this installation.
+            disk: only this one.
+            lsn: only segments that end after it.
+        """
+        self._map.refresh()
+        shards = sorted({*self._shards.peers, *self._map.shard_sets})
+        found: dict[str, Row] = {}
+        away: set[int] = set()
+        for shard, rows in zip(
+            shards,
+            await asyncio.gather(*(self._rows_of(shard, disk, lsn) for shard in shards)),
+            strict=True,
+        ):
+            if rows is None:
+                away.add(shard)
+            for row in rows or ():
+                found.setdefault(row["journal"], row)
+        for name, row in found.items():
+            self._known[name] = row["shard"], row["cluster"]
+        for id, each in self._map.shard_sets.items():
+            if each.disk:
+                self._known.setdefault(each.disk, (id, cluster))
+        for name, (shard, of) in self._known.items():
+            if shard in away and name not in found and disk in (None, name):
+                found[name] = {"journal": name, "shard": shard, "cluster": of, "away": True, "segments": []}
+        return sorted(found.values(), key=lambda row: (row["shard"], row["journal"]))
+
+    async def _rows_of(self, shard: int, disk: str | None, lsn: int) -> list[Row] | None:
+        """The journals of one shard; None while it is disconnected."""
+        rows: dict[str, Row] = {}
+        after: list[Any] | None = None
+        try:
+            while True:
+                page = await self._ask(shard, "journals", {"after": after, "disk": disk, "from": lsn})
+                columns = page.fields["columns"]
+                for row in page.fields["journals"]:
+                    segments = [dict(zip(columns, each, strict=True)) for each in row["segments"]]
+                    rows.setdefault(row["journal"], row | {"segments": []})["segments"] += segments
+                after = page.fields["next"]
+                if after is None:
+                    return list(rows.values())
+        except ShardAway:
+            return None
+        except ShardRefused as error:
+            if error.condition == conditions.NOT_IMPLEMENTED:
+                # Its store is no journal.
+                return []
+            raise
+
+    # --- segments --------------------------------------------------------------------------------------
+
+    async def segment(self, cluster: str, disk: str, number: int) -> Segment:
+        """One segment, from the archive or its shard; close it. Raises ProblemError."""
+        file = await asyncio.to_thread(self._archived.open, cluster, disk, number)
+        if file is not None:
+            return Segment(-1, file.end, True, file.text, file)
+        self._map.refresh()
+        named = {id for id, each in self._map.shard_sets.items() if each.disk == disk}
+        if disk in self._known:
+            named.add(self._known[disk][0])
+        shards = sorted({*self._shards.peers, *self._map.shard_sets}, key=lambda id: (id not in named, id))
+        away: dict[int, ShardAway] = {}
+        for shard in shards:
+            try:
+                answer = await self._ask(shard, "segment", {"disk": disk, "segment": number})
+            except ShardAway as error:
+                away[shard] = error
+            except ShardRefused as error:
+                if error.condition not in (conditions.NOT_FOUND, conditions.NOT_IMPLEMENTED):
+                    raise
+            else:
+                return Segment(shard, answer.fields["end"], answer.fields["sealed"], bytes(answer.blob))
+        if away and (not named or named & away.keys()):
+            why = "; ".join(str(each) for each in away.values())
+            where = f"journal {disk} may be at a shard that can't be asked now"
+            raise ProblemError(503, f"{where}: {why}", headers=AGAIN)
+        raise ProblemError(
+            404,
+            f"journal {disk} has no segment {number}: it was removed, or never was; see /!journals for those "
+            "that are there",
+        )
+
+    async def piece(self, segment: Segment, disk: str, number: int, start: int, end: int) -> memoryview:
+        """Bytes of a segment, at most limits.JOURNAL_READ_BYTES. Raises ShardAway, ShardRefused, OSError."""
+        if segment.file is not None:
+            return await asyncio.to_thread(segment.file.read, start, end)
+        fields = {"disk": disk, "segment": number, "from": start, "to": end}
+        return (await self._ask(segment.shard, PIECE, fields)).blob
+
+    async def _ask(self, shard: int, op: str, fields: Mapping[str, Any]) -> Answer:
+        """Sends a request to a shard, a few at a time; again while the shard is busy with other readers."""
+        turn = self._turns.setdefault(shard, asyncio.Semaphore(limits.JOURNAL_READS_AHEAD))
+        async with turn:
+            for _ in range(limits.JOURNAL_AGAIN_MAX):
+                peer = self._shards.peers.get(shard)
+                if peer is None or peer.state is not State.SERVING:
+                    raise ShardAway(f"shard {shard} is away now: try again")
+                try:
+                    if op == PIECE:
+                        return await self._shards.bulk.request(shard, op, dict(fields))
+                    return await peer.request(op, dict(fields), wait_ms=limits.JOURNAL_ASK_MS)
+                except ShardRefused as error:
+                    if error.condition != conditions.RESOURCE_LIMIT_EXCEEDED:
+                        raise
+                await asyncio.sleep(limits.JOURNAL_AGAIN_MS / 1000)
+        raise ShardAway(f"shard {shard} is busy with the journals of other readers: try again")
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[None]:
+        """Surrounds the answer to one client. Raises ProblemError where too many clients read for long."""
+        if self._room is None:
+            self._room = asyncio.Semaphore(limits.JOURNAL_STREAMS_MAX)
+        try:
+            await asyncio.wait_for(self._room.acquire(), limits.JOURNAL_STREAM_WAIT_MS / 1000)
+        except TimeoutError:
+            raise ProblemError(
+                503,
+                f"{limits.JOURNAL_STREAMS_MAX} clients read journals from this gateway already: try again, "
+                "or ask another gateway",
+                headers=AGAIN,
+            ) from None
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            self._room.release()

@@ -1,0 +1,377 @@
+"""Consumer of a queue for all HTTP requests that wait there.
+
+One consumer per queue and gateway has as much credit at the shard as requests wait. A delivery goes to the
+request that has waited longest; without one it is released at once. A request that gives up withdraws its
+credit.
+
+Each opening of a consumer has a random lock key of its own: the lock of a delivery is KEY-NUMBER, and any
+gateway may settle it by that name.
+"""
+
+import asyncio
+import logging
+import secrets
+from typing import Any, Protocol
+
+from lightrail.gateway.errors import refused
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.links.waiting import WaitingLine
+from lightrail.model import limits
+from lightrail.model.policy import LOCK_SECONDS_DEFAULT, Policy
+from lightrail.namespace.records import Name
+from lightrail.wire.frames import (
+    DELIVER_COLUMNS,
+    DELIVER_ENDS,
+    DRAIN,
+    HEADER_SIZE,
+    Kind,
+    OutcomeCode,
+    delivered_at,
+    frame,
+)
+from lightrail.wire.home import Home
+from lightrail.wire.messages import ConsumerOpen, Refusal
+from lightrail.wire.shards import Consumer, DeliveriesMissing
+
+log = logging.getLogger("lightrail.gateway.links.consumer")
+
+Waiter = asyncio.Future["Delivery | None"]
+
+
+class Delivery:
+    """A message that is locked for one request."""
+
+    __slots__ = (
+        "_consumer",
+        "attempts",
+        "enqueued_at_ms",
+        "expires_at_ms",
+        "key",
+        "locked_until_ms",
+        "message",
+        "message_format",
+        "number",
+        "sequence",
+    )
+
+    def __init__(
+        self,
+        consumer: "QueueConsumer",
+        key: str,
+        number: int,
+        sequence: int,
+        message: bytes,
+        columns: tuple[int, int, int, int],
+        locked_until_ms: int,
+    ) -> None:
+        self._consumer = consumer
+        self.key = key
+        self.number = number
+        self.sequence = sequence
+        self.message = message
+        self.expires_at_ms, self.enqueued_at_ms, self.attempts, self.message_format = columns
+        self.locked_until_ms = locked_until_ms
+
+    @property
+    def lock(self) -> str:
+        """The name of its lock."""
+        return f"{self.key}-{self.number}"
+
+    def accept(self) -> None:
+        """The client has it; the message leaves the queue."""
+        self._consumer.settle(self, OutcomeCode.ACCEPTED)
+
+    def keep(self) -> None:
+        """The client has it, and its lock."""
+        self._consumer.keep(self)
+
+    def release(self) -> None:
+        """No client got it; it goes back as if it had never been delivered."""
+        self._consumer.settle(self, OutcomeCode.RELEASED)
+
+
+class ConsumerOwner(Protocol):
+    """What a consumer needs of the receivers that it serves."""
+
+    shards: Shards
+    loop: asyncio.AbstractEventLoop
+    waiting: int
+
+    def forget(self, consumer: "QueueConsumer") -> None:
+        """The consumer was closed."""
+        ...
+
+
+class QueueConsumer(Consumer):
+    """The gateway's link that receives from one queue, for all requests that wait there."""
+
+    __slots__ = (
+        "_at_once",
+        "_drain_waiters",
+        "_draining",
+        "_exclusive",
+        "_handed_out",
+        "_home",
+        "_idle_since",
+        "_idle_timer",
+        "_key",
+        "_limit",
+        "_line",
+        "_lock_ms",
+        "_loop",
+        "_next",
+        "_owner",
+        "_posting",
+        "closed",
+        "created",
+        "queue",
+    )
+
+    def __init__(self, owner: ConsumerOwner, home: Home, number: int, record: Name) -> None:
+        self.number = number
+        self.queue = record.name
+        self.created = record.created
+        """Revision that created the queue; another one means another queue of this name."""
+        self.closed = False
+        self._owner = owner
+        self._loop = owner.loop
+        self._home = home
+        self._lock_ms = 0
+        self._exclusive = False
+        """An open consumer may keep others out, so it is closed as soon as no request waits."""
+        self._read(record.policy)
+        self._key = ""
+        self._next = 0
+        """Number of the next delivery under this key."""
+        self._limit = 0
+        """Credit: deliveries numbered below it may arrive."""
+        self._posting = False
+        self._line: WaitingLine[Delivery] = WaitingLine(self._loop, self._left)
+        self._at_once: list[Waiter] = []
+        """Requests that do not wait: they are answered by a drain."""
+        self._draining = False
+        self._drain_waiters: list[Waiter] = []
+        self._handed_out = 0
+        """Deliveries of requests whose answer is not written yet."""
+        self._idle_since = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def away(self) -> bool:
+        """Whether the shard is not connected, so that a drain has no answer now."""
+        return not self._home.is_there
+
+    def _read(self, policy: Policy) -> None:
+        self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
+        self._exclusive = bool(policy["exclusive"] or policy["single_active"] or policy["max_consumers"])
+
+    # --- from requests ---------------------------------------------------------------------------------
+
+    def wait(self, wait_ms: int) -> Waiter:
+        """A place in the line; its result is a delivery, or None after `wait_ms`."""
+        waiter = self._line.join(wait_ms)
+        self._owner.waiting += 1
+        if not wait_ms:
+            self._at_once.append(waiter)
+        self._changed()
+        return waiter
+
+    def gave_up(self, waiter: Waiter) -> None:
+        """The request was cancelled; a delivery that it got in the same moment is released."""
+        if waiter.cancelled():
+            self._left()
+        elif waiter.exception() is None and (delivery := waiter.result()) is not None:
+            delivery.release()
+
+    def settle(self, delivery: Delivery, code: OutcomeCode) -> None:
+        """Settles a delivery of a request; one of an earlier opening is settled by the name of its lock."""
+        if delivery.key == self._key and not self.closed:
+            self._handed_out -= 1
+            self._post_settle(delivery.number, 1, code)
+            if not self._line.count:
+                self._idle()
+        else:
+            fields = {"lock": delivery.lock, "sequence": delivery.sequence, "outcome": code.name.lower()}
+            task = self._loop.create_task(self._owner.shards.request(self.queue, "settle", fields))
+            task.add_done_callback(_noted)
+
+    def keep(self, delivery: Delivery) -> None:
+        """The client has the lock of a delivery: this consumer may be closed."""
+        if delivery.key == self._key:
+            self._handed_out -= 1
+            if not self._line.count:
+                self._idle()
+
+    def follow(self, policy: Policy) -> None:
+        """Opens again where a new policy changes locks or exclusivity; requests go on waiting."""
+        before = (self._lock_ms, self._exclusive)
+        self._read(policy)
+        if (self._lock_ms, self._exclusive) != before:
+            self._home.close_consumer(self.number)
+            self.number = self._owner.shards.next_link()
+            # With a key of its own, even while the queue moves.
+            self._key = ""
+            self._home.open_consumer(self)
+
+    def close(self) -> None:
+        """The gateway ends, or nobody has waited for a while."""
+        for waiter in self._ended():
+            waiter.set_result(None)
+        self._home.close_consumer(self.number)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens this consumer with a new key; locks of the former key stay valid at the shard.
+
+        Where the queue moved, the consumer keeps its key.
+        """
+        resumes = self._home.resumes(self.number) and bool(self._key)
+        if not resumes:
+            self._key = secrets.token_hex(16)
+            self._next = self._handed_out = 0
+        self._limit = self._next
+        self._at_once += self._drain_waiters
+        self._drain_waiters = []
+        self._draining = False
+        body = ConsumerOpen(
+            self.queue,
+            default_outcome=OutcomeCode.RELEASED,
+            default_failed=False,
+            lock_ms=self._lock_ms,
+            lock_key=self._key,
+            label="http",
+            first=self._next,
+            resume=resumes,
+        ).encode()
+        self._home.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
+        self._post_credit()
+
+    def ready(self) -> None:
+        """Nothing waits for this: credit was granted with the opening."""
+
+    def deliver(self, part: bytes | memoryview, number: int, count: int) -> None:
+        """Gives messages to the requests that have waited longest."""
+        if number != self._next:
+            raise DeliveriesMissing(f"expected delivery {self._next} of {self.queue}, found {number}")
+        sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
+            part, HEADER_SIZE
+        )
+        columns = (expires, enqueued, attempts, message_format)
+        start = blob_at = DELIVER_ENDS + 4 * count
+        # From the time of delivery: a late gateway must not promise a longer lock than the shard keeps.
+        until_ms = delivered_at(part, self._owner.shards.now_ms()) + self._lock_ms
+        self._next = number + count
+        for index, end in enumerate(memoryview(part)[DELIVER_ENDS:blob_at].cast("I")):
+            waiter = self._line.pop()
+            if waiter is None:
+                self._post_settle(number + index, count - index, OutcomeCode.RELEASED)
+                break
+            stop = blob_at + end - base
+            self._handed_out += 1
+            self._left()
+            waiter.set_result(
+                Delivery(
+                    self,
+                    self._key,
+                    number + index,
+                    sequence + index,
+                    bytes(part[start:stop]),
+                    columns,
+                    until_ms,
+                )
+            )
+            start = stop
+        self._changed()
+
+    def drained(self, number: int) -> None:
+        """The queue is empty: requests that do not wait are answered."""
+        if not self._draining:
+            return
+        self._draining = False
+        self._limit = self._next
+        waiters, self._drain_waiters = self._drain_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+                self._left()
+        self._post_credit()
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refused or closed this consumer."""
+        problem = refused(refusal.condition, refusal.description)
+        for waiter in self._ended():
+            waiter.set_exception(problem)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _ended(self) -> list[Waiter]:
+        """Ends this consumer; the requests that still need an answer."""
+        self.closed = True
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        self._owner.forget(self)
+        self._owner.waiting -= self._line.count
+        return self._line.close()
+
+    def _left(self, count: int = 1) -> None:
+        self._owner.waiting -= count
+        self._line.left(count)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Grants credit once per turn of the loop, however many requests joined and left."""
+        if not self._posting:
+            self._posting = True
+            self._loop.call_soon(self._post_credit)
+
+    def _post_credit(self) -> None:
+        self._posting = False
+        if self.closed:
+            return
+        if not self._line.count:
+            self._idle()
+        if self._draining or not self._key:
+            return
+        limit = self._next + self._line.count
+        waiters = [waiter for waiter in self._at_once if not waiter.done()]
+        self._at_once = []
+        if limit == self._limit and not waiters:
+            return
+        if waiters:
+            self._draining = True
+            self._drain_waiters = waiters
+        self._limit = limit
+        flags = DRAIN if waiters else 0
+        self._home.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=limit)
+        )
+
+    def _post_settle(self, number: int, count: int, code: OutcomeCode) -> None:
+        self._home.post(
+            frame(
+                Kind.SETTLE, flags=code, link=self.number, epoch=self._home.epoch, count=count, number=number
+            )
+        )
+
+    def _idle(self) -> None:
+        self._idle_since = self._loop.time()
+        if self._idle_timer is None and not self.closed:
+            wait_s = 0 if self._exclusive else limits.RECEIVER_IDLE_MS / 1000
+            self._idle_timer = self._loop.call_later(wait_s, self._close_idle)
+
+    def _close_idle(self) -> None:
+        self._idle_timer = None
+        if self._line.count or self._handed_out or self.closed:
+            return
+        left_s = self._idle_since + limits.RECEIVER_IDLE_MS / 1000 - self._loop.time()
+        if self._exclusive or left_s <= 0:
+            self.close()
+        else:
+            self._idle_timer = self._loop.call_later(left_s, self._close_idle)
+
+
+def _noted(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("a delivery could not be settled, its lock will run out: %s", error)

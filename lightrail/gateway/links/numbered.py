@@ -1,0 +1,224 @@
+"""Numbered batches of a named producer: stored once, however often they are sent.
+
+A shard keeps the last number of each producer in its journal, and moves it along with a queue. The producer
+is not a link but a name chosen by the client, per queue and user, so the same batch may be sent again through
+any gateway. Batches of one producer are sent one after the other, with rising numbers.
+
+Messages that differ in durability, priority or time to live go in frames of their own, in order. The number
+of a frame is (batch + 1) << 16 | place, so the same batch is always the same frames.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from itertools import accumulate, groupby
+from typing import Final, NamedTuple
+
+from lightrail.gateway.errors import AGAIN, ProblemError, refused
+from lightrail.model import conditions
+from lightrail.wire.frames import IDENTITY, UNKNOWN_SEQUENCE, Kind, enqueue, frame
+from lightrail.wire.home import Home
+from lightrail.wire.messages import ProducerOpen, Refusal
+from lightrail.wire.shards import Producer
+
+_PLACE_BITS: Final = 16
+
+
+class Message(NamedTuple):
+    """An encoded message, and the fields of its header and properties that a frame needs."""
+
+    data: bytes | memoryview
+    durable: bool
+    priority: int
+    ttl_ms: int | None
+    expires_at_ms: int | None
+
+
+class Batch(NamedTuple):
+    """The messages of one request for one queue."""
+
+    user: str
+    producer: str
+    number: int
+    messages: Sequence[Message]
+
+    def identity(self, queue: str) -> int:
+        """The producer's id at the shard of a queue.
+
+        The user is part of it, so that batches of two users are never mistaken for one another.
+        """
+        text = "\0".join((self.user, self.producer, queue)).encode(errors="surrogatepass")
+        return int.from_bytes(blake2b(text, digest_size=8).digest()) | IDENTITY
+
+
+class Stored(NamedTuple):
+    """The result of a batch that one queue has stored as its policy wants it."""
+
+    messages: int
+    """Messages that this request stored; the others were stored before."""
+
+
+class _Run:
+    """An unanswered frame."""
+
+    __slots__ = ("count", "part")
+
+    def __init__(self, part: bytes, count: int) -> None:
+        self.part = part
+        self.count = count
+
+
+class NumberedProducer(Producer):
+    """The gateway's link for one batch of a named producer, open until the batch is answered.
+
+    Args:
+        number: of the link; unique over the life of this process.
+    """
+
+    __slots__ = ("_answer", "_batch", "_home", "_loop", "_new", "_refusal", "_settled", "_unanswered")
+
+    def __init__(self, home: Home, number: int, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        self._home = home
+        self._batch = batch
+        self._loop = loop
+        self._answer: asyncio.Future[Stored] = loop.create_future()
+        self._unanswered: dict[int, _Run] = {}
+        self._new = 0
+        """Messages stored by this request."""
+        self._settled = 0
+        """Messages stored by this request or earlier."""
+        self._refusal: Refusal | None = None
+
+    async def send(self, now_ms: int, wait_ms: int) -> Stored:
+        """Stores the batch at its queue; returns once all of it is stored as the policy wants it.
+
+        Raises ProblemError: only a part of it is stored, or there was no answer in time.
+        """
+        for place, (part, count) in enumerate(self._frames(now_ms)):
+            number = self._batch.number + 1 << _PLACE_BITS | place
+            self._unanswered[number] = _Run(part, count)
+        self._home.open_producer(self)
+        timer = self._loop.call_later(wait_ms / 1000, self._late)
+        try:
+            return await self._answer
+        finally:
+            timer.cancel()
+            self._home.close_producer(self.number)
+
+    def _frames(self, now_ms: int) -> Iterator[tuple[bytes, int]]:
+        for place, (shared, run) in enumerate(groupby(self._batch.messages, key=_shared)):
+            durable, priority, ttl_ms, expires = shared
+            found = [message.data for message in run]
+            ends = array("I", accumulate(map(len, found)))
+            expires_at_ms = now_ms + ttl_ms if ttl_ms is not None else 0
+            if expires is not None:
+                expires_at_ms = max(1, min(expires_at_ms, expires) if expires_at_ms else expires)
+            part = enqueue(
+                self.number,
+                self._home.epoch,
+                self._batch.number + 1 << _PLACE_BITS | place,
+                ends.tobytes(),
+                found,
+                durable=durable,
+                afresh=not place,
+                priority=priority,
+                expires_at_ms=expires_at_ms,
+                message_format=0,
+                size=ends[-1],
+            )
+            yield part, len(found)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens this producer, and sends unanswered frames again."""
+        queue = self._home.queue
+        opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))
+        # Frames of one batch have no gap, unless one was refused; the shard refuses later ones, too.
+        first = next(iter(self._unanswered), 0) if self._refusal is None else 0
+        self._home.post(
+            frame(
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self._home.epoch,
+                number=first,
+                body=opened.encode(),
+            )
+        )
+        for run in self._unanswered.values():
+            self._home.post(run.part)
+
+    def ready(self) -> None:
+        """Nothing waits for this: frames are sent with the opening."""
+
+    def stored(self, number: int, sequence: int) -> None:
+        """One frame is stored; without a sequence it was stored before."""
+        run = self._unanswered.pop(number, None)
+        if run is not None:
+            self._settled += run.count
+            if sequence != UNKNOWN_SEQUENCE:
+                self._new += run.count
+        self._turn()
+
+    def answered(self, number: int, count: int) -> None:
+        """Frames are stored, by a shard that does not report sequences; those of this version do."""
+        for each in range(number, number + count):
+            self.stored(each, UNKNOWN_SEQUENCE)
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One frame is not stored, or only a part of it; later ones are not stored."""
+        run = self._unanswered.pop(number, None)
+        if run is not None and self._refusal is None:
+            self._refusal = refusal
+            self._settled += refusal.accepted
+        self._turn()
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refused or closed this producer."""
+        if refusal.condition == conditions.STOLEN:
+            self._fail(
+                ProblemError(
+                    503,
+                    f"another request of the producer {self._batch.producer!a} came to {self._home.queue} "
+                    "while this one was under way; send the batch again, under the same number",
+                    headers=AGAIN,
+                    condition=refusal.condition,
+                )
+            )
+        else:
+            self._fail(refused(refusal.condition, refusal.description))
+
+    def _turn(self) -> None:
+        if self._unanswered or self._answer.done():
+            return
+        if self._refusal is None:
+            self._answer.set_result(Stored(self._new))
+            return
+        refusal, messages = self._refusal, len(self._batch.messages)
+        why = refused(refusal.condition, refusal.description)
+        detail = (
+            f"{why.detail}; the first {self._settled} of {messages} messages are stored in "
+            f"{self._home.queue}: send the batch again, under the same number, and the rest will be"
+        )
+        members = why.members | {"stored": self._settled, "messages": messages}
+        self._fail(ProblemError(why.status, detail, headers=why.headers, **members))
+
+    def _late(self) -> None:
+        self._fail(
+            ProblemError(
+                503,
+                f"the shard of {self._home.queue} has not answered in time: the batch may or may not be "
+                "stored; send it again, under the same number",
+                headers=AGAIN,
+            )
+        )
+
+    def _fail(self, problem: ProblemError) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(problem)
+
+
+def _shared(message: Message) -> tuple[bool, int, int | None, int | None]:
+    return message[1:]

@@ -1,0 +1,219 @@
+"""Producer of a queue for all HTTP requests that send to it.
+
+A shard that refused one message refuses all later ones until one is marked afresh (docs/formats/wire.md).
+Messages of other requests that are refused for this reason alone are sent again, so that no request suffers
+for another.
+"""
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+
+from lightrail.gateway.errors import ProblemError, away, refused, unknown
+from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.namespace.records import Name
+from lightrail.wire.frames import Kind, enqueue, frame
+from lightrail.wire.home import Home
+from lightrail.wire.messages import ProducerOpen, Refusal
+from lightrail.wire.shards import Producer
+
+Stored = int | None
+"""Sequence of a stored message, or None from a shard that does not report it."""
+
+
+class _Batch:
+    """One unanswered message."""
+
+    __slots__ = ("answer", "message", "number", "part")
+
+    def __init__(self, message: Outgoing, answer: "asyncio.Future[Stored]") -> None:
+        self.message = message
+        self.answer = answer
+        self.number = 0
+        self.part = b""
+
+
+class QueueProducer(Producer):
+    """The gateway's link that sends to one queue.
+
+    Args:
+        ended: called when the shard refused or closed this producer, or it was closed here.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_held",
+        "_home",
+        "_loop",
+        "_next",
+        "_posted_to",
+        "_refused",
+        "_retired",
+        "_revision",
+        "_unanswered",
+        "idle_since",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        home: Home,
+        number: int,
+        record: Name,
+        loop: asyncio.AbstractEventLoop,
+        ended: "Callable[[QueueProducer], None]",
+    ) -> None:
+        self.number = number
+        self.queue = record.name
+        self._revision = record.revision
+        self.idle_since: float | None = monotonic()
+        """Time of the last answer, or None while messages are unanswered."""
+        self._ended = ended
+        self._home = home
+        self._loop = loop
+        self._next = 1
+        self._posted_to = 0
+        """Messages numbered below it may have reached a shard; used only while no shard is connected."""
+        self._unanswered: dict[int, _Batch] = {}
+        self._held: deque[_Batch] = deque()
+        """Messages to send once all others are answered: until then the shard refuses what is not afresh."""
+        self._refused = False
+        self._retired = False
+
+    def knows(self, record: Name) -> bool:
+        """Whether the shard opened this producer with the policy of this record, or a later one."""
+        return record.revision <= self._revision
+
+    def retire(self) -> None:
+        """Closes this producer once every message is answered; send no more messages."""
+        self._retired = True
+        self._go_on()
+
+    async def send(self, message: Outgoing, wait_ms: int) -> Stored:
+        """Sends one message and waits for its answer. Raises ProblemError."""
+        batch = _Batch(message, self._loop.create_future())
+        self.idle_since = None
+        if self._refused:
+            self._held.append(batch)
+        else:
+            self._post(batch)
+        timer = self._loop.call_later(wait_ms / 1000, self._late, batch)
+        try:
+            return await batch.answer
+        finally:
+            timer.cancel()
+            if self._unanswered.pop(batch.number, None) is not None:
+                # The caller gave up: the message is not sent again if the shard restarts.
+                self._go_on()
+
+    def _post(self, batch: _Batch) -> None:
+        if batch.answer.done():
+            return
+        message = batch.message
+        size = len(message.message)
+        number = batch.number = self._next
+        self._next = number + 1
+        batch.part = enqueue(
+            self.number,
+            self._home.epoch,
+            number,
+            array("I", (size,)).tobytes(),
+            (message.message,),
+            durable=message.durable,
+            afresh=not self._unanswered,
+            priority=message.priority,
+            expires_at_ms=message.expires_at_ms,
+            message_format=message.message_format,
+            size=size,
+        )
+        self._unanswered[number] = batch
+        self._home.post(batch.part)
+
+    # --- from the shard --------------------------------------------------------------------------------
+
+    def say_all(self) -> None:
+        """Opens this producer, and sends unanswered messages again whose callers still wait."""
+        body = ProducerOpen(self.queue, sequences=True, label="http").encode()
+        self._home.post(
+            frame(
+                Kind.PRODUCER_OPEN,
+                link=self.number,
+                epoch=self._home.epoch,
+                number=self._next,
+                body=body,
+            )
+        )
+        for batch in self._unanswered.values():
+            self._home.post(batch.part)
+        self._posted_to = self._next
+
+    def away(self) -> None:
+        """The shard is disconnected (see Producer)."""
+        self._posted_to = self._next
+
+    def ready(self) -> None:
+        """Nothing waits for this: frames are handled in order."""
+
+    def stored(self, number: int, sequence: int) -> None:
+        """One message is stored as its policy wants it."""
+        batch = self._unanswered.pop(number, None)
+        if batch is not None and not batch.answer.done():
+            batch.answer.set_result(sequence)
+        self._go_on()
+
+    def answered(self, number: int, count: int) -> None:
+        """Messages are stored, by a shard that does not report sequences."""
+        for each in range(number, number + count):
+            batch = self._unanswered.pop(each, None)
+            if batch is not None and not batch.answer.done():
+                batch.answer.set_result(None)
+        self._go_on()
+
+    def refused(self, number: int, refusal: Refusal) -> None:
+        """One message is not stored; later ones are refused as well, and are sent again."""
+        batch = self._unanswered.pop(number, None)
+        if batch is not None and not batch.answer.done():
+            if self._refused:
+                self._held.append(batch)
+            else:
+                batch.answer.set_exception(refused(refusal.condition, refusal.description))
+        self._refused = True
+        self._go_on()
+
+    def gone(self, refusal: Refusal) -> None:
+        """The shard refused or closed this producer."""
+        self._ended(self)
+        self._fail(refused(refusal.condition, refusal.description))
+
+    def close(self) -> None:
+        """Unanswered messages may or may not be stored, and their callers get this answer."""
+        self._ended(self)
+        self._home.close_producer(self.number)
+        self._fail(unknown(self.queue))
+
+    def _go_on(self) -> None:
+        """Once all messages are answered, sends those that wait, the first of them afresh."""
+        if self._unanswered:
+            return
+        self._refused = False
+        held, self._held = self._held, deque()
+        for batch in held:
+            self._post(batch)
+        if not self._unanswered:
+            self.idle_since = monotonic()
+            if self._retired:
+                self._home.close_producer(self.number)
+
+    def _fail(self, problem: ProblemError) -> None:
+        for batch in (*self._unanswered.values(), *self._held):
+            if not batch.answer.done():
+                batch.answer.set_exception(problem)
+        self._unanswered.clear()
+        self._held.clear()
+
+    def _late(self, batch: _Batch) -> None:
+        if not batch.answer.done():
+            never_posted = not batch.number or (not self._home.is_there and batch.number >= self._posted_to)
+            batch.answer.set_exception(away(self.queue) if never_posted else unknown(self.queue))

@@ -1,0 +1,186 @@
+"""Router sender: HTTP messages to routers, by the same plans as in frontends, with one lane per shard."""
+
+import asyncio
+from collections.abc import Iterable
+
+from lightrail.filters.looks import Looks
+from lightrail.gateway.errors import refused, unknown
+from lightrail.gateway.links.outgoing import Outgoing
+from lightrail.gateway.links.shards import Shards
+from lightrail.model import conditions, limits
+from lightrail.namespace.directory import Changes, Directory
+from lightrail.namespace.records import Name
+from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
+from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
+from lightrail.wire.messages import Refusal
+from lightrail.wire.shards import ShardAway, ShardPeer
+
+Carried = set[tuple[bytes, str]]
+"""(encoded message, queue) of what is stored."""
+
+
+class RouterSender:
+    """Sends messages to routers."""
+
+    def __init__(self, shards: Shards, directory: Directory, loop: asyncio.AbstractEventLoop) -> None:
+        self._shards = shards
+        self._directory = directory
+        self._loop = loop
+        self._routing = Routing(directory)
+        self._lanes: dict[int, Lane] = {}
+        self.looks = Looks()
+        """Budget of filtering for all requests in one turn of the loop."""
+        self._next_turn: asyncio.Future[None] | None = None
+        self._change: asyncio.Future[None] = loop.create_future()
+        """Done when a name or subscription changes."""
+        directory.listen(self._changed)
+
+    async def send(self, record: Name, message: Outgoing) -> None:
+        """Sends a message to a router; returns once every queue that the router chooses has stored it.
+
+        Raises ProblemError: nobody gets it and the policy rejects it, a queue refused it, or nothing was
+        heard in time. Raises ShardAway.
+        """
+        carried: Carried = set()
+        until = self._loop.time() + limits.REQUEST_MS / 1000
+        pause_ms = limits.HOME_RETRY_MS
+        is_repeated = False
+        while True:
+            plan = await self.plan(record, self._routing)
+            if plan.problem:
+                raise refused(conditions.RESOURCE_LIMIT_EXCEEDED, plan.problem)
+            groups, unroutable = await self.walked(plan.begin([message.message], self.looks))
+            if unroutable and not carried:
+                if plan.policy["unroutable"] == "reject":
+                    raise refused(conditions.NOT_FOUND, UNROUTABLE.format(router=record.name))
+                return
+            refusal = await self._spread(record.name, groups, message, carried)
+            if refusal is None:
+                return
+            if refusal.condition == conditions.MOVED:
+                # Its queue was moving: the message is sent again to queues that have not stored it.
+                if self._loop.time() + pause_ms / 1000 > until:
+                    raise unknown(record.name)
+                await self._shards.fleet.homes.change(pause_ms)
+                pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+                continue
+            if refusal.condition not in QUEUE_AWAY or is_repeated:
+                break
+            is_repeated = True
+            # A queue was deleted: the message is routed once more, to the queues that there are now.
+            self._shards.forget(queue for group in groups for queue in group.queues)
+        raise refused(refusal.condition, refusal.description)
+
+    async def walked(self, walk: Walk) -> Routed:
+        """The queues of messages by a plan; a long walk lets other requests run in between."""
+        self._begin_turn()
+        while not walk.go_on():
+            await self._turn()
+        assert walk.routed is not None
+        return walk.routed
+
+    def _begin_turn(self) -> None:
+        """Renews the budget of filtering in the next turn of the loop."""
+        if self._next_turn is None:
+            self._next_turn = self._loop.create_future()
+            self._loop.call_later(0, self._end_turn)
+
+    async def _turn(self) -> None:
+        self._begin_turn()
+        assert self._next_turn is not None
+        await asyncio.shield(self._next_turn)
+
+    def _end_turn(self) -> None:
+        turn, self._next_turn = self._next_turn, None
+        self.looks.begin()
+        if turn is not None:
+            turn.set_result(None)
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.close()
+
+    async def plan(self, record: Name, routing: Routing) -> Plan:
+        """The plan of a router; while it has no queue, senders wait for as long as its policy allows."""
+        self._directory.refresh()
+        wait_ms = record.policy.milliseconds("buffer_timeout") or 0
+        deadline = self._loop.time() + wait_ms / 1000
+        while True:
+            while not routing.prepare(record.name, self._shards.now_ms(), self.looks):
+                await self._turn()
+            plan = routing.plan(record.name, self._shards.now_ms())
+            if plan is None:
+                raise refused(conditions.RESOURCE_DELETED, f"{record.name} is no router any more")
+            left = deadline - self._loop.time()
+            if not plan.is_empty or plan.problem or left <= 0:
+                return plan
+            await asyncio.wait([self._change], timeout=left)
+
+    async def _spread(
+        self, router: str, groups: Iterable[Group], message: Outgoing, carried: Carried
+    ) -> Refusal | None:
+        """Sends the message to queues that have not stored it; returns the first refusal, or None."""
+        attributes = Attributes(message.durable, message.priority, message.expires_at_ms, 0)
+        sent: list[tuple[bytes, Load]] = []
+        for group in groups:
+            for payload in group.payloads:
+                by_shard: dict[int, tuple[ShardPeer, set[str]]] = {}
+                for queue in group.queues:
+                    if (payload, queue) not in carried:
+                        shard, _ = await self._shards.find(queue)
+                        peer = self._shards.fleet.peer(shard)
+                        if peer is None:
+                            raise ShardAway(f"{queue} is on shard {shard}, which is not registered")
+                        by_shard.setdefault(peer.shard, (peer, set()))[1].add(queue)
+                for peer, queues in by_shard.values():
+                    load = Load(self._loop.create_future(), frozenset(queues), (0,))
+                    self._lane(peer).send(load, [payload], attributes)
+                    sent.append((payload, load))
+        if not sent:
+            return None
+        done, late = await asyncio.wait([load.batch for _, load in sent], timeout=limits.REQUEST_MS / 1000)
+        if late:
+            raise unknown(router)
+        for payload, load in sent:
+            if load.batch.result() is None:
+                carried.update((payload, queue) for queue in load.queues)
+        refusals = [each.result() for each in done if each.result() is not None]
+        # A final refusal counts more than one that asks for another attempt.
+        refusals.sort(key=lambda refusal: refusal.condition == conditions.MOVED)
+        return refusals[0] if refusals else None
+
+    def _lane(self, peer: ShardPeer) -> Lane:
+        lane = self._lanes.get(peer.shard)
+        if lane is None or lane.peer is not peer:
+            lane = self._lanes[peer.shard] = Lane(
+                peer,
+                self._shards.next_link(),
+                label="http",
+                stored=_stored,
+                refused=_refused,
+                displaced=_displaced,
+            )
+        return lane
+
+    def _changed(self, changes: Changes) -> None:
+        if changes.names:
+            for lane in self._lanes.values():
+                lane.forget_sets()
+        change, self._change = self._change, self._loop.create_future()
+        change.set_result(None)
+
+
+def _stored(loads: list[Load]) -> None:
+    for load in loads:
+        if not load.batch.done():
+            load.batch.set_result(None)
+
+
+def _displaced(loads: list[Load]) -> None:
+    for load in loads:
+        _refused(load, Refusal(conditions.MOVED, accepted=load.accepted))
+
+
+def _refused(load: Load, refusal: Refusal) -> None:
+    if not load.batch.done():
+        load.batch.set_result(refusal)

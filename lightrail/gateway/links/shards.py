@@ -1,0 +1,152 @@
+"""Shards: the gateway's links to all shards, which it uses as a frontend does, and the shard of each name."""
+
+import asyncio
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.fleet import Fleet
+from lightrail.model import limits
+from lightrail.model.clock import wall_ms
+from lightrail.wire.bulk import BulkPeers
+from lightrail.wire.home import Home
+from lightrail.wire.keys import WireKey
+from lightrail.wire.messages import Answer
+from lightrail.wire.shards import ShardAway, ShardPeer
+
+
+class _Turn:
+    """Callers that look up one name, one after the other."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+class Shards:
+    """One link to each shard.
+
+    Args:
+        name: of this process, unique in the installation.
+        boot: drawn when the process starts.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        name: str,
+        boot: int,
+        key: WireKey | None = None,
+    ) -> None:
+        self.fleet = Fleet(
+            coordinator,
+            loop,
+            name=name,
+            boot=boot,
+            now_ms=self.now_ms,
+            schedule_flush=self._schedule_flush,
+            flush=self._flush,
+            key=key,
+        )
+        self.peers: dict[int, ShardPeer] = self.fleet.peers
+        self.bulk = BulkPeers(loop, name=name, boot=boot, address=self._address, now_ms=self.now_ms, key=key)
+        """Connections for answers of megabytes."""
+        self._loop = loop
+        self._turns: dict[str, _Turn] = {}
+        """Names that are being looked up."""
+        self._links = itertools.count(1)
+        self._flush_scheduled = False
+
+    @staticmethod
+    def now_ms() -> int:
+        """Wall clock in milliseconds since 1970: locks and expiry are given in it."""
+        return wall_ms()
+
+    def add(self, shard: int, address: str) -> None:
+        """Connects to a shard, which may start later."""
+        self.fleet.add(shard, address)
+
+    def not_ready(self) -> str | None:
+        """Why messages can't be sent and received now, or None: see Fleet."""
+        return self.fleet.not_ready()
+
+    def _address(self, shard: int) -> str | None:
+        peer = self.peers.get(shard)
+        return None if peer is None else peer.address
+
+    def next_link(self) -> int:
+        """A number for a link, unique over the life of this process."""
+        return next(self._links)
+
+    async def route(self, name: str) -> Home:
+        """The home of a queue or relay, which is placed if need be; open a link there before the loop turns.
+
+        Raises CoordinatorError.
+        """
+        return self.fleet.homes.at(name, await self.find(name))
+
+    async def find(self, name: str) -> tuple[int, int]:
+        """Shard and epoch of a queue or relay, which is placed if it was not. Raises CoordinatorError."""
+        known = self.fleet.where(name)
+        if known is None or name in self._turns:
+            known = await self._look_up(name)
+        return known
+
+    def looks_up(self, name: str) -> bool:
+        """Whether callers look up a name now; to keep the order, later ones have to wait behind them."""
+        return name in self._turns
+
+    async def _look_up(self, name: str) -> tuple[int, int]:
+        """Callers continue in the order of their calls, so that messages don't overtake one another."""
+        turn = self._turns.setdefault(name, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                return await self.fleet.place(name)
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[name]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Look these up again the next time."""
+        for name in names:
+            self.fleet.forget(name)
+
+    async def request(self, name: str, op: str, fields: dict[str, Any]) -> Answer:
+        """Sends a request to the shard of a queue. Raises ShardAway, ShardRefused, CoordinatorError."""
+        return await self.fleet.request(name, op, fields)
+
+    async def request_all(self, op: str, fields: dict[str, Any]) -> dict[int, Answer]:
+        """Sends a request to all shards; answers by shard, without silent ones. Raises ShardRefused."""
+        peers = [(shard, peer) for shard, peer in sorted(self.peers.items()) if peer.speaks]
+        requests = [peer.request(op, fields, wait_ms=limits.OVERVIEW_MS) for _, peer in peers]
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        found: dict[int, Answer] = {}
+        for (shard, _), answer in zip(peers, answers, strict=True):
+            if isinstance(answer, ShardAway):
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            found[shard] = answer
+        return found
+
+    def close(self) -> None:
+        """Disconnects from all shards."""
+        self.bulk.close()
+        self.fleet.close()
+        self.fleet.end()
+
+    def _schedule_flush(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self.fleet.flush()

@@ -1,0 +1,90 @@
+"""The line of requests that wait at one queue, the oldest first, with one timer for all time-outs."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+STALE_MIN: Final = 64
+"""Waiters that gave up and stay in the line; more of them are removed."""
+
+Answer = TypeVar("Answer")
+
+
+class WaitingLine(Generic[Answer]):
+    """Futures of requests; the result is an answer, or None after its time-out.
+
+    Args:
+        timed_out: gets the number of requests that timed out just now.
+    """
+
+    __slots__ = ("_deadlines", "_loop", "_timed_out", "_timer", "_timer_at", "_waiters", "count")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timed_out: Callable[[int], None]) -> None:
+        self.count = 0
+        """Requests that wait."""
+        self._loop = loop
+        self._timed_out = timed_out
+        self._waiters: deque[asyncio.Future[Answer | None]] = deque()
+        self._deadlines: list[tuple[float, int, asyncio.Future[Answer | None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+
+    def join(self, wait_ms: int) -> "asyncio.Future[Answer | None]":
+        """A place at the end of the line; without a time-out for 0."""
+        waiter: asyncio.Future[Answer | None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        self.count += 1
+        if wait_ms:
+            at = self._loop.time() + wait_ms / 1000
+            heappush(self._deadlines, (at, id(waiter), waiter))
+            if self._timer is None or at < self._timer_at:
+                self._arm(at)
+        return waiter
+
+    def pop(self) -> "asyncio.Future[Answer | None] | None":
+        """The request that has waited longest; answer it, then report that it `left`."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                return waiter
+        return None
+
+    def left(self, count: int) -> None:
+        """So many requests wait no longer."""
+        self.count -= count
+        if len(self._waiters) > 2 * self.count + STALE_MIN:
+            self._waiters = deque(waiter for waiter in self._waiters if not waiter.done())
+        if len(self._deadlines) > 2 * self.count + STALE_MIN:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done()]
+            heapify(self._deadlines)
+
+    def close(self) -> "list[asyncio.Future[Answer | None]]":
+        """Ends the line; the requests that still need an answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.count = 0
+        return [waiter for waiter in self._waiters if not waiter.done()]
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        deadlines = self._deadlines
+        over = 0
+        while deadlines and (deadlines[0][0] <= now or deadlines[0][2].done()):
+            waiter = heappop(deadlines)[2]
+            if not waiter.done():
+                waiter.set_result(None)
+                over += 1
+        if deadlines:
+            self._arm(deadlines[0][0])
+        if over:
+            self._timed_out(over)

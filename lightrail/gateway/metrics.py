@@ -1,0 +1,80 @@
+"""Metrics of a gateway's HTTP side, read from its services when somebody scrapes them."""
+
+from collections.abc import Callable
+from typing import Final
+
+from lightrail.gateway.services import Services
+from lightrail.telemetry.http_connections import Connections
+from lightrail.telemetry.metrics import AnyFamily, Family
+
+
+def _gauge(name: str, help: str, read: Callable[[Services], float]) -> Family[Services]:
+    return Family("gauge", name, help, (), lambda services: [((), float(read(services)))])
+
+
+CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
+    Family(
+        "gauge",
+        "lightrail_http_connections",
+        "Connections of HTTP clients.",
+        (),
+        lambda connections: [((), float(len(connections)))],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_connections_refused",
+        "Connections that were not admitted, since too many are open, in all or from one source.",
+        (),
+        lambda connections: [((), connections.refused)],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_connections_closed",
+        "Connections that were closed: idle, in favour of others; without the head of a request in time; "
+        "while the client did not read its answer.",
+        ("reason",),
+        lambda connections: [((reason,), count) for reason, count in connections.closed.items()],
+    ),
+)
+"""Read from `Connections` of HTTP clients."""
+
+FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
+    Family(
+        "counter",
+        "lightrail_http_requests",
+        "Requests that were answered, by method and status.",
+        ("method", "status"),
+        lambda services: list(services.counts.requests.items()),
+    ),
+    Family(
+        "counter",
+        "lightrail_http_messages_sent",
+        "Messages of HTTP requests that were stored.",
+        (),
+        lambda services: [((), services.counts.sent)],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_messages_handed_out",
+        "Messages for HTTP requests: received, locked, or released because the client had gone.",
+        ("how",),
+        lambda services: [((how,), count) for how, count in services.counts.handed_out.items()],
+    ),
+    Family(
+        "counter",
+        "lightrail_http_password_checks",
+        "Passwords that were hashed; good ones are remembered.",
+        (),
+        lambda services: [((), services.callers.hashes)],
+    ),
+    _gauge(
+        "lightrail_http_receivers_waiting",
+        "HTTP requests that wait for a message.",
+        lambda services: services.receivers.waiting,
+    ),
+    _gauge(
+        "lightrail_http_body_bytes",
+        "Bytes of messages that are being sent and have no answer.",
+        lambda services: services.sender.bytes,
+    ),
+)

@@ -1,0 +1,1 @@
+"""HTTP resources: each module holds the handlers of one of them."""

@@ -1,0 +1,121 @@
+"""Numbered batches over HTTP: POST /name/!batch stores each batch of a named producer once.
+
+The body is u32 count, u32 ends[count] (little-endian, counted from the first byte of the first message), the
+encoded messages. `LightRail-Producer` names the producer, `LightRail-Batch` numbers the batch. An answer of
+200 says that the batch is where its queues' policies want it; whatever else comes, also nothing, the same
+batch may be sent again under the same number, through any gateway.
+"""
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from aiohttp import web
+
+from lightrail.amqp.sections import attributes, scan
+from lightrail.amqp.types import DecodeError
+from lightrail.gateway.errors import ProblemError, refused
+from lightrail.gateway.links.numbered import Batch, Message
+from lightrail.gateway.request import Request, whole_number
+from lightrail.gateway.resources.names import used
+from lightrail.model import conditions, limits
+from lightrail.namespace.records import Right
+
+PRODUCER: Final = "LightRail-Producer"
+BATCH: Final = "LightRail-Batch"
+_COUNT: Final = struct.Struct("<I")
+_CHECKED_AT_ONCE: Final = 2_000
+"""Messages that are looked at before other requests get their turn."""
+
+
+async def store(request: Request) -> web.Response:
+    """POST /name/!batch."""
+    producer, number = _producer(request), _number(request)
+    record = await used(request, Right.SEND)
+    services = request.services
+    most = max(limits.HTTP_BATCH_BYTES, services.settings.max_message_bytes + 2 * _COUNT.size)
+    with services.sender.room() as room:
+        body = await request.body_in(room, most)
+        messages = await _messages(body, services.settings.max_message_bytes)
+        batch = Batch(request.caller.user, producer, number, messages)
+        stored = await services.batches.send(record, batch)
+    services.counts.sent += stored.messages
+    return web.json_response({"stored": stored.messages, "duplicate": not stored.messages})
+
+
+def _producer(request: Request) -> str:
+    text = request.http.headers.get(PRODUCER, "")
+    if not text or not text.isprintable() or len(text.encode(errors="replace")) > limits.HTTP_PRODUCER_BYTES:
+        raise ProblemError(
+            400,
+            f"the header {PRODUCER} is {text[:80]!a}; expected a name for the producer, of 1 to "
+            f"{limits.HTTP_PRODUCER_BYTES} bytes: the batches of one are told apart by their numbers",
+            field=PRODUCER,
+        )
+    return text
+
+
+def _number(request: Request) -> int:
+    return whole_number(BATCH, request.http.headers.get(BATCH, ""), 0, limits.HTTP_BATCH_NUMBER_MAX)
+
+
+async def _messages(body: bytes, most: int) -> list[Message]:
+    """The messages of a body, each looked at. Raises ProblemError: nothing is stored then."""
+    view = memoryview(body)
+    ends = _ends(view)
+    base = _COUNT.size * (1 + len(ends))
+    messages = []
+    start = 0
+    for index, end in enumerate(ends):
+        if end - start > most:
+            raise refused(
+                conditions.MESSAGE_SIZE_EXCEEDED,
+                f"message {index} has {end - start} bytes; this broker takes at most {most}. Nothing of the "
+                "batch is stored",
+            )
+        messages.append(_message(index, view[base + start : base + end]))
+        start = end
+        if index % _CHECKED_AT_ONCE == _CHECKED_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return messages
+
+
+def _ends(view: memoryview) -> Sequence[int]:
+    layout = "u32 count, u32 ends[count], the messages; little-endian"
+    if len(view) < _COUNT.size:
+        raise ProblemError(400, f"the body has {len(view)} bytes; expected {layout}")
+    (count,) = _COUNT.unpack_from(view)
+    base = _COUNT.size * (1 + count)
+    if not 1 <= count <= limits.HTTP_BATCH_MESSAGES:
+        raise ProblemError(
+            400, f"the batch says that it has {count} messages; expected 1 to {limits.HTTP_BATCH_MESSAGES}"
+        )
+    if len(view) < base:
+        raise ProblemError(
+            400, f"the body has {len(view)} bytes and says {count} messages; expected {layout}"
+        )
+    ends = struct.unpack_from(f"<{count}I", view, _COUNT.size)
+    if ends[-1] != len(view) - base or any(a > b for a, b in pairwise(ends)):
+        raise ProblemError(
+            400,
+            f"the ends of the messages do not rise to {len(view) - base}, the bytes behind them; expected "
+            f"{layout}",
+        )
+    return ends
+
+
+def _message(index: int, data: memoryview) -> Message:
+    """Who sends batches wants them kept: a message is durable where no header says otherwise."""
+    try:
+        if not data:
+            raise DecodeError("it has no bytes")
+        # Without a body it may be: qpid-proton sends those, and so does who replays them.
+        sections = scan(data)
+        durable, priority, ttl_ms, expires_at_ms = attributes(data)
+    except DecodeError as error:
+        raise ProblemError(
+            422, f"message {index} of the batch is no AMQP message: {error}; nothing of the batch is stored"
+        ) from None
+    return Message(data, durable or sections.header is None, priority, ttl_ms, expires_at_ms)

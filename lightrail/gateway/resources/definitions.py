@@ -1,0 +1,200 @@
+"""Definitions over HTTP: every name, subscription and right as one document, out and in; never a secret."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.coordinator import CoordinatorError
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources import permissions
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.names import InvalidName
+from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace.records import Name, Right, Subscription
+from lightrail.namespace.rights import Forbidden
+from lightrail.namespace.service import Refused
+
+FORMAT: Final = 1
+MEMBERS: Final = ("format", "names", "subscriptions", "permissions")
+
+
+async def export(request: Request) -> web.Response:
+    """GET /!definitions?prefix=."""
+    request.manager()
+    prefix = request.http.query.get("prefix", "")
+    directory = request.directory
+    names = {record.name: record.policy.to_json() for record in sorted_names(request, prefix)}
+    subscriptions = [
+        each.shown() for each in directory.every_subscription() if not each.owner and each.router in names
+    ]
+    rights = [
+        permissions.shown(each)
+        for each in directory.every_permission()
+        if not prefix or each.prefix == prefix or each.prefix.startswith(prefix + "/")
+    ]
+    body = {
+        "format": FORMAT,
+        "names": names,
+        "subscriptions": sorted(subscriptions, key=lambda each: (each["router"], each["id"])),
+        "permissions": sorted(rights, key=lambda each: (each["user"], each["prefix"])),
+    }
+    return web.json_response(body)
+
+
+def sorted_names(request: Request, prefix: str) -> Iterable[Name]:
+    """Names that somebody gave a role, or that stay although they came by first use."""
+    records = request.services.namespace.names(request.caller, prefix)
+    return (record for record in records if not record.owner and not rules.is_system(record.name))
+
+
+async def take_in(request: Request) -> web.Response:
+    """POST /!definitions?dry_run=&replace=: what is there and differs is changed only with `replace`."""
+    request.manager()
+    value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
+    if value.get("format", FORMAT) != FORMAT:
+        raise ProblemError(422, f"format is {str(value['format'])[:40]!a}; expected {FORMAT}", field="format")
+    if not isinstance(value.get("names", {}), dict):
+        raise ProblemError(422, "names is no object; expected policies by name", field="names")
+    for key in ("subscriptions", "permissions"):
+        if not isinstance(value.get(key, []), list):
+            raise ProblemError(422, f"{key} is no list", field=key)
+    taking = _Import(request, dry=request.flag("dry_run"), replace=request.flag("replace"))
+    await taking.names(value.get("names", {}))
+    for each in value.get("subscriptions", []):
+        await taking.subscription(each)
+    for each in value.get("permissions", []):
+        await taking.permission(each)
+    return web.json_response(taking.report)
+
+
+class _Import:
+    """One import, and the report that it makes."""
+
+    def __init__(self, request: Request, *, dry: bool, replace: bool) -> None:
+        self._request = request
+        self._service = request.services.namespace
+        self._dry = dry
+        self._replace = replace
+        self._roles: dict[str, Role] = {}
+        """Roles that names have, or would have once this is done."""
+        self._created: list[str] = []
+        self._changed: list[str] = []
+        self._refused: list[dict[str, str]] = []
+        self._unchanged = 0
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return {
+            "created": self._created,
+            "changed": self._changed,
+            "unchanged": self._unchanged,
+            "refused": self._refused,
+            "dry_run": self._dry,
+        }
+
+    async def names(self, wanted: dict[str, Any]) -> None:
+        for name, value in wanted.items():
+            try:
+                rules.check(name)
+                policy = Policy.parse(value)
+                await self._name(name, policy)
+                self._roles[name] = policy.role
+            except (InvalidName, InvalidPolicy, Refused, Forbidden, CoordinatorError) as error:
+                self._refuse(f"name {name}", str(error))
+
+    async def _name(self, name: str, policy: Policy) -> None:
+        found = self._request.directory.find(name)
+        caller = self._request.caller
+        if found is None:
+            if rules.is_system(name):
+                raise Refused(f"{name} comes and goes with what it belongs to")
+            await self._do(self._created, name, lambda: self._service.give(caller, name, policy))
+        elif found.policy.to_json() == policy.to_json():
+            self._unchanged += 1
+        elif found.role is not policy.role:
+            raise Refused(f"{name} has role {found.role}, and {policy.role} was expected; delete it first")
+        elif not self._replace:
+            raise Refused(f"{name} is there with another policy; say replace to change it")
+        else:
+            await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
+
+    async def subscription(self, value: Any) -> None:
+        known = ("id", "router", "target", "filter", "action", "expires_at")
+        if not isinstance(value, dict) or any(key not in known for key in value):
+            self._refuse(f"subscription {str(value)[:80]}", f"expected an object with {', '.join(known)}")
+            return
+        router, id, target = (str(value.get(key) or "") for key in ("router", "id", "target"))
+        if not (router and id and target):
+            self._refuse(f"subscription {str(value)[:80]}", "expected router, id and target as texts")
+            return
+        what = f"subscription {id} of {router}"
+        found = self._request.directory.subscription(router, id)
+        wanted: dict[str, Any] = {key: value.get(key) for key in ("filter", "action", "expires_at")}
+        if found is not None and _same(found, target, wanted):
+            self._unchanged += 1
+            return
+        try:
+            if found is not None and not self._replace:
+                raise Refused("it is there and differs; say replace to change it")
+            self._check_there(router, target)
+            into = self._created if found is None else self._changed
+            service, caller = self._service, self._request.caller
+            await self._do(
+                into,
+                what,
+                lambda: service.subscribe(
+                    caller, router, target, **wanted, id=id, replace_it=found is not None
+                ),
+            )
+        except (InvalidName, Refused, Forbidden, CoordinatorError) as error:
+            self._refuse(what, str(error))
+
+    def _check_there(self, router: str, target: str) -> None:
+        """In a dry run names are missing that would be there by now."""
+        for name in (router, target):
+            if "://" in name:
+                continue
+            role = self._roles.get(name, self._request.directory.get(name).role)
+            if role not in (Role.QUEUE, Role.ROUTER) or (name is router and role is not Role.ROUTER):
+                raise Refused(f"{name} has role {role}")
+
+    async def permission(self, value: Any) -> None:
+        known = ("user", "prefix", "rights")
+        try:
+            user, prefix = str(value["user"]), str(value.get("prefix", ""))
+            rights = frozenset(map(Right, value["rights"]))
+            if any(key not in known for key in value):
+                raise ValueError
+        except (TypeError, KeyError, ValueError, AttributeError):
+            self._refuse(f"permission {str(value)[:80]}", f"expected an object with {', '.join(known)}")
+            return
+        what = f"permission of {user} at {prefix or 'all names'}"
+        found = next(
+            (each for each in self._request.directory.permissions(user) if each.prefix == prefix), None
+        )
+        if found is not None and found.rights == rights:
+            self._unchanged += 1
+            return
+        try:
+            if found is not None and not self._replace:
+                raise Refused("it is there and differs; say replace to change it")
+            into = self._created if found is None else self._changed
+            service, caller = self._service, self._request.caller
+            await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))
+        except (InvalidName, Refused, Forbidden, CoordinatorError) as error:
+            self._refuse(what, str(error))
+
+    async def _do(self, into: list[str], what: str, work: Callable[[], Awaitable[Any]]) -> None:
+        if not self._dry:
+            await work()
+        into.append(what)
+
+    def _refuse(self, what: str, why: str) -> None:
+        self._refused.append({"what": what, "why": why})
+
+
+def _same(found: Subscription, target: str, wanted: dict[str, Any]) -> bool:
+    return found.target == target and all(getattr(found, key) == each for key, each in wanted.items())

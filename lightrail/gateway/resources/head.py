@@ -1,0 +1,94 @@
+"""The head of a queue: DELETE receives a message, POST locks one.
+
+DELETE delivers at most once from the moment the answer is written to the socket; a message whose client
+closed the connection before goes back to the queue. POST delivers at least once: the message is the client's
+until its lock expires, and leaves the queue only when the client completes it.
+"""
+
+import json
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.links import incoming
+from lightrail.gateway.links.consumer import Delivery
+from lightrail.gateway.media_types import AMQP
+from lightrail.gateway.paths import path_of
+from lightrail.gateway.request import Request, nothing_at
+from lightrail.gateway.resources.names import refer
+from lightrail.model import limits
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import demand
+
+
+async def take(request: Request) -> web.StreamResponse:
+    """DELETE /name/!head: the next message, which is gone once it was handed to the client's socket."""
+    delivery = await _receive(request)
+    if delivery is None:
+        return web.Response(status=204)
+    return await _hand_out(request, delivery, locked=False)
+
+
+async def lock(request: Request) -> web.StreamResponse:
+    """POST /name/!head: the next message, locked until it is completed, given back, or its time is over."""
+    delivery = await _receive(request)
+    if delivery is None:
+        return web.Response(status=204)
+    return await _hand_out(request, delivery, locked=True)
+
+
+async def _receive(request: Request) -> Delivery | None:
+    request.directory.refresh()
+    record = request.directory.get(request.name)
+    demand(request.directory, request.caller, Right.LISTEN, record)
+    if record.role is Role.NONE:
+        # A mistyped name would become a queue, and its receiver wait there for ever.
+        raise nothing_at(request.name)
+    if record.role is Role.METADATA:
+        raise refer(record)
+    if record.role is not Role.QUEUE:
+        raise ProblemError(409, f"{record.name} is a {record.role}; messages are received from queues")
+    wait_s = request.seconds("timeout", 0.0, limits.RECEIVE_WAIT_MS_MAX / 1000)
+    return await request.services.receivers.receive(record, round(wait_s * 1000))
+
+
+async def _hand_out(request: Request, delivery: Delivery, *, locked: bool) -> web.StreamResponse:
+    transport = request.http.transport
+    handed_out = request.services.counts.handed_out
+    try:
+        response = _shown(request, delivery, locked=locked)
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client did not wait")
+        await response.prepare(request.http)
+        await response.write_eof()
+    except BaseException:
+        handed_out["released"] += 1
+        delivery.release()
+        raise
+    if locked:
+        handed_out["locked"] += 1
+        delivery.keep()
+    else:
+        handed_out["received"] += 1
+        delivery.accept()
+    return response
+
+
+def _shown(request: Request, delivery: Delivery, *, locked: bool) -> web.Response:
+    properties, headers, content_type, body = incoming.answer(
+        delivery.message, delivery.message_format, delivery.attempts, whole=request.wants(AMQP)
+    )
+    properties["SequenceNumber"] = delivery.sequence
+    properties["EnqueuedTimeUtc"] = rfc3339(delivery.enqueued_at_ms)
+    if delivery.expires_at_ms:
+        properties["ExpiresAtUtc"] = rfc3339(delivery.expires_at_ms)
+    if locked:
+        properties["LockToken"] = delivery.lock
+        properties["LockedUntilUtc"] = rfc3339(delivery.locked_until_ms)
+        place = path_of(request.name, "!messages", str(delivery.sequence), delivery.lock)
+        headers.append(("Location", place))
+    headers.append(("BrokerProperties", json.dumps(properties)))
+    headers.append(("Content-Type", content_type))
+    return web.Response(status=201 if locked else 200, headers=headers, body=body)

@@ -1,0 +1,217 @@
+"""Moves of queues over HTTP: begin those of a plan, show how far they are, cancel them.
+
+Shards carry out moves by themselves once they are begun; this gateway may end meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster import moves
+from lightrail.cluster.coordinator import Conflict
+from lightrail.cluster.map import Map
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources.plans import placement_revision, takers_of
+from lightrail.model import limits
+from lightrail.model.clock import wall_ms
+from lightrail.model.plan import FORMAT, KIND
+from lightrail.namespace.service import PLACED
+from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused
+
+MEMBERS: Final = (
+    "format",
+    "kind",
+    "cluster",
+    "placement_revision",
+    "made_at_ms",
+    "moves",
+    "shards",
+    "silent",
+)
+
+
+async def begin(request: Request) -> web.Response:
+    """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and what began.
+
+    With ?skip=true moves of queues that are gone or elsewhere by now are left out, and not refused.
+    """
+    request.manager()
+    gateway = request.services
+    throttle = request.whole("throttle", 0, 0, limits.MOVE_THROTTLE_MAX)
+    skip = request.flag("skip")
+    value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
+    map = gateway.map
+    map.refresh()
+    cluster = await gateway.coordinator.cluster_id()
+    _hold_against(value, map, cluster, skip=skip)
+    request.directory.refresh()
+    wanted, gone = _wanted(request, value.get("moves"), skip=skip)
+    begun = await moves.begin(
+        gateway.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
+    )
+    names = {move.queue for move in begun}
+    return web.json_response(
+        {
+            "begun": [{"queue": move.queue, "from": move.source, "to": move.to} for move in begun],
+            "left_out": gone + [queue for queue, _ in wanted if queue not in names],
+        },
+        status=202,
+    )
+
+
+def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) -> None:
+    """Refuses a plan that was made for something else than what is there."""
+    for key, expected in (("format", FORMAT), ("kind", KIND), ("cluster", cluster)):
+        found = value.get(key, expected)
+        if found != expected:
+            raise ProblemError(
+                422,
+                f"{key} is {str(found)[:80]!a}; expected {expected!r}",
+                field=key,
+                found=str(found)[:80],
+                allowed=expected,
+            )
+    revision = value.get("placement_revision")
+    if revision is not None and type(revision) is not int:
+        raise ProblemError(
+            422,
+            f"placement_revision is {str(revision)[:40]!a}; expected a whole number or null",
+            field="placement_revision",
+        )
+    current = placement_revision(map)
+    if revision is not None and revision != current and not skip:
+        raise ProblemError(
+            409,
+            f"the plan was made for placement revision {revision}, and it is {current} by now: "
+            "queues were placed, moved or dropped since; make a new plan",
+            field="placement_revision",
+            found=revision,
+            allowed=current,
+        )
+
+
+def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
+    """What to move where, and with `skip` the queues that are gone or elsewhere. Raises ProblemError."""
+    if not isinstance(rows, list) or len(rows) > limits.PLAN_MOVES_MAX:
+        raise ProblemError(
+            422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
+        )
+    map, directory = request.services.map, request.directory
+    takers = takers_of(request)
+    wanted: dict[str, int] = {}
+    gone: list[str] = []
+    for index, row in enumerate(rows):
+        where = f"moves[{index}]"
+        if not isinstance(row, dict):
+            raise ProblemError(422, f"{where} is {str(row)[:80]!a}; expected an object", field=where)
+        queue, source, to = row.get("queue"), row.get("from"), row.get("to")
+        # Dead letters move with their queue: NAME/$dlq has no placement of its own.
+        placed = map.placements().get(queue) if isinstance(queue, str) else None
+        if isinstance(queue, str) and directory.get(queue).role not in PLACED:
+            placed = None
+        if isinstance(queue, str) and skip and (placed is None or source not in (None, placed.shard)):
+            gone.append(queue)
+            continue
+        if not isinstance(queue, str) or placed is None:
+            raise ProblemError(
+                422, f"{where}.queue is {str(queue)[:80]!a}; expected a queue that is placed", field=where
+            )
+        if queue in wanted:
+            raise ProblemError(422, f"{where}: {queue[:80]!a} is moved before; expected it once", field=where)
+        if source is not None and source != placed.shard:
+            raise ProblemError(
+                409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
+            )
+        if type(to) is not int or to not in takers:
+            shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
+            raise ProblemError(
+                422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
+            )
+        wanted[queue] = to
+    return list(wanted.items()), gone
+
+
+def _texts(numbers: Iterable[int]) -> list[str]:
+    return [str(each) for each in sorted(numbers)]
+
+
+async def list_all(request: Request) -> web.Response:
+    """GET /!moves: those under way with how far they are, and those that ended in the last minutes."""
+    request.manager()
+    map = request.services.map
+    map.refresh()
+    reported = await _reported(request.services.shards)
+    running: list[dict[str, Any]] = []
+    for move in sorted(map.moves.values(), key=lambda each: (each.asked_ms, each.order)):
+        row = next(
+            (
+                each
+                for each in reported.get(move.queue, ())
+                if each["to"] == move.to and not each.get("ended_ms")
+            ),
+            {},
+        )
+        running.append(
+            {
+                "phase": "freeze" if move.phase == "frozen" else "waiting",
+                "messages": 0,
+                "messages_total": None,
+                "bytes": 0,
+                **row,
+                "queue": move.queue,
+                "from": move.source,
+                "to": move.to,
+                "asked_ms": move.asked_ms,
+            }
+        )
+    ended = [each for rows in reported.values() for each in rows if each.get("ended_ms")]
+    ended.sort(key=lambda each: int(each["ended_ms"]))
+    return web.json_response({"moves": running, "ended": ended})
+
+
+async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
+    """What shards that receive queues say of them, by queue; silent shards are left out."""
+
+    async def ask(peer: ShardPeer) -> list[dict[str, Any]]:
+        try:
+            answer = await peer.request("moves", {}, wait_ms=limits.OVERVIEW_MS)
+            return list(answer.fields["moves"])
+        except (ShardAway, ShardRefused):
+            return []
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    peers = [peer for _, peer in sorted(shards.peers.items())]
+    for rows in await asyncio.gather(*(ask(peer) for peer in peers)):
+        for row in rows:
+            row["from"] = row.pop("source", row.get("from"))
+            found.setdefault(row["queue"], []).append(row)
+    return found
+
+
+async def cancel(request: Request) -> web.Response:
+    """DELETE /!moves?queue=: calls off one move, or all; those that froze their queue go on."""
+    request.manager()
+    gateway = request.services
+    gateway.map.refresh()
+    only = request.http.query.get("queue")
+    cancelled: list[str] = []
+    too_late: list[str] = []
+    for move in list(gateway.map.moves.values()):
+        placed = gateway.map.placed(move.queue)
+        if only is not None and move.queue != only:
+            continue
+        if move.phase == "frozen" or placed is None:
+            too_late.append(move.queue)
+            continue
+        try:
+            await moves.give_up(gateway.coordinator, move, placed)
+            cancelled.append(move.queue)
+        except Conflict:
+            too_late.append(move.queue)
+    if only is not None and not cancelled and not too_late:
+        raise ProblemError(404, f"no move of {only[:80]!a} is under way")
+    return web.json_response({"cancelled": cancelled, "too_late": too_late})

@@ -1,0 +1,63 @@
+"""Permissions over HTTP: what users may do at and below a prefix."""
+
+from typing import Any
+
+from aiohttp import web
+
+from lightrail.cluster.users import UserRefused, user_name
+from lightrail.gateway.errors import ProblemError, invalid
+from lightrail.gateway.request import Request
+from lightrail.namespace.records import Permission, Right
+from lightrail.namespace.rights import rights_of
+
+
+async def list_all(request: Request) -> web.Response:
+    """GET /!permissions?user=: those whose prefix the caller may manage."""
+    request.directory.refresh()
+    user = request.http.query.get("user")
+    found = sorted(
+        (
+            each
+            for each in request.directory.every_permission()
+            if (user is None or each.user == user)
+            and Right.MANAGE in rights_of(request.directory, request.caller, each.prefix)
+        ),
+        key=lambda each: (each.user, each.prefix),
+    )
+    return web.json_response({"permissions": [shown(each) for each in found]})
+
+
+async def put(request: Request) -> web.Response:
+    """PUT /!permissions/USER?prefix= with {"rights": [...]}; no rights at all clear it."""
+    value = await request.json_object("rights")
+    wanted = value.get("rights")
+    allowed = "a list out of " + ", ".join(Right)
+    if not isinstance(wanted, list) or any(each not in tuple(Right) for each in wanted):
+        raise invalid("rights", wanted, allowed)
+    return web.json_response(shown(await _permit(request, frozenset(map(Right, wanted)))))
+
+
+async def clear(request: Request) -> web.Response:
+    """DELETE /!permissions/USER?prefix=."""
+    await _permit(request, frozenset())
+    return web.Response(status=204)
+
+
+def shown(permission: Permission) -> dict[str, Any]:
+    return {"user": permission.user, "prefix": permission.prefix, "rights": sorted(permission.rights)}
+
+
+async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
+    user = request.rest[0]
+    request.directory.refresh()
+    prefix = request.http.query.get("prefix", "")
+    # Who may not give rights is not told either which users there are.
+    request.services.namespace.check_permit(request.caller, prefix)
+    if not request.directory.permissions(user):
+        try:
+            user = user_name(user)  # as it is kept; rights of another spelling would be nobody's
+        except UserRefused as error:
+            raise ProblemError(422, str(error), field="user") from None
+    if rights and await request.services.coordinator.user(user) is None:
+        raise ProblemError(404, f"there is no user {user[:80]!a}; add it with `lightrail-admin user add`")
+    return await request.services.namespace.permit(request.caller, user, prefix, rights)

@@ -1,0 +1,109 @@
+"""Plans over HTTP: moves that would even out the load of the shards (docs/formats/plan.md)."""
+
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.map import Map
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.links import loads
+from lightrail.gateway.links.loads import Loads
+from lightrail.gateway.request import Request
+from lightrail.model import limits
+from lightrail.model.clock import wall_ms
+from lightrail.model.plan import FORMAT, KIND, Plan, QueueLoad, Sum, plan
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.service import PLACED
+from lightrail.wire.shards import State
+
+SAMPLE_S: Final = 1.0
+"""Seconds over which messages are counted, by default."""
+
+
+async def propose(request: Request) -> web.Response:
+    """GET /!plan?sample=SECONDS&max_moves=N: what would be moved, and the shards before and after."""
+    request.manager()
+    gateway = request.services
+    sample_s = request.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
+    most = request.whole("max_moves", limits.PLAN_MOVES_MAX, 0, limits.PLAN_MOVES_MAX)
+    map = gateway.map
+    map.refresh()
+    measured = await loads.measure(map, gateway.shards, sample_s)
+    map.refresh()
+    request.directory.refresh()
+    made = _plan(map, request.directory, measured, takers_of(request) - set(measured.silent), most)
+    return web.json_response(
+        {
+            "format": FORMAT,
+            "kind": KIND,
+            "cluster": await gateway.coordinator.cluster_id(),
+            "placement_revision": placement_revision(map),
+            "made_at_ms": wall_ms(),
+            "moves": [
+                {
+                    "queue": each.queue,
+                    "from": each.source,
+                    "to": each.to,
+                    "load": each.load,
+                    "bytes": each.bytes,
+                }
+                for each in made.moves
+            ],
+            "shards": _shards_of(map, made),
+            "silent": measured.silent,
+        }
+    )
+
+
+def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
+    """What can be moved now, from and to shards that answer; the rest counts where it is, or is going.
+
+    Args:
+        takers: shards that may be given queues, and answer.
+    """
+    silent = set(measured.silent)
+    draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
+    movable: dict[str, QueueLoad] = {}
+    fixed: dict[str, QueueLoad] = {}
+    for queue, load in measured.queues.items():
+        move = map.moves.get(queue)
+        if move is not None:
+            fixed[queue] = load._replace(shard=move.to)
+        elif directory.get(queue).role not in PLACED:
+            # Left behind by a name that went: its shard would not know what to copy.
+            fixed[queue] = load
+        elif load.shard in takers or load.shard in draining:
+            movable[queue] = load
+        # A shard that is away, or is unknown, keeps what it has: nobody could copy it now.
+    try:
+        return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
+    except ValueError as error:
+        raise ProblemError(409, str(error)) from None
+
+
+def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
+    rows = []
+    for shard, before in made.before.items():
+        after = made.after[shard]
+        known = map.shard_sets.get(shard)
+        row: dict[str, Any] = {"id": shard, "state": known.state if known else "active"}
+        for key in Sum._fields:
+            row[f"{key}_before"], row[f"{key}_after"] = getattr(before, key), getattr(after, key)
+        rows.append(row)
+    return rows
+
+
+def takers_of(request: Request) -> set[int]:
+    """Active shards that answer this gateway: what is registered may have died since."""
+    peers = request.services.shards.peers
+    return {
+        each.id
+        for each in request.services.map.shard_sets.values()
+        if each.state == "active" and each.id in peers and peers[each.id].state is State.SERVING
+    }
+
+
+def placement_revision(map: Map) -> int:
+    """Rises with every queue that is placed or moved: a plan that was made before does not hold any more."""
+    return max((placed.revision for placed in map.placements().values()), default=0)

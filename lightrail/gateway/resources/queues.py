@@ -1,0 +1,118 @@
+"""Queues over HTTP: figures of one, and of all that the caller may see."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.gateway.request import Request
+from lightrail.gateway.rights import demand_name
+from lightrail.gateway.services import Services
+from lightrail.model import limits
+from lightrail.model.names import dead_letter_name, is_dead_letter, owner
+from lightrail.model.policy import Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import Caller, may
+from lightrail.namespace.service import Missing
+
+COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
+"""Figures of a queue where no shard answers; each is None then."""
+
+
+async def list_all(request: Request) -> web.Response:
+    """GET /!queues?prefix=&after=&limit=."""
+    query = request.http.query
+    most = request.whole("limit", 100, 1, limits.PAGE_MAX)
+    found = await page(
+        request.services, request.caller, query.get("prefix", ""), query.get("after", ""), most
+    )
+    return web.json_response(found)
+
+
+async def figures(request: Request) -> web.Response:
+    """GET /name/!figures: how many messages a queue has, and its consumers."""
+    return web.json_response(await figures_of(request.services, request.caller, request.name))
+
+
+async def page(services: Services, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
+    """Figures of queues behind `after`, by name; each has its dead-letter queue behind it."""
+    services.directory.refresh()
+    names = _queue_names(services.directory, caller, prefix, after)
+    rows: list[dict[str, Any]] = []
+    while len(rows) <= limit and (part := list(islice(names, limits.QUEUES_SHOWN_MAX))):
+        rows += await _rows(services, part)
+    page = rows[:limit]
+    return {"queues": page, "next": page[-1]["name"] if len(rows) > limit else None}
+
+
+async def figures_of(services: Services, caller: Caller, name: str) -> dict[str, Any]:
+    """One queue in full."""
+    demand_queue(services.directory, caller, name, Right.LISTEN)
+    answer = await services.shards.request(name, "queue", {})
+    fields = answer.fields
+    counters = fields.get("counters", {})
+    return {
+        "name": name,
+        **{key: fields[key] for key in ("ready", "delayed", "in_flight", "parked", "bytes", "resident")},
+        "next_sequence": fields["next_sequence"],
+        "captured": fields.get("captured", False),
+        "consumers": fields["consumer_count"],
+        "producers": fields["producer_count"],
+        "enqueued": counters.get("enqueued", counters.get("arrived", 0)),
+        "delivered": counters.get("delivered", 0),
+        "counters": counters,
+        "consumers_list": fields["consumers"],
+    }
+
+
+def demand_queue(directory: Directory, caller: Caller, name: str, right: Right) -> Name:
+    """The record of a queue. Raises Forbidden without the right, Missing where the name is no queue."""
+    record = demand_name(directory, caller, name, right)
+    if record.role is not Role.QUEUE:
+        raise Missing(f"{name} has role {record.role}; expected a queue")
+    return record
+
+
+def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) -> Iterator[str]:
+    """Queues that may be there, for who may listen or manage; rights are looked at one by one."""
+    begin, begin_is_dead = owner(after), is_dead_letter(after)
+    names = (record.name for record in directory.below(prefix) if record.role is Role.QUEUE)
+    for name in sorted(name for name in names if name >= begin):
+        record = directory.get(name)
+        if may(directory, caller, Right.MANAGE, record) or may(directory, caller, Right.LISTEN, record):
+            if name != begin:
+                yield name
+            if name != begin or not begin_is_dead:
+                yield dead_letter_name(name)
+
+
+async def _rows(services: Services, names: list[str]) -> list[dict[str, Any]]:
+    """Figures of those that are on a shard, in the order asked for."""
+    shards = services.shards
+    answers = await shards.request_all("queues", {"names": names})
+    found: dict[str, dict[str, Any]] = {}
+    columns: list[str] = list(COLUMNS)
+    for shard, answer in answers.items():
+        columns = answer.fields["columns"]
+        for name, values in answer.fields["queues"].items():
+            found[name] = {"name": name, **dict(zip(columns, values, strict=True)), "shard": shard}
+    rows = []
+    for name in names:
+        row = found.get(name)
+        if row is None:
+            if is_dead_letter(name):
+                continue
+            shard, _ = await shards.find(name)
+            # Of a shard that answered: it was made a moment ago, and its shard has not looked since.
+            row = {
+                "name": name,
+                **dict.fromkeys(columns, 0 if shard in answers else None),
+                "shard": shard,
+            }
+        policy = services.directory.get(name).policy
+        if policy.role is Role.QUEUE:
+            row |= {key: policy[key] for key in ("max_length", "max_bytes") if policy[key]}
+        rows.append(row)
+    return rows

@@ -1,0 +1,147 @@
+"""Status over HTTP: processes, shards and sums, and the routers."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.cluster.map import Map
+from lightrail.gateway.processes import figures
+from lightrail.gateway.request import Request
+from lightrail.gateway.rights import demand_all
+from lightrail.gateway.services import Services
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import Caller, may
+
+SHARD: Final = (
+    ("messages", "lightrail_queue_messages"),
+    ("bytes", "lightrail_queue_bytes"),
+    ("memory_bytes", "lightrail_memory_bytes"),
+    ("disk_bytes", figures.STORE_TOTAL),
+    ("store_failures", "lightrail_store_failures_total"),
+    ("store_full", "lightrail_store_full"),
+    ("commit_seconds", "lightrail_commit_under_way_seconds"),
+)
+"""(key, sample) of a shard's row."""
+COORDINATOR_FULL: Final = "lightrail_coordinator_full"
+FULL: Final = "etcd has no space left and takes no writes"
+"""The reason shown where only other processes had a write refused; their logs have etcd's own words."""
+TOTALS: Final = (
+    ("shard", "messages", "lightrail_queue_messages"),
+    ("shard", "bytes", "lightrail_queue_bytes"),
+    ("frontend", "connections", "lightrail_connections"),
+    ("shard", "received", "lightrail_queue_messages_enqueued_total"),
+    ("shard", "delivered", "lightrail_queue_messages_delivered_total"),
+)
+"""(role, key, sample) of what is summed over all processes of a role."""
+
+
+async def read(request: Request) -> web.Response:
+    """GET /!status."""
+    return web.json_response(await overview(request.services, request.caller))
+
+
+async def routers(request: Request) -> web.Response:
+    """GET /!routers?prefix=: routers and their subscriptions."""
+    directory = request.directory
+    rows = [
+        {
+            "name": record.name,
+            "distribution": record.policy["distribution"],
+            "subscriptions": [each.shown() for each in directory.subscriptions(record.name)],
+        }
+        for record in request.services.namespace.names(request.caller, request.http.query.get("prefix", ""))
+        if record.role is Role.ROUTER and may(directory, request.caller, Right.MANAGE, record)
+    ]
+    return web.json_response({"routers": rows})
+
+
+async def overview(services: Services, caller: Caller) -> dict[str, Any]:
+    """Processes, shards and sums. A process that does not answer is a reason and no error."""
+    demand_all(services.directory, caller)
+    reasons = await services.health.reasons()
+    found = await figures.read(services.health)
+    totals: dict[str, Any] = {
+        key: sum(int(each.get(sample, 0)) for member, each in found.items() if member.role == role)
+        for role, key, sample in TOTALS
+    }
+    services.map.refresh()
+    totals["queues"] = sum(services.map.loads.values())
+    roles = [record.role for record in services.directory.below("")]
+    totals["names"] = len(roles)
+    totals["routers"] = roles.count(Role.ROUTER)
+    totals["receivers_waiting"] = services.receivers.waiting
+    kept = await _kept(services)
+    set_back = services.coordinator.set_back
+    # Who has nothing to write does not find out.
+    full = sorted(member.name for member, each in found.items() if each.get(COORDINATOR_FULL))
+    return {
+        "version": version("lightrail"),
+        "ready": not reasons,
+        "reasons": reasons,
+        "processes": [
+            {"role": each.role, "id": each.id, "ready": each.ready, "restarts": each.restarts}
+            for each in services.health.members.list()
+        ],
+        "shards": _shards(
+            services, {member.id: each for member, each in found.items() if member.role == "shard"}, kept
+        ),
+        "totals": totals,
+        "coordinator": {
+            "set_back": None if set_back is None else set_back._asdict(),
+            "full": services.coordinator.full or (FULL if full else None),
+            "full_for": full,
+        },
+    }
+
+
+def _shards(
+    services: Services, found: Mapping[int, figures.Samples], kept: Mapping[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each shard that is known; figures are None of one that does not tell them."""
+    presence = services.presence
+    rows = []
+    for shard in sorted({*presence.known(), *found}):
+        samples = found.get(shard)
+        figured = {
+            key: int(samples.get(sample, 0)) if samples is not None else None for key, sample in SHARD
+        }
+        if samples is None:
+            figured["queues"] = presence.queues(shard)
+        rows.append(
+            {
+                "id": shard,
+                "serving": samples is not None and presence.serves(shard),
+                "placed": presence.queues(shard),
+                **figured,
+                **_placed(services.map, shard),
+                **kept.get(shard, {}),
+            }
+        )
+    return rows
+
+
+async def _kept(services: Services) -> dict[int, dict[str, Any]]:
+    """By shard that answers: the queues whose messages it keeps and does not serve, and where each is now."""
+    found: dict[int, dict[str, Any]] = {}
+    for shard, answer in (await services.shards.request_all("kept", {})).items():
+        rows = []
+        for row in answer.fields["queues"]:
+            placed = services.map.placed(row["queue"])
+            role = services.directory.get(row["queue"]).role
+            rows.append({**row, "role": role, "shard": None if placed is None else placed.shard})
+        found[shard] = {"kept_count": answer.fields["count"], "kept": rows}
+    return found
+
+
+def _placed(map: Map, shard: int) -> dict[str, Any]:
+    """Whether a shard takes queues, how many it owns, used or not, and how many are on their way."""
+    known = map.shard_sets.get(shard)
+    return {
+        "queues": map.loads[shard],
+        "state": known.state if known else "active",
+        "moving_in": sum(move.to == shard for move in map.moves.values()),
+        "moving_out": sum(move.source == shard for move in map.moves.values()),
+    }

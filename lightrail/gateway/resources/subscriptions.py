@@ -1,0 +1,100 @@
+"""Subscriptions over HTTP: which queues, routers and URLs the messages of a router go to."""
+
+from typing import Any
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.paths import path_of
+from lightrail.gateway.request import Request
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Right, Subscription
+from lightrail.namespace.service import Missing
+
+MEMBERS = ("target", "filter", "action", "expires_at")
+
+
+async def list_all(request: Request) -> web.Response:
+    """GET /router/!subscriptions."""
+    _router(request)
+    found = request.directory.subscriptions(request.name)
+    return web.json_response({"router": request.name, "subscriptions": [each.shown() for each in found]})
+
+
+async def subscribe(request: Request) -> web.Response:
+    """POST /router/!subscriptions: 201, with the secret of a push, which is not shown again."""
+    made = await request.services.namespace.subscribe(request.caller, request.name, **await _wanted(request))
+    headers = _tag(made) | {"Location": path_of(made.router, "!subscriptions", made.id)}
+    shown = made.shown() | ({"secret": made.secret} if made.secret else {})
+    return web.json_response(shown, status=201, headers=headers)
+
+
+async def read(request: Request) -> web.Response:
+    """GET /router/!subscriptions/ID."""
+    _router(request)
+    found = _found(request)
+    return web.json_response(found.shown(), headers=_tag(found))
+
+
+async def replace(request: Request) -> web.Response:
+    """PUT /router/!subscriptions/ID: another filter, action, target or end; it must be there."""
+    _router(request)
+    expected = request.revision()
+    found = _found(request)
+    if expected is not None and expected != found.revision:
+        raise ProblemError(412, f"{found.id} is at revision {found.revision}, and {expected} was expected")
+    wanted = await _wanted(request)
+    made = await request.services.namespace.subscribe(
+        request.caller, request.name, **wanted, id=found.id, owner=found.owner, replace_it=True
+    )
+    return web.json_response(made.shown(), headers=_tag(made))
+
+
+async def unsubscribe(request: Request) -> web.Response:
+    """DELETE /router/!subscriptions/ID."""
+    await request.services.namespace.unsubscribe(request.caller, request.name, request.rest[0])
+    return web.Response(status=204)
+
+
+async def _wanted(request: Request) -> dict[str, Any]:
+    value = await request.json_object(*MEMBERS)
+    target = value.get("target")
+    if not isinstance(target, str) or not target:
+        raise ProblemError(
+            422,
+            f"target is {str(target)[:80]!a}; expected the name of a queue or router, or a URL",
+            field="target",
+            found=target,
+            allowed="the name of a queue or router, or a URL that begins with http:// or https://",
+        )
+    for key in ("filter", "action"):
+        if value.get(key) is not None and not isinstance(value[key], dict):
+            raise ProblemError(
+                422,
+                f"{key} is {str(value[key])[:80]!a}; expected a JSON object",
+                field=key,
+                found=value[key],
+                allowed="a JSON object, or null",
+            )
+    if value.get("expires_at") is not None and not isinstance(value["expires_at"], str):
+        raise ProblemError(
+            422, "expires_at is no text; expected a time such as 2030-01-31T12:00:00Z", field="expires_at"
+        )
+    return {key: value.get(key) for key in MEMBERS}
+
+
+def _router(request: Request) -> None:
+    record = request.record(Right.MANAGE)
+    if record.role is not Role.ROUTER:
+        raise Missing(f"{request.name} has role {record.role}; expected a router")
+
+
+def _found(request: Request) -> Subscription:
+    found = request.directory.subscription(request.name, request.rest[0])
+    if found is None:
+        raise Missing(f"{request.name} has no subscription {request.rest[0][:80]!a}")
+    return found
+
+
+def _tag(subscription: Subscription) -> dict[str, str]:
+    return {"ETag": f'"{subscription.revision}"'}

@@ -1,0 +1,119 @@
+"""The tail of a name: POST /name sends a message or a batch of messages, or gives the name a policy."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from lightrail.gateway.errors import ProblemError, problem_of
+from lightrail.gateway.instants import rfc3339
+from lightrail.gateway.links import outgoing
+from lightrail.gateway.media_types import AMQP, BATCH, JSON
+from lightrail.gateway.paths import path_of
+from lightrail.gateway.request import Request
+from lightrail.gateway.resources import names
+from lightrail.model import limits
+from lightrail.model.policy import Role
+from lightrail.namespace.records import Name, Right
+from lightrail.namespace.rights import may
+
+BATCH_MAX: Final = 1_000
+"""Messages of one batch request."""
+
+
+async def post(request: Request) -> web.Response:
+    """POST /name: a policy where the name has no role yet, and where the type says so; else a message.
+
+    JSON may be both. Once a name is a queue or router, JSON is a message there, but for an object whose
+    `role` is one of ours: setups that give a role twice shall hear of it, and leave no message.
+    """
+    if request.content_type not in names.POLICY_TYPES or "BrokerProperties" in request.http.headers:
+        return await send(request)
+    request.directory.refresh()
+    record = request.directory.get(request.name)
+    if (
+        request.content_type == JSON
+        and record.role in (Role.QUEUE, Role.ROUTER)
+        and may(request.directory, request.caller, Right.SEND, record)
+    ):
+        return await send(request, unless=_is_policy)
+    return await names.give(request)
+
+
+async def send(request: Request, unless: Callable[[bytes], bool] = lambda _: False) -> web.Response:
+    """One message, or a batch of them; 409 for a body that is none."""
+    record = await names.used(request, Right.SEND)
+    services = request.services
+    with services.sender.room() as room:
+        body = await request.body_in(room, services.settings.max_message_bytes)
+        if unless(body):
+            raise ProblemError(
+                409,
+                f"{record.name} has role {record.role} already; change its policy at {record.name}/!policy, "
+                "or delete it. To send this JSON as a message, add the header BrokerProperties: {}",
+            )
+        if request.content_type == BATCH:
+            return await _send_batch(request, record, body)
+        sequence = await services.sender.send(record, _message(request, body))
+        services.counts.sent += 1
+    now = rfc3339(services.now_ms())
+    properties: dict[str, Any] = {"EnqueuedTimeUtc": now}
+    headers = {}
+    if sequence is not None:
+        properties["SequenceNumber"] = sequence
+        headers["Location"] = path_of(record.name, "!messages", str(sequence))
+    headers["BrokerProperties"] = json.dumps(properties)
+    return web.Response(status=201, headers=headers)
+
+
+def _is_policy(body: bytes) -> bool:
+    if len(body) > limits.HTTP_JSON_BYTES or b'"role"' not in body:
+        return False
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and value.get("role") in tuple(Role)
+
+
+def _message(request: Request, body: bytes) -> outgoing.Outgoing:
+    now_ms = request.services.now_ms()
+    headers = request.http.headers
+    if request.content_type == AMQP:
+        return outgoing.as_it_is(body, now_ms)
+    kind = request.http.query.get("body", "data")
+    if kind not in ("data", "text"):
+        raise ProblemError(
+            400, f"body is {kind[:40]!a}; expected data or text", field="body", allowed=["data", "text"]
+        )
+    return outgoing.from_request(
+        body,
+        headers.get("Content-Type", ""),
+        headers.get("BrokerProperties"),
+        outgoing.own_properties(headers),
+        text=kind == "text",
+        now_ms=now_ms,
+    )
+
+
+async def _send_batch(request: Request, record: Name, body: bytes) -> web.Response:
+    """Each message is stored by itself; the answer says of each what became of it."""
+    values = request.decoded(body)
+    if not isinstance(values, list) or not 1 <= len(values) <= BATCH_MAX:
+        raise ProblemError(422, f"expected a JSON array of 1 to {BATCH_MAX} messages")
+    now_ms = request.services.now_ms()
+    messages = [outgoing.from_json(value, now_ms) for value in values]
+    results = await request.services.sender.send_many(record, messages)
+    shown: list[dict[str, Any]] = []
+    for result in results:
+        problem = problem_of(result) if isinstance(result, Exception) else None
+        if problem is not None:
+            shown.append({"status": problem.status, "detail": problem.detail})
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            shown.append({"status": 201, "sequence": result})
+            request.services.counts.sent += 1
+    good = all(each["status"] == 201 for each in shown)
+    return web.json_response({"messages": shown}, status=201 if good else 207)

@@ -1,0 +1,67 @@
+"""Verification over HTTP: whether each queue is served once and where it is placed, and moves have ended."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from lightrail.gateway.links import loads
+from lightrail.gateway.request import Request
+from lightrail.namespace.service import PLACED
+
+AGAIN_S: Final = 0.5
+"""Before a second look; processes follow a move within a tenth of it."""
+
+
+async def verify(request: Request) -> web.Response:
+    """GET /!verify: whether every queue is where the placement says, once, and nothing is half moved."""
+    request.manager()
+    problems, served = await _look_for_problems(request)
+    if problems:
+        # A queue that came, went or moved between two shards' answers looks like one: those that last are.
+        await asyncio.sleep(AGAIN_S)
+        again, served = await _look_for_problems(request)
+        lasting = set(again)
+        problems = [each for each in problems if each in lasting]
+    map = request.services.map
+    for move in sorted(map.moves.values(), key=lambda each: each.queue):
+        problems.append(f"the move of {move.queue} from shard {move.source} to {move.to} has not ended")
+    return web.json_response({"queues": len(map.placements()), "served": served, "problems": problems})
+
+
+async def _look_for_problems(request: Request) -> tuple[list[str], int]:
+    """What does not fit together, and how many queues are served."""
+    map, shards = request.services.map, request.services.shards
+    map.refresh()
+    asking = sorted({*shards.peers, *map.shard_sets})
+    answers = await asyncio.gather(*(loads.rows_of(shards, shard) for shard in asking))
+    map.refresh()
+    request.directory.refresh()
+    problems = []
+    there: dict[str, list[int]] = {}
+    for shard, rows in zip(asking, answers, strict=True):
+        if rows is None:
+            problems.append(
+                f"shard {shard} does not answer: what it has could not be checked; "
+                f"{len(map.queues_of(shard))} queues are placed on it"
+            )
+            continue
+        for name, _ in rows:
+            there.setdefault(name, []).append(shard)
+    for name, found in sorted(there.items()):
+        placed = map.placed(name)
+        served = " and ".join(str(each) for each in found)
+        if placed is None:
+            problems.append(f"{name} is served by shard {served} and placed nowhere")
+        elif found != [placed.shard]:
+            problems.append(f"{name} is placed on shard {placed.shard} and served by {served}")
+    for queue, placed in sorted(map.placements().items()):
+        if placed.shard not in map.shard_sets:
+            problems.append(f"{queue} is placed on shard {placed.shard}, which is no part of this cluster")
+        elif request.directory.get(queue).role not in PLACED:
+            problems.append(
+                f"{queue} is placed on shard {placed.shard} and has no role: with "
+                f"`lightrail-admin names set {queue} role=queue` it is a queue again, and can be looked into "
+                "and deleted"
+            )
+    return problems, len(there)

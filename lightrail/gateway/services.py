@@ -1,0 +1,47 @@
+"""Services: what one gateway has, for the handlers of its requests."""
+
+from dataclasses import dataclass
+
+from lightrail.cluster.coordinator import Coordinator
+from lightrail.cluster.map import Map
+from lightrail.gateway.callers import Callers
+from lightrail.gateway.counts import Counts
+from lightrail.gateway.forwarding.forwarding import Forwarding
+from lightrail.gateway.journals.segments import Journals
+from lightrail.gateway.links.batches import BatchSender
+from lightrail.gateway.links.receiving import Receivers
+from lightrail.gateway.links.sending import Sender
+from lightrail.gateway.links.shards import Shards
+from lightrail.gateway.processes.connections import Connections
+from lightrail.gateway.processes.health import Health
+from lightrail.gateway.processes.presence import Presence
+from lightrail.model.settings import Settings
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One of each; they live as long as the gateway."""
+
+    settings: Settings
+    coordinator: Coordinator
+    map: Map
+    """Of queues and members; the same as that of `shards`."""
+    directory: Directory
+    namespace: Service
+    shards: Shards
+    sender: Sender
+    batches: BatchSender
+    receivers: Receivers
+    journals: Journals
+    forwarding: Forwarding
+    health: Health
+    presence: Presence
+    connections: Connections
+    callers: Callers
+    counts: Counts
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.shards.now_ms()

@@ -1,0 +1,228 @@
+"""Pushers: what an endpoint gets, when it is tried again, and how it ends."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+from lightrail.cluster.memory import MemoryCoordinator
+from lightrail.gateway.forwarding.counts import ForwardingCounts
+from lightrail.gateway.forwarding.endpoint import Result
+from lightrail.gateway.forwarding.pushes import Pushers
+from lightrail.gateway.forwarding.signing import signature
+from lightrail.model import limits
+from lightrail.model.destinations import Destinations
+from lightrail.model.names import subscription_name
+from lightrail.model.policy import Policy
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Subscription
+from lightrail.namespace.rights import ANYBODY
+from lightrail.namespace.service import Service
+from lightrail.wire.frames import OutcomeCode
+from tests.support.documented import is_genuine
+from tests.support.fake_shard import FakeLinks, FakeQueue
+from tests.support.letters import message
+from tests.support.turns import until
+
+URL = "http://localhost:9000/hook"
+
+
+class FakeEndpoints:
+    """Answers as it is told; 200 without a word."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        self.answers: list[Result] = []
+        self.gate: asyncio.Event | None = None
+
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Result:
+        self.requests.append((url, dict(headers), body))
+        answer = self.answers.pop(0) if self.answers else Result(200)
+        if self.gate is not None:
+            await self.gate.wait()
+        return answer
+
+
+class Scene:
+    """A router whose subscriptions are pushed."""
+
+    def __init__(self) -> None:
+        self.coordinator = MemoryCoordinator()
+        self.directory = Directory(self.coordinator)
+        self.service = Service(self.coordinator, self.directory, destinations=Destinations(("localhost",)))
+        self.links = FakeLinks()
+        self.endpoints = FakeEndpoints()
+        self.counts = ForwardingCounts()
+        self.pauses: list[float] = []
+        self.pushers = Pushers(
+            self.service,
+            self.links,
+            self.endpoints,
+            self.counts,
+            pause=self.pause,
+            draw=lambda: 1.0,
+        )
+        self.directory.listen(lambda changes: self.pushers.changed(changes.routers | changes.names.keys()))
+
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    async def subscribe(self, **policy: Any) -> tuple[Subscription, FakeQueue]:
+        queue = self.links.peer.queue(subscription_name("r", "one"))
+        await self.service.give(ANYBODY, "r", Policy.parse({"role": "router"} | policy))
+        made = await self.service.subscribe(ANYBODY, "r", URL, id="one")
+        await until(lambda: bool(self.links.peer.open))
+        return made, queue
+
+    async def push(self, queue: FakeQueue, *messages: bytes) -> None:
+        queue.add(*messages)
+        self.links.peer.dispatch()
+
+
+def run(check: Callable[[Scene], Awaitable[None]]) -> None:
+    async def checked() -> None:
+        scene = Scene()
+        await scene.coordinator.set_shards(1)
+        await check(scene)
+        scene.pushers.close()
+
+    asyncio.run(checked())
+
+
+def test_a_push_is_a_receive_over_http_with_a_signature() -> None:
+    async def check(scene: Scene) -> None:
+        made, queue = await scene.subscribe()
+        await scene.push(queue, message(b"hello", subject="s", own={"colour": "red"}))
+        await until(lambda: bool(queue.outcomes))
+        ((url, headers, body),) = scene.endpoints.requests
+        assert (url, body) == (URL, b"hello")
+        broker = json.loads(headers["BrokerProperties"])
+        assert (broker["Subject"], broker["SequenceNumber"]) == ("s", 1)
+        assert headers["LightRail-Property-colour"] == '"red"'
+        assert headers["LightRail-Subscription"] == "/r/!subscriptions/one"
+        assert headers["LightRail-Delivery"] == "1"
+        stamp, _, _ = headers["LightRail-Signature"].partition(",")
+        assert stamp == "t=1000"
+        assert is_genuine(headers["LightRail-Signature"], made.secret, body, time.time())
+        assert not is_genuine(headers["LightRail-Signature"], made.secret, body)
+        assert not is_genuine(headers["LightRail-Signature"], made.secret, b"other", time.time())
+        assert not is_genuine(headers["LightRail-Signature"], "other", body, time.time())
+        assert queue.outcomes[1][0] is OutcomeCode.ACCEPTED
+        assert (scene.counts.pushes_accepted, scene.counts.pushers) == (1, 1)
+
+    run(check)
+
+
+def test_the_signature_is_the_documented_one() -> None:
+    # printf '1700000000.{"a":1}' | openssl dgst -sha256 -hmac secret
+    expected = "t=1700000000,v1=49f24e537407743fa4a0242bb63b94b9a47ee99cbbe071ccd8a22550ae411686"
+    assert signature("secret", b'{"a":1}', 1_700_000_000) == expected
+
+
+def test_what_fails_is_tried_again_more_and_more_slowly_and_then_a_dead_letter() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe(push_retries=9, push_backoff=0.5)
+        scene.endpoints.answers = [Result(500, None, f"status 500, {number}") for number in range(10)]
+        await scene.push(queue, message(b"x"))
+        await until(lambda: bool(queue.outcomes))
+        assert scene.pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 50.0, 50.0]
+        assert scene.pauses[-1] == 0.5 * limits.PUSH_BACKOFF_FACTOR_MAX
+        assert [each[1]["LightRail-Delivery"] for each in scene.endpoints.requests] == [
+            str(number) for number in range(1, 11)
+        ]
+        code, detail = queue.outcomes[1]
+        assert code is OutcomeCode.REJECTED
+        assert detail.condition == "lightrail:push-failed"
+        assert detail.description == f"{URL}: status 500, 9"
+        assert (scene.counts.pushes_failed, scene.counts.pushes_dead_lettered) == (10, 1)
+
+    run(check)
+
+
+def test_a_push_that_succeeds_in_the_end_is_settled() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe()
+        scene.endpoints.answers = [Result(None, None, "no answer"), Result(404, None, "status 404")]
+        await scene.push(queue, message(b"x"))
+        await until(lambda: bool(queue.outcomes))
+        assert queue.outcomes[1][0] is OutcomeCode.ACCEPTED
+        assert len(scene.endpoints.requests) == 3
+
+    run(check)
+
+
+def test_an_endpoint_that_asks_for_a_pause_gets_it() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe(push_backoff=1)
+        scene.endpoints.answers = [Result(429, 30.0, "status 429"), Result(503, 0.1, "status 503")]
+        await scene.push(queue, message(b"x"))
+        await until(lambda: bool(queue.outcomes))
+        assert scene.pauses == [30.0, 2.0]
+
+    run(check)
+
+
+def test_410_ends_the_subscription() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe()
+        scene.endpoints.answers = [Result(410, None, "status 410")] * 3
+        await scene.push(queue, message(b"1"), message(b"2"), message(b"3"))
+        await until(lambda: scene.counts.subscriptions_gone == 1)
+        assert scene.directory.subscriptions("r") == []
+        assert scene.directory.find(subscription_name("r", "one")) is None
+        assert await scene.coordinator.placement(subscription_name("r", "one")) is None
+        assert scene.links.peer.open == {}
+        assert scene.counts.pushers == 0
+
+    run(check)
+
+
+def test_an_endpoint_that_does_not_answer_is_sent_a_window_and_no_more() -> None:
+    async def check(scene: Scene) -> None:
+        _made, queue = await scene.subscribe()
+        scene.endpoints.gate = asyncio.Event()
+        await scene.push(queue, *(message(b"%d" % number) for number in range(50)))
+        await until(lambda: len(scene.endpoints.requests) == limits.PUSH_WINDOW)
+        assert scene.counts.pushes_under_way == limits.PUSH_WINDOW
+        assert len(queue.ready) == 50 - limits.PUSH_WINDOW
+        scene.endpoints.gate.set()
+        await until(lambda: len(queue.outcomes) == 50)
+        assert scene.counts.pushes_under_way == 0
+        assert [each[2] for each in scene.endpoints.requests] == [b"%d" % number for number in range(50)]
+
+    run(check)
+
+
+def test_pushers_follow_subscriptions_and_policies() -> None:
+    async def check(scene: Scene) -> None:
+        made, queue = await scene.subscribe()
+        other = "https://localhost/other"
+        await scene.service.subscribe(ANYBODY, "r", other, id=made.id, replace_it=True)
+        await until(lambda: bool(scene.links.peer.open))
+        await scene.push(queue, message(b"x"))
+        await until(lambda: bool(queue.outcomes))
+        assert scene.endpoints.requests[0][0] == other
+        await scene.service.change(ANYBODY, "r", Policy.parse({"role": "router", "push_retries": 0}))
+        await until(lambda: bool(scene.links.peer.open))
+        scene.endpoints.answers = [Result(500, None, "status 500")]
+        await scene.push(queue, message(b"y"))
+        await until(lambda: 2 in queue.outcomes)
+        assert queue.outcomes[2][0] is OutcomeCode.REJECTED
+        await scene.service.unsubscribe(ANYBODY, "r", made.id)
+        assert (scene.links.peer.open, scene.counts.pushers) == ({}, 0)
+
+    run(check)
+
+
+@pytest.mark.parametrize("gone", ["router", "queue"])
+def test_pushers_go_with_their_router_and_their_queue(gone: str) -> None:
+    async def check(scene: Scene) -> None:
+        await scene.subscribe()
+        await scene.service.drop(ANYBODY, "r" if gone == "router" else subscription_name("r", "one"))
+        assert (scene.links.peer.open, scene.counts.pushers) == ({}, 0)
+
+    run(check)

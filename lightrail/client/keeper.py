@@ -1,8 +1,8 @@
 """The keeper of a receiver: renews the locks of its unsettled deliveries, while handlers work.
 
-The first answer of the broker has the time that a lock lasts; from then on a lock is renewed when a quarter of
-that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too: at
-least half of the time is left whenever a request is sent.
+The first answer of the broker has the time that a lock lasts; from then on a lock is renewed when a quarter
+of that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too:
+at least half of the time is left whenever a request is sent.
 """
 
 import asyncio

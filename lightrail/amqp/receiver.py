@@ -353,8 +353,8 @@ class ReceivingLink(LinkEndpoint):
         session = self.session
         encoded = encode_state(RELEASED)
         while found := session.incoming.take(0, _ALL, self):
-            for taken in found:
-                session.write_disposition(True, taken.first, taken.last, True, encoded)
+            for part in found:
+                session.write_disposition(True, part.first, part.last, True, encoded)
 
     def settle(self, first: int, last: int, state: Any = ACCEPTED, settled: bool = True) -> None:
         if last < first:
@@ -365,8 +365,8 @@ class ReceivingLink(LinkEndpoint):
         unsettled = session.incoming
         encoded = encode_state(state)
         if self.rcv_settle_mode == SETTLE_FIRST and settled:
-            for taken in unsettled.take(first, last, self):
-                session.write_disposition(True, taken.first, taken.last, True, encoded)
+            for part in unsettled.take(first, last, self):
+                session.write_disposition(True, part.first, part.last, True, encoded)
             return
         for found in unsettled.find(first, last):
             if found.link is self:

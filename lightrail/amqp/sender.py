@@ -293,8 +293,8 @@ class SendingLink(LinkEndpoint):
             return
         session = self.session
         encoded = encode_state(state)
-        for taken in session.outgoing.take_numbered(self, first, last):
-            session.write_disposition(False, taken.first, taken.last, True, encoded)
+        for part in session.outgoing.take_numbered(self, first, last):
+            session.write_disposition(False, part.first, part.last, True, encoded)
 
     def unsettled_number(self, tag: bytes) -> int | None:
         if len(tag) != TAG_SIZE:

@@ -134,8 +134,8 @@ class Settlement(Windows):
         elif receiver:
             self._outcome(low, high, settled, state)
         elif settled:
-            for taken in unsettled.take(low, high):
-                self.connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+            for part in unsettled.take(low, high):
+                self.connection.events.append(SenderSettled(part.link, part.first, part.last))
 
     def settle_range(self, receiver: bool, low: int, high: int, settled: bool, state: Any) -> None:
         """Apply a disposition for unwrapped ids low..high in pieces.
@@ -148,8 +148,8 @@ class Settlement(Windows):
                 found = self._outcome(low, high, settled, state)
             elif settled:
                 found = self.incoming.take(low, high)
-                for taken in found:
-                    connection.events.append(SenderSettled(taken.link, taken.first, taken.last))
+                for part in found:
+                    connection.events.append(SenderSettled(part.link, part.first, part.last))
             else:
                 return
             if not found:

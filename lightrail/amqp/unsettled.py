@@ -134,9 +134,9 @@ class Unsettled(Generic[L]):
                 meant.append((low, high))
         found: list[Range[L]] = []
         for low, high in meant:
-            while low <= high and (taken := self.take(low, high, link)):
-                found += taken
-                low = taken[-1].last + 1
+            while low <= high and (removed := self.take(low, high, link)):
+                found += removed
+                low = removed[-1].last + 1
         return found
 
     def drop(self, link: L) -> None:

@@ -1,8 +1,8 @@
 """The keeper of a receiver: renews the locks of its unsettled deliveries, while handlers work.
 
-The first answer of the broker tells how long a lock lasts; from then on a lock is renewed when a quarter of
-that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too: at
-least half of the time is left whenever a request is sent.
+The first answer of the broker has the time that a lock lasts; from then on a lock is renewed when a quarter
+of that time has passed, so a delivery that is settled sooner costs nothing. Passes are a quarter apart, too:
+at least half of the time is left whenever a request is sent.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ class Keeper:
         """Renews locks that are due; returns the seconds until the next pass."""
         now = self._loop.time()
         interval = self._interval
-        over = [each for each, (came, _) in self._kept.items() if now - came >= self._longest]
+        over = [each for each, (arrived, _) in self._kept.items() if now - arrived >= self._longest]
         for each in over:
             del self._kept[each]
         due = [each for each, (_, since) in self._kept.items() if now - since >= (interval or 0.0)]

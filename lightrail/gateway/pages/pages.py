@@ -234,7 +234,7 @@ class Pages:
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
-            raise Forbidden("this form did not come from a page of this gateway; open the page and try again")
+            raise Forbidden("this form is not from a page of this gateway; open the page and try again")
         form = await request.post()
         fields = {key: value for key, value in form.items() if isinstance(value, str)}
         if not (fields.get("name") or fields.get("id")):

@@ -51,7 +51,7 @@ def _producer(request: Request) -> str:
         raise ProblemError(
             400,
             f"the header {PRODUCER} is {text[:80]!a}; expected a name for the producer, of 1 to "
-            f"{limits.HTTP_PRODUCER_BYTES} bytes: the batches of one are told apart by their numbers",
+            f"{limits.HTTP_PRODUCER_BYTES} bytes: its batches are identified by their numbers",
             field=PRODUCER,
         )
     return text
@@ -72,8 +72,8 @@ async def _messages(body: bytes, most: int) -> list[Message]:
         if end - start > most:
             raise refused(
                 conditions.MESSAGE_SIZE_EXCEEDED,
-                f"message {index} has {end - start} bytes; this broker takes at most {most}. Nothing of the "
-                "batch is stored",
+                f"message {index} has {end - start} bytes; this broker accepts at most {most}. Nothing of "
+                "the batch is stored",
             )
         messages.append(_message(index, view[base + start : base + end]))
         start = end

@@ -110,14 +110,14 @@ class _Import:
         caller = self._request.caller
         if found is None:
             if rules.is_system(name):
-                raise Refused(f"{name} comes and goes with what it belongs to")
+                raise Refused(f"{name} is created and deleted with the name that it belongs to")
             await self._do(self._created, name, lambda: self._service.give(caller, name, policy))
         elif found.policy.to_json() == policy.to_json():
             self._unchanged += 1
         elif found.role is not policy.role:
             raise Refused(f"{name} has role {found.role}, and {policy.role} was expected; delete it first")
         elif not self._replace:
-            raise Refused(f"{name} is there with another policy; say replace to change it")
+            raise Refused(f"{name} exists with another policy; add replace to change it")
         else:
             await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
 
@@ -138,7 +138,7 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it is there and differs; say replace to change it")
+                raise Refused("it exists and differs; add replace to change it")
             self._check_there(router, target)
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
@@ -180,7 +180,7 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it is there and differs; say replace to change it")
+                raise Refused("it exists and differs; add replace to change it")
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
             await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))

@@ -1,6 +1,6 @@
 """Journals over HTTP: lists of segments, the index of a segment, and ranges of its bytes.
 
-A range goes through in pieces, one ahead of what the client takes: a slow client holds two pieces in memory,
+A range goes through in pieces, one ahead of what the client reads: a slow client holds two pieces in memory,
 and makes the shard read no more.
 """
 
@@ -136,13 +136,13 @@ async def _write(response: web.StreamResponse, piece: memoryview) -> None:
             await response.write(piece)
     except TimeoutError:
         raise ConnectionError(
-            f"the client has not taken a piece within {limits.JOURNAL_WRITE_MS} ms"
+            f"the client has not read a piece within {limits.JOURNAL_WRITE_MS} ms"
         ) from None
 
 
 def _checked(piece: memoryview, expected: int) -> memoryview:
     if len(piece) != expected:
-        raise ConnectionError(f"expected {expected} bytes of the shard, {len(piece)} came")
+        raise ConnectionError(f"expected {expected} bytes of the shard, found {len(piece)}")
     return piece
 
 

@@ -49,7 +49,7 @@ async def begin(request: Request) -> web.Response:
     cluster = await services.coordinator.cluster_id()
     _check_plan(value, map, cluster, skip=skip)
     request.directory.refresh()
-    wanted, gone = _wanted(request, value.get("moves"), skip=skip)
+    wanted, left_out = _wanted(request, value.get("moves"), skip=skip)
     begun = await moves.begin(
         services.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
     )
@@ -57,7 +57,7 @@ async def begin(request: Request) -> web.Response:
     return web.json_response(
         {
             "begun": [{"queue": move.queue, "from": move.source, "to": move.to} for move in begun],
-            "left_out": gone + [queue for queue, _ in wanted if queue not in names],
+            "left_out": left_out + [queue for queue, _ in wanted if queue not in names],
         },
         status=202,
     )
@@ -103,7 +103,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
     map, directory = request.services.map, request.directory
     takers = takers_of(request)
     wanted: dict[str, int] = {}
-    gone: list[str] = []
+    left_out: list[str] = []
     for index, row in enumerate(rows):
         where = f"moves[{index}]"
         if not isinstance(row, dict):
@@ -114,7 +114,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
         if isinstance(queue, str) and directory.get(queue).role not in PLACED:
             placed = None
         if isinstance(queue, str) and skip and (placed is None or source not in (None, placed.shard)):
-            gone.append(queue)
+            left_out.append(queue)
             continue
         if not isinstance(queue, str) or placed is None:
             raise ProblemError(
@@ -127,12 +127,12 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
                 409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
             )
         if type(to) is not int or to not in takers:
-            shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
+            shards = ", ".join(_texts(takers)) or "none, since none accepts queues now"
             raise ProblemError(
                 422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
             )
         wanted[queue] = to
-    return list(wanted.items()), gone
+    return list(wanted.items()), left_out
 
 
 def _texts(numbers: Iterable[int]) -> list[str]:

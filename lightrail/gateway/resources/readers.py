@@ -70,7 +70,7 @@ async def put(request: Request) -> web.Response:
             )
         if before is None and len(map.readers) >= limits.READERS_MAX:
             raise ProblemError(
-                409, f"there are {limits.READERS_MAX} readers already: remove one that has gone"
+                409, f"there are {limits.READERS_MAX} readers already: remove one that is not used any more"
             )
         reader = before or Reader()
         if hold_hours is not None:
@@ -114,18 +114,18 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
             raise ProblemError(
                 409,
                 f"journal {disk} is that of shard {there[disk]}: without a position the reader would begin "
-                "at its earliest record again; say ?reset=true if that is meant",
+                "at its earliest record again; add ?reset=true if that is meant",
                 field="positions",
             )
     if forgotten:
         reader = replace(reader.without(forgotten), moved_ms=_now_ms())
-    said = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
+    wanted = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
     try:
-        return reader.moved(said, _now_ms(), back=back) if said or new else reader
+        return reader.moved(wanted, _now_ms(), back=back) if wanted or new else reader
     except GoesBack as error:
         raise ProblemError(
             409,
-            f"{error}; say ?reset=true if that is meant",
+            f"{error}; add ?reset=true if that is meant",
             field="positions",
             journal=error.disk,
             position=error.before,

@@ -53,7 +53,7 @@ async def change(request: Request) -> web.Response:
     map = request.services.map
     found = _found(request)
     if state == "draining" and found.state == "active" and map.takers() == [found.id]:
-        raise ProblemError(409, f"shard {found.id} is the only one that takes queues: start another first")
+        raise ProblemError(409, f"shard {found.id} is the only one that accepts queues: start another first")
     await _write(request, found, replace(found, state=state).encode())
     return _answer(request, found)
 

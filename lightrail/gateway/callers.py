@@ -119,12 +119,12 @@ class Callers:
         if header is None:
             if self._settings.allow_anonymous:
                 return replace(ANONYMOUS, tls=True) if tls else ANONYMOUS
-            raise ProblemError(401, "expected a user's name and password, or a token; none came", headers=ASK)
+            raise ProblemError(401, "expected a name and password, or a token; found none", headers=ASK)
         if not tls and not self._settings.plain_without_tls and not _loopback(request):
             raise ProblemError(
                 403,
-                "passwords and tokens are taken beyond this machine over TLS only; use the https address, or "
-                "set plain_without_tls where something else protects the line",
+                "passwords and tokens are accepted from other machines over TLS only; use the https address, "
+                "or set plain_without_tls where something else protects the line",
             )
         digest = blake2b(header.encode(errors="surrogateescape"), key=self._key, digest_size=32).digest()
         known = self._known.get(digest)
@@ -158,8 +158,8 @@ class Callers:
             # The name of another site may resolve to this machine (DNS rebinding).
             raise ProblemError(
                 403,
-                f"the request is for {host[:80]!a}; without users this machine is asked as localhost or by "
-                "its address",
+                f"the request is for {host[:80]!a}; without users this machine is addressed as localhost or "
+                "by its address",
             )
         return ANYBODY_TLS if tls else ANYBODY
 
@@ -232,7 +232,7 @@ class Callers:
             raise ProblemError(401, str(error), headers=ASK) from None
         record = await self._coordinator.user(claims.user)
         if record is None or tokens.key_digest(record) != claims.key_digest:
-            raise ProblemError(401, "the token's user is gone or has another password now", headers=ASK)
+            raise ProblemError(401, "the token's user was removed or has another password now", headers=ASK)
         caller = Caller(claims.user, scope=claims.scope)
         return self._made(caller, claims.key_digest, claims.expires_s * 1000)
 

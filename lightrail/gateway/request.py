@@ -125,7 +125,7 @@ class Request:
             seconds = limits.HTTP_BODY_MS / 1000
             raise ProblemError(
                 408,
-                f"the body was not there after {seconds:g} s; {size} bytes of it had come",
+                f"the body was not complete after {seconds:g} s; {size} bytes of it had arrived",
                 headers={"Connection": "close"},
             ) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -200,4 +200,4 @@ def nothing_at(name: str) -> ProblemError:
 
 
 def too_large(size: int, most: int) -> ProblemError:
-    return ProblemError(413, f"the body has {size} bytes or more; at most {most} are taken here")
+    return ProblemError(413, f"the body has {size} bytes or more; at most {most} are accepted here")

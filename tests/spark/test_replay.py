@@ -96,7 +96,7 @@ def test_a_run_that_failed_goes_on_under_its_id_and_stores_nothing_twice(
     # A batch is a second's worth, so that one of several fails.
     words = ["--to-origin", "--id", "friday", "--state", str(tmp_path), "--rate", "20"]
     assert replay(broker, archive, *words) == 1
-    assert "orders takes at most 300" in capsys.readouterr().err
+    assert "orders accepts at most 300" in capsys.readouterr().err
     before = bodies(http, "orders")
     assert before == [f"orders-{number:02}" for number in range(len(before))]
     assert 0 < len(before) < 34

@@ -113,5 +113,5 @@ def _result(status: int, retry_after: str | None) -> Result:
         # The form with a date needs synchronized clocks, and is rare.
         if text.isascii() and text.isdigit():
             after = min(float(text[:9]), limits.PUSH_RETRY_AFTER_MS_MAX / 1000)
-    said = "redirects are not followed" if 300 <= status < 400 else "the answer was"
-    return Result(status, after, f"{said}: status {status}")
+    what = "redirects are not followed" if 300 <= status < 400 else "the answer was"
+    return Result(status, after, f"{what}: status {status}")

@@ -94,7 +94,7 @@ class Source(Consumer):
 
     @property
     def granted(self) -> int:
-        """Messages that may still come."""
+        """Messages that may still arrive."""
         return self._limit - self._next
 
     def settle(

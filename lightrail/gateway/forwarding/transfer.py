@@ -260,7 +260,7 @@ class Transfer:
             name = dead_letter_source(delivery)
             if name is None:
                 results[place] = NotSentError(
-                    conditions.NOT_FOUND, "the message does not say which queue it died in; name one in to"
+                    conditions.NOT_FOUND, "the message does not name the queue of its origin; name one in to"
                 )
             else:
                 places.setdefault(name, []).append(place)
@@ -298,7 +298,7 @@ class Transfer:
             return NotSentError(conditions.NOT_FOUND, str(error))
         return None
 
-    # --- how it goes on --------------------------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Grants credit for more messages, or ends."""

@@ -119,7 +119,7 @@ class Transfers:
         record = self._directory.get(source)
         demand(self._directory, caller, Right.LISTEN, record)
         if record.role is not Role.QUEUE:
-            raise Missing(f"{source} has role {record.role}; expected a queue to take messages from")
+            raise Missing(f"{source} has role {record.role}; expected a queue to consume from")
         if target is not None:
             self._check_target(caller, target)
         policy = record.policy

@@ -133,7 +133,7 @@ class Journals:
                 return Segment(shard, answer.fields["end"], answer.fields["sealed"], bytes(answer.blob))
         if away and (not named or named & away.keys()):
             why = "; ".join(str(each) for each in away.values())
-            where = f"journal {disk} may be at a shard that can't be asked now"
+            where = f"journal {disk} may be at a shard that does not answer now"
             raise ProblemError(503, f"{where}: {why}", headers=AGAIN)
         raise ProblemError(
             404,

@@ -87,10 +87,10 @@ class BatchSender:
         )
         groups, unroutable = await routers.walked(walk)
         if unroutable and plan.policy["unroutable"] == "reject":
-            said = UNROUTABLE.format(router=record.name)
+            problem = UNROUTABLE.format(router=record.name)
             raise refused(
                 conditions.NOT_FOUND,
-                f"{said}: {len(unroutable)} of {len(batch.messages)}, the first of them message "
+                f"{problem}: {len(unroutable)} of {len(batch.messages)}, the first of them message "
                 f"{unroutable[0]}; nothing of the batch is stored",
             )
         by_queue: dict[str, list[Message]] = {}
@@ -112,7 +112,7 @@ class BatchSender:
             if len(message.data) > most:
                 raise refused(
                     conditions.MESSAGE_SIZE_EXCEEDED,
-                    f"message {index} has {len(message.data)} bytes; {record.name} takes at most {most}. "
+                    f"message {index} has {len(message.data)} bytes; {record.name} accepts at most {most}. "
                     "Nothing of the batch is stored",
                 )
 

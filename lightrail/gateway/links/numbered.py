@@ -181,7 +181,7 @@ class NumberedProducer(Producer):
             self._fail(
                 ProblemError(
                     503,
-                    f"another request of the producer {self._batch.producer!a} came to {self._home.queue} "
+                    f"another request of the producer {self._batch.producer!a} reached {self._home.queue} "
                     "while this one was under way; send the batch again, under the same number",
                     headers=AGAIN,
                     condition=refusal.condition,

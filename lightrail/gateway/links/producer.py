@@ -44,7 +44,6 @@ class QueueProducer(Producer):
 
     __slots__ = (
         "_ended",
-        "_held",
         "_home",
         "_loop",
         "_next",
@@ -53,6 +52,7 @@ class QueueProducer(Producer):
         "_retired",
         "_revision",
         "_unanswered",
+        "_waiting",
         "idle_since",
         "queue",
     )
@@ -77,7 +77,7 @@ class QueueProducer(Producer):
         self._posted_to = 0
         """Messages numbered below it may have reached a shard; used only while no shard is connected."""
         self._unanswered: dict[int, _Batch] = {}
-        self._held: deque[_Batch] = deque()
+        self._waiting: deque[_Batch] = deque()
         """Messages to send once all others are answered: until then the shard refuses what is not afresh."""
         self._refused = False
         self._retired = False
@@ -96,7 +96,7 @@ class QueueProducer(Producer):
         batch = _Batch(message, self._loop.create_future())
         self.idle_since = None
         if self._refused:
-            self._held.append(batch)
+            self._waiting.append(batch)
         else:
             self._post(batch)
         timer = self._loop.call_later(wait_ms / 1000, self._late, batch)
@@ -176,7 +176,7 @@ class QueueProducer(Producer):
         batch = self._unanswered.pop(number, None)
         if batch is not None and not batch.answer.done():
             if self._refused:
-                self._held.append(batch)
+                self._waiting.append(batch)
             else:
                 batch.answer.set_exception(refused(refusal.condition, refusal.description))
         self._refused = True
@@ -198,8 +198,8 @@ class QueueProducer(Producer):
         if self._unanswered:
             return
         self._refused = False
-        held, self._held = self._held, deque()
-        for batch in held:
+        waiting, self._waiting = self._waiting, deque()
+        for batch in waiting:
             self._post(batch)
         if not self._unanswered:
             self.idle_since = monotonic()
@@ -207,11 +207,11 @@ class QueueProducer(Producer):
                 self._home.close_producer(self.number)
 
     def _fail(self, problem: ProblemError) -> None:
-        for batch in (*self._unanswered.values(), *self._held):
+        for batch in (*self._unanswered.values(), *self._waiting):
             if not batch.answer.done():
                 batch.answer.set_exception(problem)
         self._unanswered.clear()
-        self._held.clear()
+        self._waiting.clear()
 
     def _late(self, batch: _Batch) -> None:
         if not batch.answer.done():

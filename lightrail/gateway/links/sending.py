@@ -45,7 +45,7 @@ class Sender:
         if most is not None and len(message.message) > most:
             raise refused(
                 conditions.MESSAGE_SIZE_EXCEEDED,
-                f"the message has {len(message.message)} bytes; {record.name} takes at most {most}",
+                f"the message has {len(message.message)} bytes; {record.name} accepts at most {most}",
             )
         if record.role is Role.ROUTER:
             await self.routers.send(record, message)

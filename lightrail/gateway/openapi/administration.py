@@ -1,4 +1,4 @@
-"""Who may do what, who is connected, and what there is, as the description has them."""
+"""Description of permissions, tokens, connections, status and definitions."""
 
 from typing import Final
 
@@ -83,23 +83,23 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "listRouters",
             "routers and their subscriptions",
-            {200: ("them", content(list_of("routers", ANY)))},
+            {200: ("routers", content(list_of("routers", ANY)))},
             (PREFIX,),
         )
     },
     "/!permissions": {
         "get": Operation(
             "listPermissions",
-            "who may do what",
-            {200: ("them", content(list_of("permissions", ref("Permission"))))},
+            "rights of users",
+            {200: ("permissions", content(list_of("permissions", ref("Permission"))))},
             (query("user", TEXT, "only of this user"),),
         )
     },
     "/!permissions/{user}": {
         "put": Operation(
             "permit",
-            "set what a user may do at and below a prefix",
-            {200: ("it", content(ref("Permission")))},
+            "set the rights of a user at and below a prefix",
+            {200: ("the permission", content(ref("Permission")))},
             (PREFIX,),
             content(
                 object_of(
@@ -107,12 +107,12 @@ PATHS: Final[Paths] = {
                 )
             ),
         ),
-        "delete": Operation("clearPermission", "take it away", {204: ("gone", None)}, (PREFIX,)),
+        "delete": Operation("clearPermission", "remove a permission", {204: ("removed", None)}, (PREFIX,)),
     },
     "/!connections": {
         "get": Operation(
             "listConnections",
-            "AMQP connections of all frontends; for who may manage all names",
+            "AMQP connections of all frontends; for callers that may manage all names",
             {200: ("a page", content(list_of("connections", ref("Connection"), paged=True)))},
             (
                 query("user", TEXT, "only of this user"),
@@ -125,30 +125,30 @@ PATHS: Final[Paths] = {
     "/!connections/{connection}": {
         "get": Operation(
             "showConnection",
-            "one with its sessions and links",
-            {200: ("it", content(ref("Connection")))},
+            "a connection with its sessions and links",
+            {200: ("the connection", content(ref("Connection")))},
         ),
         "delete": Operation(
             "closeConnection",
-            "close it with amqp:connection:forced",
-            {204: ("it is being closed", None)},
-            (query("text", TEXT, "what its client is told"),),
+            "close a connection with amqp:connection:forced",
+            {204: ("the connection is being closed", None)},
+            (query("text", TEXT, "the reason for its client"),),
         ),
     },
     "/!definitions": {
         "get": Operation(
             "export",
             "every name, subscription and right",
-            {200: ("them", content(ref("Definitions")))},
+            {200: ("the definitions", content(ref("Definitions")))},
             (PREFIX,),
         ),
         "post": Operation(
             "import",
-            "take definitions in",
-            {200: ("what was done", content(ANY))},
+            "import definitions",
+            {200: ("a report", content(ANY))},
             (
-                query("dry_run", FLAG, "true: only say what would be done"),
-                query("replace", FLAG, "true: change what is there and differs"),
+                query("dry_run", FLAG, "true: only report what would be done"),
+                query("replace", FLAG, "true: change existing entries that differ"),
             ),
             content(ref("Definitions")),
         ),

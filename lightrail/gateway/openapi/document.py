@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the gateway, put together of its parts."""
+"""The OpenAPI 3.1 description of the gateway, assembled from its parts."""
 
 import json
 from functools import lru_cache
@@ -36,19 +36,21 @@ PATHS: Final[Paths] = {
     **transfers.PATHS,
     **placement.PATHS,
     **journals.PATHS,
-    "/!openapi.json": {"get": Operation("openapi", "this description", {200: ("it", content(ANY))})},
+    "/!openapi.json": {
+        "get": Operation("openapi", "this description", {200: ("the description", content(ANY))})
+    },
     "/healthz": {
-        "get": Operation("alive", "the gateway lives", {200: ("alive", content(TEXT, "text/plain"))})
+        "get": Operation("alive", "whether the gateway runs", {200: ("alive", content(TEXT, "text/plain"))})
     },
     "/readyz": {
         "get": Operation(
             "ready",
-            "everything serves",
+            "whether every process serves",
             {
                 200: ("ready", content(TEXT, "text/plain")),
-                503: ("what does not", content(TEXT, "text/plain")),
+                503: ("a line for each process that does not", content(TEXT, "text/plain")),
             },
-            (query("self", TEXT, "asked of this gateway alone, as a load balancer does"),),
+            (query("self", TEXT, "only about this gateway, for load balancers"),),
         )
     },
 }

@@ -1,4 +1,4 @@
-"""Journals and their readers, as the description has them."""
+"""Description of journals and their readers."""
 
 from typing import Final
 
@@ -49,11 +49,11 @@ PATHS: Final[Paths] = {
     "/!journals": {
         "get": Operation(
             "listJournals",
-            "journals of all shards and their segments, as far as they are committed",
-            {200: ("them", content(list_of("journals", ref("Journal"))))},
+            "journals of all shards and their committed segments",
+            {200: ("journals", content(list_of("journals", ref("Journal"))))},
             (
-                query("journal", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "only this one"),
-                query("from", SEQUENCE, "only segments that go beyond this lsn"),
+                query("journal", {"type": "string", "pattern": "^[0-9a-f]{1,64}$"}, "only this journal"),
+                query("from", SEQUENCE, "only segments that end after this lsn"),
             ),
         ),
     },
@@ -62,15 +62,15 @@ PATHS: Final[Paths] = {
             "readJournal",
             "bytes of a segment as they are on disk (docs/formats/journal.md)",
             {
-                200: ("them", {"application/octet-stream": {"schema": {}}}),
-                304: ("as you know them", None),
+                200: ("the bytes", {"application/octet-stream": {"schema": {}}}),
+                304: ("unchanged", None),
             },
             (
                 query("from", SEQUENCE, "offset of the first byte; 0 by default"),
                 query(
                     "to",
                     SEQUENCE,
-                    "offset behind the last byte, by default the end of what is committed; 416 beyond it",
+                    "offset after the last byte, by default the end of the committed bytes; 416 beyond it",
                 ),
             ),
         ),
@@ -79,28 +79,30 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "readIndex",
             "where the records of a segment are, roughly (docs/formats/archive.md)",
-            {200: ("it", content(ref("SegmentIndex"))), 304: ("as you know it", None)},
+            {200: ("the index", content(ref("SegmentIndex"))), 304: ("unchanged", None)},
         ),
     },
     "/!readers": {
         "get": Operation(
             "listReaders",
             "readers of journals, and how far each is behind",
-            {200: ("them", content(list_of("readers", ref("Reader"))))},
+            {200: ("readers", content(list_of("readers", ref("Reader"))))},
         ),
     },
     "/!readers/{reader}": {
         "get": Operation(
-            "readReader", "one of them, with how far it is", {200: ("it", content(ref("Reader")))}
+            "readReader", "a reader with its positions", {200: ("the reader", content(ref("Reader")))}
         ),
         "put": Operation(
             "changeReader",
-            "make a reader, move its positions forward, change its bounds; what is not said stays",
-            {200: ("it", content(ref("Reader"))), 201: ("a new one", content(ref("Reader")))},
+            "create a reader, move its positions forward, change its bounds; members left out stay",
+            {200: ("the reader", content(ref("Reader"))), 201: ("a new reader", content(ref("Reader")))},
             (query("reset", FLAG, "true: positions may go back"), IF_MATCH),
             content(ref("ReaderChange")),
         ),
-        "delete": Operation("removeReader", "nothing is held back for it any more", {204: ("gone", None)}),
+        "delete": Operation(
+            "removeReader", "remove a reader; shards keep nothing for it any more", {204: ("removed", None)}
+        ),
     },
 }
 

@@ -1,4 +1,4 @@
-"""Messages of a queue, as the description has them: stored, received, looked at."""
+"""Description of messages: stored in batches, received, settled, browsed."""
 
 from typing import Final
 
@@ -59,56 +59,56 @@ PATHS: Final[Paths] = {
     "/{name}/!head": {
         "delete": Operation(
             "receive",
-            "take the next message",
-            {200: ("the message", _MESSAGE), 204: ("there is none", None)},
+            "receive the next message",
+            {200: ("the message", _MESSAGE), 204: ("no message", None)},
             (TIMEOUT,),
         ),
         "post": Operation(
             "lock",
             "lock the next message; Location is the lock's",
-            {201: ("the message, locked", _MESSAGE), 204: ("there is none", None)},
+            {201: ("the message, locked", _MESSAGE), 204: ("no message", None)},
             (TIMEOUT,),
         ),
     },
     "/{name}/!messages": {
         "get": Operation(
             "browse",
-            "look at messages",
+            "browse messages",
             {200: ("messages", content(list_of("messages", ANY, paged=True)))},
             (
                 query("from", SEQUENCE, "first sequence"),
                 query(
                     "count",
                     {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
-                    "most; 10 by default",
+                    "most messages; 10 by default",
                 ),
             ),
         ),
         "delete": Operation(
             "purge",
-            "remove what no consumer holds",
+            "remove all messages that no consumer holds",
             {200: ("done", content(object_of({"purged": WHOLE}, "purged")))},
         ),
     },
     "/{name}/!messages/{sequence}": {
-        "get": Operation("look", "look at one message", {200: ("the message", content(ANY))}),
-        "delete": Operation("cancel", "cancel a scheduled message", {204: ("gone", None)}),
+        "get": Operation("look", "browse one message", {200: ("the message", content(ANY))}),
+        "delete": Operation("cancel", "cancel a scheduled message", {204: ("removed", None)}),
     },
     "/{name}/!messages/{sequence}/{lock}": {
-        "delete": Operation("complete", "done with it", {200: ("gone", content(ANY))}),
+        "delete": Operation("complete", "accept a message", {200: ("accepted", content(ANY))}),
         "put": Operation(
             "settle",
-            "give it back, or make it a dead letter",
-            {200: ("done", content(ANY))},
+            "settle a message: accept, release, or make it a dead letter",
+            {200: ("settled", content(ANY))},
             body=content(ref("Outcome")),
             body_required=False,
         ),
         "post": Operation(
-            "renew", "lock it anew", {200: ("locked", content(object_of({"locked_until": TIME})))}
+            "renew", "renew the lock", {200: ("locked", content(object_of({"locked_until": TIME})))}
         ),
     },
     "/{name}/!figures": {
-        "get": Operation("figures", "how much is in a queue", {200: ("figures", content(ANY))})
+        "get": Operation("figures", "figures of a queue", {200: ("figures", content(ANY))})
     },
 }
 

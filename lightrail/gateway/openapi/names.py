@@ -1,4 +1,4 @@
-"""Names and their policies, as the description has them."""
+"""Description of names and their policies."""
 
 from typing import Final
 
@@ -73,7 +73,7 @@ PATHS: Final[Paths] = {
     "/{name}": {
         "get": Operation(
             "getName",
-            "what a name is, with links to its parts",
+            "the role of a name, with links to its parts",
             {200: ("the name", content(ref("Name"))), 303: ("a metadata name: see Location", None)},
         ),
         "post": Operation(
@@ -83,7 +83,7 @@ PATHS: Final[Paths] = {
             "unless it is an object with a role",
             {
                 201: (
-                    "done; Location is the policy's, or the message's",
+                    "created; Location is the policy's, or the message's",
                     content(ANY) | content(TEXT, ATOM),
                 ),
                 207: ("a batch of which not every message was stored", content(ANY)),
@@ -112,18 +112,18 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "getPolicy",
             "a name's policy",
-            {200: ("the policy as it was given", content(ref("Policy"))), 304: ("as you know it", None)},
+            {200: ("the policy as it was given", content(ref("Policy"))), 304: ("unchanged", None)},
             (query("effective", FLAG, "true: with every default"),),
         ),
         "put": Operation(
             "changePolicy",
-            "change or renew it; the role stays",
+            "change or renew a policy; the role stays",
             {200: ("the policy", content(ref("Policy")))},
             (IF_MATCH,),
             content(ref("Policy")),
         ),
         "delete": Operation(
-            "dropPolicy", "take the role away, with what is in it", {204: ("gone", None)}, (IF_MATCH,)
+            "dropPolicy", "remove the role, with all messages", {204: ("removed", None)}, (IF_MATCH,)
         ),
     },
 }

@@ -1,4 +1,4 @@
-"""An operation of the description: one request, and what its description is made of."""
+"""Operation: the description of one request, and its building blocks."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -67,8 +67,8 @@ SEGMENT: Final = in_path(
 READER: Final = in_path("reader", "name of a reader; its slashes are percent-encoded")
 ID: Final = in_path("id", "of the subscription or transfer")
 USER: Final = in_path("user", "name of a user")
-IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 when it is another one by now")
-AFTER: Final = query("after", TEXT, "begin behind this one: `next` of the page before")
+IF_MATCH: Final = header("If-Match", "the ETag that was read; 412 when it has changed")
+AFTER: Final = query("after", TEXT, "begin after this one: `next` of the page before")
 LIMIT: Final = query(
     "limit",
     {"type": "integer", "minimum": 1, "maximum": limits.PAGE_MAX},
@@ -88,7 +88,7 @@ class Operation(NamedTuple):
     id: str
     summary: str
     answers: Mapping[int, tuple[str, Object | None]]
-    """By status: what it means, and the content by media type."""
+    """By status: its meaning, and the content by media type."""
     parameters: tuple[Object, ...] = ()
     body: Object | None = None
     body_required: bool = True

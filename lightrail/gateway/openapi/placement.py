@@ -1,4 +1,4 @@
-"""Shards and the moves of queues between them, as the description has them."""
+"""Description of shards, moves of queues between them, and the coordinator."""
 
 from typing import Final
 
@@ -24,25 +24,25 @@ PATHS: Final[Paths] = {
     "/!shards": {
         "get": Operation(
             "listShards",
-            "every shard that is known, alive or not",
-            {200: ("them", content(list_of("shards", ref("Shard"))))},
+            "every shard of the cluster, running or not",
+            {200: ("shards", content(list_of("shards", ref("Shard"))))},
         ),
     },
     "/!shards/{shard}": {
         "get": Operation(
-            "readShard", "one of them, with the names of its queues", {200: ("it", content(ref("Shard")))}
+            "readShard", "a shard with the names of its queues", {200: ("the shard", content(ref("Shard")))}
         ),
         "put": Operation(
             "changeShard",
-            "let a shard drain, or take queues again; with an empty disk: give up the one that it had",
-            {200: ("it", content(ref("Shard")))},
+            "drain a shard, or activate it again; with an empty disk: give up the former disk",
+            {200: ("the shard", content(ref("Shard")))},
             (),
             content(object_of({"state": {"enum": ["active", "draining"]}, "disk": {"enum": [""]}})),
         ),
         "delete": Operation(
             "removeShard",
             "forget a shard that has no queues and was stopped",
-            {204: ("done", None)},
+            {204: ("removed", None)},
             (query("lose_queues", FLAG, "true: give its queues up, with their messages"),),
         ),
     },
@@ -60,7 +60,7 @@ PATHS: Final[Paths] = {
                 query(
                     "max_moves",
                     {"type": "integer", "minimum": 0, "maximum": limits.PLAN_MOVES_MAX},
-                    "most in this plan",
+                    "most moves of this plan",
                 ),
             ),
         ),
@@ -69,48 +69,48 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "listMoves",
             "moves under way, and those that ended in the last minutes",
-            {200: ("them", content(object_of({"moves": _MOVES, "ended": _MOVES}, "moves", "ended")))},
+            {200: ("moves", content(object_of({"moves": _MOVES, "ended": _MOVES}, "moves", "ended")))},
         ),
         "post": Operation(
             "move",
-            "carry out a plan; shards do it by themselves from here on",
-            {202: ("what began", content(ANY))},
+            "begin the moves of a plan; shards carry them out by themselves",
+            {202: ("moves that began", content(ANY))},
             (
                 query(
                     "throttle",
                     {"type": "integer", "minimum": 0, "maximum": limits.MOVE_THROTTLE_MAX},
                     "bytes per second of each copy; 0 for as fast as it goes",
                 ),
-                query("skip", FLAG, "true: leave out queues that are gone or elsewhere by now"),
+                query("skip", FLAG, "true: leave out queues that were deleted or have moved since"),
             ),
             content(ref("Plan")),
         ),
         "delete": Operation(
             "cancelMoves",
-            "call off moves that have not frozen their queue",
-            {200: ("which", content(ANY))},
-            (query("queue", TEXT, "only this one"),),
+            "cancel moves that have not frozen their queue",
+            {200: ("moves that were cancelled, or are too late", content(ANY))},
+            (query("queue", TEXT, "only the move of this queue"),),
         ),
     },
     "/!coordinator": {
         "get": Operation(
             "showCoordinator",
             "whether the coordinator was set back, as by a restored snapshot",
-            {200: ("null, or what is known and what it has", content(ANY))},
+            {200: ("null, or what is known and what the coordinator has", content(ANY))},
         ),
     },
     "/!coordinator/put-back": {
         "post": Operation(
             "putBack",
-            "write again what a coordinator that was set back has lost; nothing is deleted",
-            {200: ("what was written, what stays, what is there again", content(ANY))},
+            "write keys again that a coordinator lost when it was set back; nothing is deleted",
+            {200: ("keys that were written, that stay, that are there again", content(ANY))},
         ),
     },
     "/!verify": {
         "get": Operation(
             "verify",
-            "whether every queue is where the placement says, once",
-            {200: ("what was found", content(ANY))},
+            "whether every queue is served once, where it is placed",
+            {200: ("problems that were found", content(ANY))},
         ),
     },
 }

@@ -1,4 +1,4 @@
-"""Subscriptions of routers, as the description has them."""
+"""Description of the subscriptions of routers."""
 
 from typing import Final
 
@@ -25,26 +25,28 @@ PATHS: Final[Paths] = {
     "/{name}/!subscriptions": {
         "get": Operation(
             "listSubscriptions",
-            "of a router",
+            "subscriptions of a router",
             {200: ("subscriptions", content(list_of("subscriptions", ref("Subscription"))))},
         ),
         "post": Operation(
             "subscribe",
             "messages of a router go to a queue, a router or a URL",
-            {201: ("made; a push's secret is shown once", content(ref("Subscription")))},
+            {201: ("created; a push's secret is shown once", content(ref("Subscription")))},
             body=content(ref("NewSubscription")),
         ),
     },
     "/{name}/!subscriptions/{id}": {
-        "get": Operation("getSubscription", "one of them", {200: ("it", content(ref("Subscription")))}),
+        "get": Operation(
+            "getSubscription", "a subscription", {200: ("the subscription", content(ref("Subscription")))}
+        ),
         "put": Operation(
             "changeSubscription",
-            "another filter, action, target or end",
-            {200: ("it", content(ref("Subscription")))},
+            "change filter, action, target or expiry",
+            {200: ("the subscription", content(ref("Subscription")))},
             (IF_MATCH,),
             content(ref("NewSubscription")),
         ),
-        "delete": Operation("unsubscribe", "end it", {204: ("gone", None)}),
+        "delete": Operation("unsubscribe", "end a subscription", {204: ("removed", None)}),
     },
 }
 

@@ -1,4 +1,4 @@
-"""Transfers, as the description has them."""
+"""Description of transfers."""
 
 from typing import Final
 
@@ -20,22 +20,24 @@ PATHS: Final[Paths] = {
         "get": Operation(
             "listTransfers",
             "the caller's transfers",
-            {200: ("they", content(list_of("transfers", ref("Transfer"))))},
+            {200: ("transfers", content(list_of("transfers", ref("Transfer"))))},
         ),
         "post": Operation(
             "transfer",
             "move, copy or redrive messages",
-            {202: ("it has begun", content(ref("Transfer")))},
+            {202: ("the transfer has begun", content(ref("Transfer")))},
             (),
             content(ref("NewTransfer")),
         ),
     },
     "/!transfers/{id}": {
-        "get": Operation("readTransfer", "how far a transfer is", {200: ("it", content(ref("Transfer")))}),
+        "get": Operation(
+            "readTransfer", "a transfer and its progress", {200: ("the transfer", content(ref("Transfer")))}
+        ),
         "delete": Operation(
             "cancelTransfer",
-            "end a transfer; what is on its way arrives",
-            {200: ("it", content(ref("Transfer")))},
+            "end a transfer; its messages under way are stored",
+            {200: ("the transfer", content(ref("Transfer")))},
         ),
     },
 }

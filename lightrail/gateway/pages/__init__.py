@@ -1,1 +1,1 @@
-"""The web pages of the gateway at /!ui: rendered here, with a little script, and nothing from elsewhere."""
+"""The web pages of the gateway at /!ui: rendered here, with a little script and nothing of other sites."""

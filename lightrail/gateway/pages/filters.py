@@ -44,7 +44,7 @@ def time_of(value_ms: int | None) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """The end of a long name says more than its beginning."""
+    """A long name without its beginning, since its end says more."""
     return text if len(text) <= length else "…" + text[-length + 1 :]
 
 
@@ -56,4 +56,4 @@ FILTERS: Final[Mapping[str, Callable[..., str]]] = {
     "time": time_of,
     "shortened": shortened,
 }
-"""By their names in templates."""
+"""Filters by their names in templates."""

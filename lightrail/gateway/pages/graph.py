@@ -12,11 +12,11 @@ BOX_WIDTH: Final = 200
 BOX_HEIGHT: Final = 40
 MARGIN: Final = 10
 NODES_MAX: Final = 200
-"""Boxes in one picture; the rest is said in a line below it."""
+"""Boxes in one picture; a line below it has the number of the others."""
 
 
 class Box(NamedTuple):
-    """One name or URL of the picture; x and y are its left upper corner in pixels."""
+    """One name or URL of the picture; x and y are the upper left corner in pixels."""
 
     name: str
     role: str
@@ -25,7 +25,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """From one box to another, with what the subscription says."""
+    """A subscription: a line from one box to another."""
 
     x1: int
     y1: int
@@ -47,7 +47,7 @@ def draw(
     subscriptions: Callable[[str], Sequence[Subscription]],
     role: Callable[[str], Role],
 ) -> Picture:
-    """The picture of one router: it stands on the left, what it feeds to its right, and so on."""
+    """The picture of one router, on the left; its targets are to the right of it, and so on."""
     column: dict[str, int] = {router: 0}
     edges: list[Subscription] = []
     waiting = [router]
@@ -60,7 +60,7 @@ def draw(
                 continue
             edges.append(each)
             if column.get(each.target, -1) < column[name] + 1:
-                # A box stands right of everything that feeds it; there are no cycles.
+                # A box is right of all routers that feed it; there are no cycles.
                 column[each.target] = column[name] + 1
                 if not each.push and role(each.target) is Role.ROUTER:
                     waiting.append(each.target)

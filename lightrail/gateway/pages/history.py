@@ -1,6 +1,6 @@
-"""History: the last minutes of a few figures, kept while somebody looks, for charts that begin with a past.
+"""History: the last minutes of the figures on open pages, for their charts.
 
-Counters become rates when they are read. Nothing is sampled for pages that nobody has open.
+Counters become rates when they are read. Figures of pages that are not open are not sampled.
 """
 
 from collections import deque
@@ -12,13 +12,13 @@ SAMPLE_S: Final = 2.0
 SAMPLES_MAX: Final = 300
 """Ten minutes."""
 WATCHED_S: Final = 60.0
-"""A page that has not asked for so long is closed: its series is forgotten."""
+"""A page without a request for so long counts as closed, and its series is dropped."""
 SERIES_MAX: Final = 200
-"""Series at a time; the one that was longest not asked for goes."""
+"""Series at a time; the one with the oldest request is dropped."""
 
 
 class Series:
-    """Samples of named figures under their times."""
+    """Samples of named figures with their times."""
 
     __slots__ = ("asked_s", "samples")
 
@@ -28,13 +28,13 @@ class Series:
 
 
 class History:
-    """Series by what they are of: "" for the whole broker, else the name of a queue."""
+    """Series by subject: "" for the whole broker, else the name of a queue."""
 
     def __init__(self) -> None:
         self._series: dict[str, Series] = {}
 
     def watch(self, of: str, now_s: float) -> bool:
-        """Somebody looks. Returns whether the series is new."""
+        """A page asks for a series; returns whether the series is new."""
         series = self._series.pop(of, None)
         fresh = series is None
         if series is None:
@@ -46,13 +46,13 @@ class History:
         return fresh
 
     def watched(self, now_s: float) -> list[str]:
-        """What to sample now; forgets what nobody looks at any more."""
+        """Subjects to sample now; drops the series of closed pages."""
         for of in [of for of, series in self._series.items() if now_s - series.asked_s > WATCHED_S]:
             del self._series[of]
         return list(self._series)
 
     def add(self, of: str, now_s: float, figures: Mapping[str, float]) -> None:
-        """One sample; times rise."""
+        """Adds a sample; times rise."""
         series = self._series.get(of)
         if series is not None:
             series.samples.append((now_s, figures))
@@ -69,7 +69,7 @@ class History:
             result[name] = [figures.get(name, 0) for _, figures in samples[1:]]
         for name in counters:
             result[name] = [
-                # A process that was started again counts from 0.
+                # A restarted process counts from 0.
                 max(0.0, after.get(name, 0) - before.get(name, 0)) / max(later - earlier, 0.001)
                 for (earlier, before), (later, after) in pairwise(samples)
             ]

@@ -1,7 +1,7 @@
-"""Pages: the requests below /!ui, each a template filled with what the views say.
+"""Pages: the requests below /!ui, each a template filled from the views.
 
-Everything works without script; script adds charts and figures that stay current. No page has script or style
-of its own in it, and its Content-Security-Policy lets nothing be loaded from elsewhere.
+Everything works without script; script adds charts and figures that stay current. No page contains script or
+style, and its Content-Security-Policy forbids resources of other sites.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ HEADERS: Final = {
         "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # With no-referrer a browser would not even say to ourselves where a form came from.
+    # With no-referrer a browser would not send the origin of our own forms either.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
@@ -49,7 +49,7 @@ STATIC: Final = {
     ".txt": "text/plain",
 }
 CALLER: Final = web.RequestKey("caller", Caller)
-"""Who asks, as the gateway found out before a page is asked for."""
+"""The caller of a page, authenticated before."""
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
@@ -66,7 +66,7 @@ class Pages:
         self._now_s = now_s
         self._history = History()
         self._callers: dict[str, Caller] = {}
-        """On whose behalf a series is sampled: who asked for it last."""
+        """The caller whose rights a series is sampled with: the last one to request it."""
         self._sampler: asyncio.Task[None] | None = None
         folder = files("lightrail.gateway.pages")
         self._templates = Environment(
@@ -230,11 +230,11 @@ class Pages:
         return web.Response(status=303, headers=HEADERS | {"Location": f"/!ui/connections?{query}"})
 
     async def _form(self, request: web.Request) -> dict[str, str]:
-        """The fields of a form of ours: another site's can't be told from it but by where it comes from."""
+        """The fields of a form. Raises Forbidden for a form of another site, by its origin."""
         origin = request.headers.get("Origin")
         site = request.headers.get("Sec-Fetch-Site", "same-origin")
         if site not in ("same-origin", "none") or (origin and urlsplit(origin).netloc != request.host):
-            raise Forbidden("this form did not come from a page of this gateway; open the page and try again")
+            raise Forbidden("this form is not from a page of this gateway; open the page and try again")
         form = await request.post()
         fields = {key: value for key, value in form.items() if isinstance(value, str)}
         if not (fields.get("name") or fields.get("id")):
@@ -256,7 +256,7 @@ class Pages:
         return web.json_response(columns, headers=HEADERS)
 
     async def _watch(self, of: str, caller: Caller) -> None:
-        """Sampling begins with the first look; whoever looks next must be allowed to as well."""
+        """Checks the caller's rights to a series; the first request for it starts sampling."""
         figures = await self._figures(of, caller)
         self._callers[of] = caller
         if self._history.watch(of, self._now_s()):
@@ -272,14 +272,14 @@ class Pages:
         return {key: float(value) for key, value in queue.items() if isinstance(value, (int, float))}
 
     async def _sample(self) -> None:
-        """Runs while somebody looks."""
+        """Samples the series of open pages, until there are none."""
         while watched := self._history.watched(self._now_s()):
             await asyncio.sleep(SAMPLE_S)
             for of in watched:
                 try:
                     self._history.add(of, self._now_s(), await self._figures(of, self._callers[of]))
                 except (ShardAway, ShardRefused, ControlAway):
-                    continue  # it is away for a moment: the chart has a gap there
+                    continue  # no figures for a moment: the chart has a gap
                 except (Forbidden, Missing, Refused):
                     self._history.forget(of)
         self._callers.clear()
@@ -305,12 +305,12 @@ class Pages:
         return web.Response(status=status_code, text=text, content_type="text/html", headers=HEADERS)
 
     def _manages(self, caller: Caller) -> bool:
-        """Whether somebody may see what is the whole installation's: sums, processes, connections."""
+        """Whether a caller may see sums, processes and connections of the whole installation."""
         directory = self._service.directory
         return may(directory, caller, Right.MANAGE, directory.get(""))
 
     def _guarded(self, handler: Handler) -> Handler:
-        """What a person asked for and can't have is said on a page."""
+        """Answers expected errors with a page, or with JSON for charts."""
 
         async def guarded(request: web.Request) -> web.Response:
             try:
@@ -339,7 +339,7 @@ class Pages:
         if data is None:
             raise web.HTTPNotFound(text=f"there is no {name}\n")
         kind = STATIC.get("." + name.rpartition(".")[2], "application/octet-stream")
-        # A name with a version in it never changes what it holds.
+        # A file with a version in its name never changes.
         keep = "max-age=31536000, immutable" if any(c.isdigit() for c in name) else "no-cache"
         headers = HEADERS | {"Cache-Control": keep}
         return web.Response(body=data, content_type=kind, charset="utf-8", headers=headers)
@@ -350,7 +350,7 @@ def _caller(request: web.Request) -> Caller:
 
 
 def _policy(record: Name) -> list[tuple[str, Any, bool]]:
-    """(field, value, whether it was given) of every field of the role."""
+    """(field, value, whether the policy sets it) of every field of the role."""
     return [
         (field.name, record.policy[field.name], field.name in record.policy.given)
         for field in fields_of(record.role)

@@ -1,4 +1,4 @@
-"""Tree: the names below one, by their next segment, with how many lie behind each."""
+"""Tree: the names below a name, by their next segment, with the number of names below each."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -13,9 +13,9 @@ class Branch(NamedTuple):
     name: str
     role: str
     given: bool
-    """It has a policy of its own."""
+    """Whether it has a policy of its own."""
     below: int
-    """Names with a role behind it."""
+    """Names with a role below it."""
 
 
 def branches(records: Iterable[Name], prefix: str) -> list[Branch]:

@@ -1,4 +1,4 @@
-"""Views: the port through which pages see the broker; the gateway's own requests are behind it."""
+"""Views: the port through which pages see the broker."""
 
 from typing import Any, Protocol
 
@@ -6,10 +6,9 @@ from lightrail.namespace.rights import Caller
 
 
 class Views(Protocol):
-    """What pages ask for; every answer has the shape of the JSON request of the same name.
+    """What pages need; every answer has the shape of the JSON request of the same name.
 
-    Raises, each: `Forbidden` without the right, `Missing` for what is not there, `Refused`, and
-    `ShardAway` when it can't be known now.
+    Each raises Forbidden without the right, Missing, Refused, and ShardAway while the shard does not answer.
     """
 
     async def status(self, caller: Caller) -> dict[str, Any]:
@@ -25,7 +24,7 @@ class Views(Protocol):
         """As GET /NAME/!messages."""
 
     async def purge(self, caller: Caller, name: str) -> int:
-        """As DELETE /NAME/!messages; the number that went."""
+        """As DELETE /NAME/!messages; the number of messages removed."""
 
     async def redrive(self, caller: Caller, name: str) -> dict[str, Any]:
         """As POST /!transfers with mode redrive; the transfer."""

@@ -1,4 +1,4 @@
-"""Atom: policies as entries and lists of names as feeds (RFC 4287), for who asks for application/atom+xml."""
+"""Atom: policies as entries and lists of names as feeds (RFC 4287), for clients that accept them."""
 
 import json
 from collections.abc import Iterable

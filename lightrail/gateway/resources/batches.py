@@ -2,8 +2,8 @@
 
 The body is u32 count, u32 ends[count] (little-endian, counted from the first byte of the first message), the
 encoded messages. `LightRail-Producer` names the producer, `LightRail-Batch` numbers the batch. An answer of
-200 says that the batch is where its queues' policies want it; whatever else comes, also nothing, the same
-batch may be sent again under the same number, through any gateway.
+200 means that the batch is stored as the policies of its queues want it. After any other answer, or none, the
+client sends the same batch again with the same number, through any gateway.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ PRODUCER: Final = "LightRail-Producer"
 BATCH: Final = "LightRail-Batch"
 _COUNT: Final = struct.Struct("<I")
 _CHECKED_AT_ONCE: Final = 2_000
-"""Messages that are looked at before other requests get their turn."""
+"""Messages that are checked before other requests run."""
 
 
 async def store(request: Request) -> web.Response:
@@ -51,7 +51,7 @@ def _producer(request: Request) -> str:
         raise ProblemError(
             400,
             f"the header {PRODUCER} is {text[:80]!a}; expected a name for the producer, of 1 to "
-            f"{limits.HTTP_PRODUCER_BYTES} bytes: the batches of one are told apart by their numbers",
+            f"{limits.HTTP_PRODUCER_BYTES} bytes: its batches are identified by their numbers",
             field=PRODUCER,
         )
     return text
@@ -62,7 +62,7 @@ def _number(request: Request) -> int:
 
 
 async def _messages(body: bytes, most: int) -> list[Message]:
-    """The messages of a body, each looked at. Raises ProblemError: nothing is stored then."""
+    """The messages of a body, each checked. Raises ProblemError: nothing is stored then."""
     view = memoryview(body)
     ends = _ends(view)
     base = _COUNT.size * (1 + len(ends))
@@ -72,8 +72,8 @@ async def _messages(body: bytes, most: int) -> list[Message]:
         if end - start > most:
             raise refused(
                 conditions.MESSAGE_SIZE_EXCEEDED,
-                f"message {index} has {end - start} bytes; this broker takes at most {most}. Nothing of the "
-                "batch is stored",
+                f"message {index} has {end - start} bytes; this broker accepts at most {most}. Nothing of "
+                "the batch is stored",
             )
         messages.append(_message(index, view[base + start : base + end]))
         start = end
@@ -107,11 +107,11 @@ def _ends(view: memoryview) -> Sequence[int]:
 
 
 def _message(index: int, data: memoryview) -> Message:
-    """Who sends batches wants them kept: a message is durable where no header says otherwise."""
+    """A checked message; without a header it is durable, since senders of batches want them kept."""
     try:
         if not data:
             raise DecodeError("it has no bytes")
-        # Without a body it may be: qpid-proton sends those, and so does who replays them.
+        # A message without a body is accepted: qpid-proton sends such messages, and replays repeat them.
         sections = scan(data)
         durable, priority, ttl_ms, expires_at_ms = attributes(data)
     except DecodeError as error:

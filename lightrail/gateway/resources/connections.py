@@ -14,7 +14,7 @@ TEXT_MAX: Final = 256
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!connections?user=&container=&limit=&after=, for who may manage all names."""
+    """GET /!connections?user=&container=&limit=&after=, for callers that may manage all names."""
     request.manager()
     query = request.http.query
     try:
@@ -36,7 +36,7 @@ async def show(request: Request) -> web.Response:
 
 
 async def close(request: Request) -> web.Response:
-    """DELETE /!connections/ID?text=: 204; its client is told why."""
+    """DELETE /!connections/ID?text=: 204; its client gets the reason."""
     request.manager()
     text = request.http.query.get("text", "")
     if len(text) > TEXT_MAX:

@@ -1,4 +1,4 @@
-"""Coordination over HTTP: whether the coordinator was set back, and writing again what it has lost."""
+"""The coordinator over HTTP: whether a restored snapshot set it back, and writing lost keys again."""
 
 from aiohttp import web
 
@@ -8,25 +8,25 @@ from lightrail.gateway.request import Request
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!coordinator: {"set_back": null}, or what is known and what the coordinator has."""
+    """GET /!coordinator: {"set_back": null}, or what this gateway knows and what the coordinator has."""
     request.manager()
     return web.json_response(_shown(request.services.coordinator))
 
 
 async def put_back(request: Request) -> web.Response:
-    """POST /!coordinator/put-back: what this gateway knows and the coordinator has lost is written again.
+    """POST /!coordinator/put-back: writes keys again that this gateway knows and the coordinator lost.
 
-    It deletes nothing. Keys that were changed since stay as they are, under `kept`; `again` are keys that
-    this gateway does not know: they had been deleted, or were made since.
+    It deletes nothing. Keys that were changed since are not written and listed under `kept`; `again` lists
+    keys that this gateway does not know: they had been deleted before, or were created since.
     """
     request.manager()
     if request.rest[0] != "put-back":
         raise ProblemError(
             404, f"expected /!coordinator/put-back, found /!coordinator/{request.rest[0][:80]}"
         )
-    gateway = request.services
+    services = request.services
     try:
-        done = await gateway.coordinator.put_back()
+        done = await services.coordinator.put_back()
     except NotSetBack as error:
         raise ProblemError(409, str(error)) from None
     return web.json_response(done.shown())

@@ -1,4 +1,4 @@
-"""Definitions over HTTP: every name, subscription and right as one document, out and in; never a secret."""
+"""Definitions over HTTP: export and import of all names, subscriptions and rights, without secrets."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
@@ -45,13 +45,13 @@ async def export(request: Request) -> web.Response:
 
 
 def sorted_names(request: Request, prefix: str) -> Iterable[Name]:
-    """Names that somebody gave a role, or that stay although they came by first use."""
+    """Names that belong to no connection, session or link; names of the system are left out."""
     records = request.services.namespace.names(request.caller, prefix)
     return (record for record in records if not record.owner and not rules.is_system(record.name))
 
 
 async def take_in(request: Request) -> web.Response:
-    """POST /!definitions?dry_run=&replace=: what is there and differs is changed only with `replace`."""
+    """POST /!definitions?dry_run=&replace=: existing entries that differ are changed only with `replace`."""
     request.manager()
     value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
     if value.get("format", FORMAT) != FORMAT:
@@ -71,7 +71,7 @@ async def take_in(request: Request) -> web.Response:
 
 
 class _Import:
-    """One import, and the report that it makes."""
+    """One import, and its report."""
 
     def __init__(self, request: Request, *, dry: bool, replace: bool) -> None:
         self._request = request
@@ -79,7 +79,7 @@ class _Import:
         self._dry = dry
         self._replace = replace
         self._roles: dict[str, Role] = {}
-        """Roles that names have, or would have once this is done."""
+        """Roles of imported names; in a dry run, those that the names would have."""
         self._created: list[str] = []
         self._changed: list[str] = []
         self._refused: list[dict[str, str]] = []
@@ -110,14 +110,14 @@ class _Import:
         caller = self._request.caller
         if found is None:
             if rules.is_system(name):
-                raise Refused(f"{name} comes and goes with what it belongs to")
+                raise Refused(f"{name} is created and deleted with the name that it belongs to")
             await self._do(self._created, name, lambda: self._service.give(caller, name, policy))
         elif found.policy.to_json() == policy.to_json():
             self._unchanged += 1
         elif found.role is not policy.role:
             raise Refused(f"{name} has role {found.role}, and {policy.role} was expected; delete it first")
         elif not self._replace:
-            raise Refused(f"{name} is there with another policy; say replace to change it")
+            raise Refused(f"{name} exists with another policy; add replace to change it")
         else:
             await self._do(self._changed, name, lambda: self._service.change(caller, name, policy))
 
@@ -138,7 +138,7 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it is there and differs; say replace to change it")
+                raise Refused("it exists and differs; add replace to change it")
             self._check_there(router, target)
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
@@ -153,7 +153,7 @@ class _Import:
             self._refuse(what, str(error))
 
     def _check_there(self, router: str, target: str) -> None:
-        """In a dry run names are missing that would be there by now."""
+        """Raises Refused for roles that don't fit; in a dry run, imported names count as if they existed."""
         for name in (router, target):
             if "://" in name:
                 continue
@@ -180,7 +180,7 @@ class _Import:
             return
         try:
             if found is not None and not self._replace:
-                raise Refused("it is there and differs; say replace to change it")
+                raise Refused("it exists and differs; add replace to change it")
             into = self._created if found is None else self._changed
             service, caller = self._service, self._request.caller
             await self._do(into, what, lambda: service.permit(caller, user, prefix, rights))

@@ -24,7 +24,7 @@ from lightrail.namespace.rights import demand
 
 
 async def take(request: Request) -> web.StreamResponse:
-    """DELETE /name/!head: the next message, which is gone once it was handed to the client's socket."""
+    """DELETE /name/!head: the next message; it leaves the queue once it is written to the socket."""
     delivery = await _receive(request)
     if delivery is None:
         return web.Response(status=204)
@@ -32,7 +32,7 @@ async def take(request: Request) -> web.StreamResponse:
 
 
 async def lock(request: Request) -> web.StreamResponse:
-    """POST /name/!head: the next message, locked until it is completed, given back, or its time is over."""
+    """POST /name/!head: the next message, locked until it is settled or its lock expires."""
     delivery = await _receive(request)
     if delivery is None:
         return web.Response(status=204)
@@ -44,7 +44,7 @@ async def _receive(request: Request) -> Delivery | None:
     record = request.directory.get(request.name)
     demand(request.directory, request.caller, Right.LISTEN, record)
     if record.role is Role.NONE:
-        # A mistyped name would become a queue, and its receiver wait there for ever.
+        # Otherwise a mistyped name would become a queue, and its receiver wait there for ever.
         raise nothing_at(request.name)
     if record.role is Role.METADATA:
         raise refer(record)

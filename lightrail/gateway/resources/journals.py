@@ -1,6 +1,6 @@
-"""Journals over HTTP: what the shards hold, the index of a segment, and ranges of its bytes.
+"""Journals over HTTP: lists of segments, the index of a segment, and ranges of its bytes.
 
-A range goes through in pieces, one ahead of what the client takes: a slow client holds two pieces in memory,
+A range goes through in pieces, one ahead of what the client reads: a slow client holds two pieces in memory,
 and makes the shard read no more.
 """
 
@@ -39,7 +39,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def index(request: Request) -> web.Response:
-    """GET /!journals/DISK/SEGMENT/index: where its records are, roughly."""
+    """GET /!journals/DISK/SEGMENT/index: roughly where its records are."""
     request.manager()
     disk, number = _place(request)
     if request.rest[2] != INDEX:
@@ -48,7 +48,7 @@ async def index(request: Request) -> web.Response:
     found = await request.services.journals.segment(cluster, disk, number)
     found.close()
     headers = _headers(f"{disk}-{number}-{found.end}", found.sealed)
-    if (known := _known(request, headers)) is not None:
+    if (known := _not_modified(request, headers)) is not None:
         return known
     return web.Response(body=found.text, content_type="application/json", headers=headers)
 
@@ -65,7 +65,7 @@ async def read(request: Request) -> web.StreamResponse:
         try:
             return await _range(request, found, disk, number, start)
         finally:
-            # A piece that is still being read for nobody is thrown away, whatever it is read from by then.
+            # A read that is still under way ends with an error, which nobody waits for.
             found.close()
 
 
@@ -82,9 +82,9 @@ async def _range(request: Request, found: Segment, disk: str, number: int, start
         )
     if start > end:
         raise ProblemError(400, f"from is {start} and to is {end}; expected from to be no more than to")
-    # What is committed never changes, but without `to` there may be more the next time.
+    # Committed bytes never change, but without `to` a later answer may be longer.
     headers = _headers(f"{disk}-{number}-{start}-{end}", found.sealed or "to" in request.http.query)
-    if (known := _known(request, headers)) is not None:
+    if (known := _not_modified(request, headers)) is not None:
         return known
     return await _send(request, found, disk, number, start, end, headers)
 
@@ -92,7 +92,7 @@ async def _range(request: Request, found: Segment, disk: str, number: int, start
 async def _send(
     request: Request, found: Segment, disk: str, number: int, start: int, end: int, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """One piece goes to the client while the next one comes from the shard."""
+    """Writes one piece to the client while the next one is read from the shard."""
     journals, size = request.services.journals, limits.JOURNAL_READ_BYTES
     response = web.StreamResponse(headers=headers)
     response.content_type = OCTETS
@@ -104,29 +104,29 @@ async def _send(
     def fetch(at: int) -> "asyncio.Task[memoryview]":
         return asyncio.create_task(journals.piece(found, disk, number, at, min(at + size, end)))
 
-    coming = fetch(start)
+    next_piece = fetch(start)
     try:
-        # Whatever is wrong with the first one can still be told.
-        await asyncio.wait((coming,))
-        piece = _checked(coming.result(), min(size, end - start))
+        # A problem with the first piece can still be answered.
+        await asyncio.wait((next_piece,))
+        piece = _checked(next_piece.result(), min(size, end - start))
         await response.prepare(request.http)
         at = start + size
         while at < end:
-            coming = fetch(at)
+            next_piece = fetch(at)
             await _write(response, piece)
-            piece = _checked(await coming, min(size, end - at))
+            piece = _checked(await next_piece, min(size, end - at))
             at += size
         await _write(response, piece)
     except Exception as error:
         if not response.prepared or isinstance(error, ConnectionResetError):
             raise
-        # The answer has begun: cut off, it can't be mistaken for a whole one.
+        # The answer has begun: cut off, it can't be mistaken for a complete one.
         log.warning("segment %d of journal %s was not sent to its end: %s", number, disk, error)
         if request.http.transport is not None:
             request.http.transport.abort()
         raise ConnectionResetError(str(error)) from error
     finally:
-        coming.cancel()
+        next_piece.cancel()
     return response
 
 
@@ -136,13 +136,13 @@ async def _write(response: web.StreamResponse, piece: memoryview) -> None:
             await response.write(piece)
     except TimeoutError:
         raise ConnectionError(
-            f"the client has not taken a piece within {limits.JOURNAL_WRITE_MS} ms"
+            f"the client has not read a piece within {limits.JOURNAL_WRITE_MS} ms"
         ) from None
 
 
 def _checked(piece: memoryview, expected: int) -> memoryview:
     if len(piece) != expected:
-        raise ConnectionError(f"expected {expected} bytes of the shard, {len(piece)} came")
+        raise ConnectionError(f"expected {expected} bytes of the shard, found {len(piece)}")
     return piece
 
 
@@ -166,8 +166,8 @@ def _headers(tag: str, sealed: bool) -> dict[str, str]:
     return {"ETag": f'"{tag}"', "Cache-Control": FOR_EVER if sealed else "no-cache"}
 
 
-def _known(request: Request, headers: Mapping[str, str]) -> web.Response | None:
-    """304 where the client has it already."""
+def _not_modified(request: Request, headers: Mapping[str, str]) -> web.Response | None:
+    """304 where the client has the same bytes in its cache."""
     if headers["ETag"] in request.http.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
     return None

@@ -27,7 +27,7 @@ COMPLETED: Final = b'{"outcome": "accepted"}'
 
 
 async def browse(request: Request) -> web.Response:
-    """GET /name/!messages: what is in the queue, without taking it."""
+    """GET /name/!messages: a page of messages, which stay available."""
     first = request.whole("from", 0, 0, SEQUENCE_MAX)
     count = request.whole("count", 10, 1, limits.PAGE_MAX)
     request.record(Right.LISTEN)
@@ -37,7 +37,7 @@ async def browse(request: Request) -> web.Response:
 
 
 async def look(request: Request) -> web.Response:
-    """GET /name/!messages/SEQ: one message, without taking it."""
+    """GET /name/!messages/SEQ: one message, which stays available."""
     sequence = whole_number("sequence", request.rest[0], 0, SEQUENCE_MAX)
     request.record(Right.LISTEN)
     found = await peek(request.services, request.caller, request.name, sequence, 1)
@@ -47,7 +47,7 @@ async def look(request: Request) -> web.Response:
 
 
 async def cancel(request: Request) -> web.Response:
-    """DELETE /name/!messages/SEQ: a scheduled message does not come."""
+    """DELETE /name/!messages/SEQ: cancels a scheduled message."""
     record = request.record(Right.SEND)
     sequence = whole_number("sequence", request.rest[0], 0, SEQUENCE_MAX)
     answer = await request.services.shards.request(record.name, "cancel", {"sequences": [sequence]})
@@ -57,7 +57,7 @@ async def cancel(request: Request) -> web.Response:
 
 
 async def purge(request: Request) -> web.Response:
-    """DELETE /name/!messages: everything that no consumer holds goes."""
+    """DELETE /name/!messages: removes all messages that no consumer holds."""
     return web.json_response({"purged": await remove_all(request.services, request.caller, request.name)})
 
 
@@ -76,7 +76,7 @@ async def peek(services: Services, caller: Caller, name: str, first: int, count:
 
 
 async def remove_all(services: Services, caller: Caller, name: str) -> int:
-    """Removes every message that no consumer holds; their number."""
+    """Removes all messages that no consumer holds; returns their number."""
     demand_queue(services.directory, caller, name, Right.MANAGE)
     answer = await services.shards.request(name, "purge", {})
     return int(answer.fields["purged"])
@@ -104,13 +104,13 @@ def _message(row: dict[str, Any], message: bytes) -> dict[str, Any]:
 
 
 async def complete(request: Request) -> web.Response:
-    """DELETE /name/!messages/SEQ/LOCK: done, the message goes."""
+    """DELETE /name/!messages/SEQ/LOCK: accepts the message, which leaves its queue."""
     await _by_lock(request, "settle", {"outcome": "accepted"})
     return web.Response(body=COMPLETED, content_type=JSON)
 
 
 async def settle(request: Request) -> web.Response:
-    """PUT /name/!messages/SEQ/LOCK: given back (released, modified), or a dead letter (rejected)."""
+    """PUT /name/!messages/SEQ/LOCK: settles the message with an outcome."""
     value = (
         await request.json_object(
             "outcome", "delivery_failed", "undeliverable_here", "condition", "description", "annotations"
@@ -137,7 +137,7 @@ async def settle(request: Request) -> web.Response:
 
 
 async def renew(request: Request) -> web.Response:
-    """POST /name/!messages/SEQ/LOCK: locked anew, for as long as at first."""
+    """POST /name/!messages/SEQ/LOCK: renews the lock for its full duration."""
     answer = await _by_lock(request, "renew", {})
     until = rfc3339(int(answer.fields["locked_until_ms"]))
     headers = {"BrokerProperties": json.dumps({"LockToken": request.rest[1], "LockedUntilUtc": until})}

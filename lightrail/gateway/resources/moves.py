@@ -35,36 +35,36 @@ MEMBERS: Final = (
 
 
 async def begin(request: Request) -> web.Response:
-    """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and what began.
+    """POST /!moves with a plan, or {"moves": [{"queue", "from", "to"}]}; 202 and the moves that began.
 
-    With ?skip=true moves of queues that are gone or elsewhere by now are left out, and not refused.
+    With ?skip=true moves of queues that were deleted or have moved since are left out instead of refused.
     """
     request.manager()
-    gateway = request.services
+    services = request.services
     throttle = request.whole("throttle", 0, 0, limits.MOVE_THROTTLE_MAX)
     skip = request.flag("skip")
     value = await request.json_object(*MEMBERS, most=limits.HTTP_DEFINITIONS_BYTES)
-    map = gateway.map
+    map = services.map
     map.refresh()
-    cluster = await gateway.coordinator.cluster_id()
-    _hold_against(value, map, cluster, skip=skip)
+    cluster = await services.coordinator.cluster_id()
+    _check_plan(value, map, cluster, skip=skip)
     request.directory.refresh()
-    wanted, gone = _wanted(request, value.get("moves"), skip=skip)
+    wanted, left_out = _wanted(request, value.get("moves"), skip=skip)
     begun = await moves.begin(
-        gateway.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
+        services.coordinator, map, wanted, throttle=throttle, now_ms=wall_ms()
     )
     names = {move.queue for move in begun}
     return web.json_response(
         {
             "begun": [{"queue": move.queue, "from": move.source, "to": move.to} for move in begun],
-            "left_out": gone + [queue for queue, _ in wanted if queue not in names],
+            "left_out": left_out + [queue for queue, _ in wanted if queue not in names],
         },
         status=202,
     )
 
 
-def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) -> None:
-    """Refuses a plan that was made for something else than what is there."""
+def _check_plan(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) -> None:
+    """Refuses a plan that was made for another cluster or another placement."""
     for key, expected in (("format", FORMAT), ("kind", KIND), ("cluster", cluster)):
         found = value.get(key, expected)
         if found != expected:
@@ -95,7 +95,7 @@ def _hold_against(value: dict[str, Any], map: Map, cluster: str, *, skip: bool) 
 
 
 def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str, int]], list[str]]:
-    """What to move where, and with `skip` the queues that are gone or elsewhere. Raises ProblemError."""
+    """(queue, shard) of each move, and with `skip` the queues that are left out. Raises ProblemError."""
     if not isinstance(rows, list) or len(rows) > limits.PLAN_MOVES_MAX:
         raise ProblemError(
             422, f"moves is expected to be a list of at most {limits.PLAN_MOVES_MAX} moves", field="moves"
@@ -103,7 +103,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
     map, directory = request.services.map, request.directory
     takers = takers_of(request)
     wanted: dict[str, int] = {}
-    gone: list[str] = []
+    left_out: list[str] = []
     for index, row in enumerate(rows):
         where = f"moves[{index}]"
         if not isinstance(row, dict):
@@ -114,7 +114,7 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
         if isinstance(queue, str) and directory.get(queue).role not in PLACED:
             placed = None
         if isinstance(queue, str) and skip and (placed is None or source not in (None, placed.shard)):
-            gone.append(queue)
+            left_out.append(queue)
             continue
         if not isinstance(queue, str) or placed is None:
             raise ProblemError(
@@ -127,12 +127,12 @@ def _wanted(request: Request, rows: Any, *, skip: bool) -> tuple[list[tuple[str,
                 409, f"{where}: {queue} is on shard {placed.shard}, not on {str(source)[:20]!a}", field=where
             )
         if type(to) is not int or to not in takers:
-            shards = ", ".join(_texts(takers)) or "none, since none takes queues now"
+            shards = ", ".join(_texts(takers)) or "none, since none accepts queues now"
             raise ProblemError(
                 422, f"{where}.to is {str(to)[:20]!a}; expected one of the shards {shards}", field=where
             )
         wanted[queue] = to
-    return list(wanted.items()), gone
+    return list(wanted.items()), left_out
 
 
 def _texts(numbers: Iterable[int]) -> list[str]:
@@ -140,7 +140,7 @@ def _texts(numbers: Iterable[int]) -> list[str]:
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!moves: those under way with how far they are, and those that ended in the last minutes."""
+    """GET /!moves: moves under way with their progress, and those that ended in the last minutes."""
     request.manager()
     map = request.services.map
     map.refresh()
@@ -174,7 +174,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
-    """What shards that receive queues say of them, by queue; silent shards are left out."""
+    """Reports of moves by the shards that receive the queues, by queue; without silent shards."""
 
     async def ask(peer: ShardPeer) -> list[dict[str, Any]]:
         try:
@@ -193,22 +193,22 @@ async def _reported(shards: Shards) -> dict[str, list[dict[str, Any]]]:
 
 
 async def cancel(request: Request) -> web.Response:
-    """DELETE /!moves?queue=: calls off one move, or all; those that froze their queue go on."""
+    """DELETE /!moves?queue=: cancels one move, or all; moves that have frozen their queue continue."""
     request.manager()
-    gateway = request.services
-    gateway.map.refresh()
+    services = request.services
+    services.map.refresh()
     only = request.http.query.get("queue")
     cancelled: list[str] = []
     too_late: list[str] = []
-    for move in list(gateway.map.moves.values()):
-        placed = gateway.map.placed(move.queue)
+    for move in list(services.map.moves.values()):
+        placed = services.map.placed(move.queue)
         if only is not None and move.queue != only:
             continue
         if move.phase == "frozen" or placed is None:
             too_late.append(move.queue)
             continue
         try:
-            await moves.give_up(gateway.coordinator, move, placed)
+            await moves.give_up(services.coordinator, move, placed)
             cancelled.append(move.queue)
         except Conflict:
             too_late.append(move.queue)

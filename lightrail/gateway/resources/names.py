@@ -1,4 +1,4 @@
-"""Names over HTTP: a policy posted to a name gives it a role; it is read, changed, deleted; lists."""
+"""Names over HTTP: policies of names, which give them their roles, and lists of names."""
 
 import json
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from lightrail.namespace.rights import Forbidden, demand, may
 from lightrail.namespace.service import policy_from
 
 POLICY_TYPES: Final = (JSON, POLICY, ATOM)
-"""Content types of a POST to a name that is about the name and no message."""
+"""Content types of a POST to a name that is a policy and no message."""
 JSON_IS_A_POLICY: Final = (
     "JSON that is posted to a name without a role is the policy that gives it one; to send JSON as a "
     "message, add the header BrokerProperties: {}, or give the name its role first"
@@ -65,7 +65,7 @@ async def drop(request: Request) -> web.Response:
 
 
 async def summary(request: Request) -> web.Response:
-    """GET /name: what it is, and where its parts are; the reference of a metadata name by 303."""
+    """GET /name: its role and links to its parts; 303 to the reference of a metadata name."""
     record = _visible(request)
     if record.role is Role.METADATA:
         raise refer(record)
@@ -85,7 +85,7 @@ async def summary(request: Request) -> web.Response:
 
 
 async def below(request: Request) -> web.Response:
-    """GET /name/: the names below, a page at a time."""
+    """GET /name/: a page of the names below."""
     deep = request.flag("deep")
     after = request.http.query.get("after", "")
     most = request.whole("limit", 100, 1, limits.PAGE_MAX)
@@ -119,7 +119,7 @@ async def below(request: Request) -> web.Response:
 
 
 async def used(request: Request, right: Right) -> Name:
-    """What the name is, once it is used: where names above allow it, it becomes a queue now."""
+    """The record of a name for sending; a free name becomes a queue where names above it allow that."""
     directory = request.directory
     directory.refresh()
     record = directory.get(request.name)
@@ -136,7 +136,7 @@ async def used(request: Request, right: Right) -> Name:
 
 
 def refer(record: Name) -> ProblemError:
-    """303 to what a metadata name refers to."""
+    """303 to the reference of a metadata name."""
     reference = record.policy["reference"]
     return ProblemError(
         303,
@@ -164,7 +164,7 @@ def _link_header(links: Iterable[tuple[str, str]]) -> str:
 
 
 def _header_uri(text: str) -> str:
-    """A URI of a policy in a header: what does not belong there is percent-encoded."""
+    """A URI of a policy as a header's value, percent-encoded where need be."""
     return "".join(c if "!" <= c <= "~" else "".join(f"%{b:02X}" for b in c.encode()) for c in text)
 
 
@@ -179,7 +179,7 @@ def _visible(request: Request) -> Name:
     request.directory.refresh()
     record = request.directory.get(request.name)
     if record.role is Role.NONE and not record.revision:
-        demand_any(request, record)
+        _demand_any(request, record)
         raise ProblemError(
             404, f"{request.name} has no role; POST a policy to it to give it one", role="none"
         )
@@ -188,8 +188,8 @@ def _visible(request: Request) -> Name:
     return record
 
 
-def demand_any(request: Request, record: Name) -> None:
-    """Who may do nothing with a name does not learn whether it is there."""
+def _demand_any(request: Request, record: Name) -> None:
+    """Raises Forbidden for callers without any right, who must not learn whether a name exists."""
     if not any(may(request.directory, request.caller, right, record) for right in Right):
         demand(request.directory, request.caller, Right.MANAGE, record)
 
@@ -207,12 +207,12 @@ def _shown(request: Request, record: Name, *, status: int = 200) -> web.Response
 
 
 def _deep(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
-    """All that have a role; how many are beneath each is not counted here."""
+    """All names with a role, without the number of names below each."""
     return ((record, None) for record in records if record.name != prefix)
 
 
 def _children(prefix: str, records: Iterable[Name]) -> Iterable[tuple[Name, int | None]]:
-    """(name, names beneath it) of the next segment only; some have no role and only lead further."""
+    """(name, number of names below it) by the next segment; some of these have no role themselves."""
     start = f"{prefix}/" if prefix else ""
     found: dict[str, Name] = {}
     beneath: dict[str, int] = {}

@@ -12,7 +12,7 @@ from lightrail.namespace.rights import rights_of
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!permissions?user=: those whose prefix the caller may manage."""
+    """GET /!permissions?user=: permissions at prefixes that the caller may manage."""
     request.directory.refresh()
     user = request.http.query.get("user")
     found = sorted(
@@ -28,7 +28,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def put(request: Request) -> web.Response:
-    """PUT /!permissions/USER?prefix= with {"rights": [...]}; no rights at all clear it."""
+    """PUT /!permissions/USER?prefix= with {"rights": [...]}; an empty list clears them."""
     value = await request.json_object("rights")
     wanted = value.get("rights")
     allowed = "a list out of " + ", ".join(Right)
@@ -51,11 +51,11 @@ async def _permit(request: Request, rights: frozenset[Right]) -> Permission:
     user = request.rest[0]
     request.directory.refresh()
     prefix = request.http.query.get("prefix", "")
-    # Who may not give rights is not told either which users there are.
+    # Callers that may not give rights must not learn which users exist.
     request.services.namespace.check_permit(request.caller, prefix)
     if not request.directory.permissions(user):
         try:
-            user = user_name(user)  # as it is kept; rights of another spelling would be nobody's
+            user = user_name(user)  # as it is stored: rights of another spelling would apply to nobody
         except UserRefused as error:
             raise ProblemError(422, str(error), field="user") from None
     if rights and await request.services.coordinator.user(user) is None:

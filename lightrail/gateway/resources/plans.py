@@ -22,14 +22,14 @@ SAMPLE_S: Final = 1.0
 
 
 async def propose(request: Request) -> web.Response:
-    """GET /!plan?sample=SECONDS&max_moves=N: what would be moved, and the shards before and after."""
+    """GET /!plan?sample=SECONDS&max_moves=N: moves, and the shards before and after them."""
     request.manager()
-    gateway = request.services
+    services = request.services
     sample_s = request.seconds("sample", SAMPLE_S, limits.PLAN_SAMPLE_S_MAX)
     most = request.whole("max_moves", limits.PLAN_MOVES_MAX, 0, limits.PLAN_MOVES_MAX)
-    map = gateway.map
+    map = services.map
     map.refresh()
-    measured = await loads.measure(map, gateway.shards, sample_s)
+    measured = await loads.measure(map, services.shards, sample_s)
     map.refresh()
     request.directory.refresh()
     made = _plan(map, request.directory, measured, takers_of(request) - set(measured.silent), most)
@@ -37,7 +37,7 @@ async def propose(request: Request) -> web.Response:
         {
             "format": FORMAT,
             "kind": KIND,
-            "cluster": await gateway.coordinator.cluster_id(),
+            "cluster": await services.coordinator.cluster_id(),
             "placement_revision": placement_revision(map),
             "made_at_ms": wall_ms(),
             "moves": [
@@ -57,10 +57,10 @@ async def propose(request: Request) -> web.Response:
 
 
 def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[int], most: int) -> Plan:
-    """What can be moved now, from and to shards that answer; the rest counts where it is, or is going.
+    """A plan for queues that can move now, between shards that answer; others count where they are or go.
 
     Args:
-        takers: shards that may be given queues, and answer.
+        takers: active shards that answer.
     """
     silent = set(measured.silent)
     draining = {each.id for each in map.shard_sets.values() if each.state == "draining"} - silent
@@ -71,11 +71,11 @@ def _plan(map: Map, directory: Directory, measured: Loads, takers: AbstractSet[i
         if move is not None:
             fixed[queue] = load._replace(shard=move.to)
         elif directory.get(queue).role not in PLACED:
-            # Left behind by a name that went: its shard would not know what to copy.
+            # A placement left behind by a deleted name: its shard would not know what to copy.
             fixed[queue] = load
         elif load.shard in takers or load.shard in draining:
             movable[queue] = load
-        # A shard that is away, or is unknown, keeps what it has: nobody could copy it now.
+        # Queues of a shard that does not answer stay: they can't be copied now.
     try:
         return plan(movable, takers, draining - takers, fixed=fixed, max_moves=most)
     except ValueError as error:
@@ -95,7 +95,7 @@ def _shards_of(map: Map, made: Plan) -> list[dict[str, Any]]:
 
 
 def takers_of(request: Request) -> set[int]:
-    """Active shards that answer this gateway: what is registered may have died since."""
+    """Active shards that answer this gateway: a registered one may have died since."""
     peers = request.services.shards.peers
     return {
         each.id
@@ -105,5 +105,5 @@ def takers_of(request: Request) -> set[int]:
 
 
 def placement_revision(map: Map) -> int:
-    """Rises with every queue that is placed or moved: a plan that was made before does not hold any more."""
+    """Rises with every queue that is placed or moved, which makes earlier plans invalid."""
     return max((placed.revision for placed in map.placements().values()), default=0)

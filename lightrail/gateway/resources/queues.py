@@ -37,7 +37,7 @@ async def figures(request: Request) -> web.Response:
 
 
 async def page(services: Services, caller: Caller, prefix: str, after: str, limit: int) -> dict[str, Any]:
-    """Figures of queues behind `after`, by name; each has its dead-letter queue behind it."""
+    """Figures of queues after `after`, by name; each is followed by its dead-letter queue."""
     services.directory.refresh()
     names = _queue_names(services.directory, caller, prefix, after)
     rows: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ async def page(services: Services, caller: Caller, prefix: str, after: str, limi
 
 
 async def figures_of(services: Services, caller: Caller, name: str) -> dict[str, Any]:
-    """One queue in full."""
+    """All figures of one queue."""
     demand_queue(services.directory, caller, name, Right.LISTEN)
     answer = await services.shards.request(name, "queue", {})
     fields = answer.fields
@@ -76,7 +76,7 @@ def demand_queue(directory: Directory, caller: Caller, name: str, right: Right) 
 
 
 def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) -> Iterator[str]:
-    """Queues that may be there, for who may listen or manage; rights are looked at one by one."""
+    """Names of queues and their dead-letter queues that the caller may listen at or manage."""
     begin, begin_is_dead = owner(after), is_dead_letter(after)
     names = (record.name for record in directory.below(prefix) if record.role is Role.QUEUE)
     for name in sorted(name for name in names if name >= begin):
@@ -89,7 +89,7 @@ def _queue_names(directory: Directory, caller: Caller, prefix: str, after: str) 
 
 
 async def _rows(services: Services, names: list[str]) -> list[dict[str, Any]]:
-    """Figures of those that are on a shard, in the order asked for."""
+    """Figures of queues, in this order; dead-letter queues that do not exist are left out."""
     shards = services.shards
     answers = await shards.request_all("queues", {"names": names})
     found: dict[str, dict[str, Any]] = {}
@@ -105,7 +105,7 @@ async def _rows(services: Services, names: list[str]) -> list[dict[str, Any]]:
             if is_dead_letter(name):
                 continue
             shard, _ = await shards.find(name)
-            # Of a shard that answered: it was made a moment ago, and its shard has not looked since.
+            # Zeros where the shard answers: it has not opened this new queue yet.
             row = {
                 "name": name,
                 **dict.fromkeys(columns, 0 if shard in answers else None),

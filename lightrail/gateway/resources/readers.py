@@ -1,4 +1,4 @@
-"""Readers over HTTP: who reads journals and how far, so that shards keep what was not read yet."""
+"""Readers of journals over HTTP: their positions, so that shards keep what was not read yet."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,12 +25,12 @@ from lightrail.model.clock import wall_ms
 from lightrail.model.names import InvalidName, check_spelling
 
 AGAIN_MAX: Final = 5
-"""How often a change is made anew that somebody else's came before."""
+"""Attempts to write a change while others change the same reader."""
 BEHIND: Final = ("lsns", "messages", "bytes")
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!readers: all of them, with how far each is behind."""
+    """GET /!readers: all readers, with how far each is behind."""
     request.manager()
     map = _refreshed(request)
     rows = await _journals(request) if map.readers else []
@@ -40,7 +40,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!readers/NAME: one of them, with how far it is in each journal."""
+    """GET /!readers/NAME: one reader, with its position in each journal."""
     request.manager()
     name = _name(request)
     found = _refreshed(request).readers.get(name)
@@ -70,7 +70,7 @@ async def put(request: Request) -> web.Response:
             )
         if before is None and len(map.readers) >= limits.READERS_MAX:
             raise ProblemError(
-                409, f"there are {limits.READERS_MAX} readers already: remove one that has gone"
+                409, f"there are {limits.READERS_MAX} readers already: remove one that is not used any more"
             )
         reader = before or Reader()
         if hold_hours is not None:
@@ -96,7 +96,7 @@ async def put(request: Request) -> web.Response:
 
 
 async def remove(request: Request) -> web.Response:
-    """DELETE /!readers/NAME: nothing is held back for it any more."""
+    """DELETE /!readers/NAME: shards keep nothing for it any more."""
     request.manager()
     name = _name(request)
     if name not in _refreshed(request).readers:
@@ -106,7 +106,7 @@ async def remove(request: Request) -> web.Response:
 
 
 def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, back: bool, new: bool) -> Reader:
-    """With these positions. Raises ProblemError."""
+    """The reader with these positions. Raises ProblemError."""
     forgotten = {disk for disk, lsn in positions.items() if lsn is None and disk in reader.positions}
     there = {each.disk: id for id, each in map.shard_sets.items()}
     for disk in sorted(forgotten & there.keys()):
@@ -114,18 +114,18 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
             raise ProblemError(
                 409,
                 f"journal {disk} is that of shard {there[disk]}: without a position the reader would begin "
-                "at its earliest record again; say ?reset=true if that is meant",
+                "at its earliest record again; add ?reset=true if that is meant",
                 field="positions",
             )
     if forgotten:
         reader = replace(reader.without(forgotten), moved_ms=_now_ms())
-    said = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
+    wanted = {disk: lsn for disk, lsn in positions.items() if lsn is not None}
     try:
-        return reader.moved(said, _now_ms(), back=back) if said or new else reader
+        return reader.moved(wanted, _now_ms(), back=back) if wanted or new else reader
     except GoesBack as error:
         raise ProblemError(
             409,
-            f"{error}; say ?reset=true if that is meant",
+            f"{error}; add ?reset=true if that is meant",
             field="positions",
             journal=error.disk,
             position=error.before,
@@ -135,7 +135,7 @@ def _moved(reader: Reader, map: Map, positions: Mapping[str, int | None], *, bac
         raise ProblemError(422, str(error), field="positions") from None
 
 
-# --- what is asked -------------------------------------------------------------------------------------
+# --- the request ---------------------------------------------------------------------------------------
 
 
 def _name(request: Request) -> str:
@@ -173,7 +173,7 @@ def _positions(value: Any) -> dict[str, int | None]:
 
 
 def _number(value: Mapping[str, Any], key: str, most: float) -> float | None:
-    """Hours or bytes, or None where nothing is said."""
+    """Hours or bytes, or None where the member is missing."""
     found = value.get(key)
     if found is None:
         return None
@@ -191,7 +191,7 @@ def _number(value: Mapping[str, Any], key: str, most: float) -> float | None:
     return float(found) if not whole else found
 
 
-# --- what is shown -------------------------------------------------------------------------------------
+# --- the answer ----------------------------------------------------------------------------------------
 
 
 def _plain(name: str, reader: Reader) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _plain(name: str, reader: Reader) -> dict[str, Any]:
 
 
 def _shown(name: str, reader: Reader, journals: list[Row]) -> dict[str, Any]:
-    """With how far it is behind in each journal; of journals that are away, nothing is known."""
+    """A reader with how far it is behind in each journal; unknown for journals whose shard is down."""
     rows = []
     total = dict.fromkeys(BEHIND, 0)
     for journal in journals:
@@ -223,7 +223,7 @@ def _shown(name: str, reader: Reader, journals: list[Row]) -> dict[str, Any]:
 
 
 def _behind(position: int, segments: list[Row]) -> dict[str, Any]:
-    """What is there from a position on; of the segment that it lies in, by the share of its records.
+    """The unread part of segments; of the segment with the position, by the share of its records.
 
     `missed`: records that were removed before they were read.
     """

@@ -1,4 +1,4 @@
-"""Shards over HTTP: who there is, draining one, reviving it, removing it for good."""
+"""Shards over HTTP: listed, drained, activated again, and removed for good."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ STATES: Final = ("active", "draining")
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!shards: every shard that is known, alive or not."""
+    """GET /!shards: every shard of the cluster, running or not."""
     request.manager()
     map = request.services.map
     map.refresh()
@@ -28,7 +28,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def show(request: Request) -> web.Response:
-    """GET /!shards/ID: one of them, with the names of its queues."""
+    """GET /!shards/ID: one shard, with the names of its queues."""
     request.manager()
     found = _found(request)
     return web.json_response(
@@ -53,32 +53,32 @@ async def change(request: Request) -> web.Response:
     map = request.services.map
     found = _found(request)
     if state == "draining" and found.state == "active" and map.takers() == [found.id]:
-        raise ProblemError(409, f"shard {found.id} is the only one that takes queues: start another first")
+        raise ProblemError(409, f"shard {found.id} is the only one that accepts queues: start another first")
     await _write(request, found, replace(found, state=state).encode())
     return _answer(request, found)
 
 
 async def _forget_disk(request: Request, value: dict[str, Any]) -> web.Response:
-    """The next process that registers under this number makes its disk the shard's, with no messages.
+    """The disk of the next process that registers with this number becomes the shard's, without messages.
 
-    Each queue of the shard gets an epoch in which what is on the old disk is given up, the last ones
-    together with the disk: nobody who knows of them is served by the old process any more.
+    Each queue of the shard gets an epoch that gives up the messages on the old disk, the last queues together
+    with the disk: whoever knows the new epochs is not served by the old process any more.
     """
     if value != {"disk": ""}:
         raise ProblemError(422, 'expected {"disk": ""} alone: shards write their disks down', field="disk")
     found = _found(request)
-    await _refuse_living(request, found)
+    await _check_stopped(request, found)
     await _give_up(request, found, replace(found, disk="").encode(), lambda _: found.id)
     return _answer(request, found)
 
 
-async def _refuse_living(request: Request, found: ShardSet) -> None:
-    """A shard that lost its way to the coordinator is not registered any more, and serves all the same."""
-    gateway = request.services
-    registered = gateway.map.shards.get(found.id)
+async def _check_stopped(request: Request, found: ShardSet) -> None:
+    """Raises ProblemError for a shard that runs, even one that lost the coordinator and its registration."""
+    services = request.services
+    registered = services.map.shards.get(found.id)
     if registered is not None:
         raise ProblemError(409, f"shard {found.id} still runs, at {registered.address}: stop it first")
-    peer = gateway.shards.peers.get(found.id)
+    peer = services.shards.peers.get(found.id)
     if peer is not None and await _answers(peer):
         raise ProblemError(
             409,
@@ -88,7 +88,7 @@ async def _refuse_living(request: Request, found: ShardSet) -> None:
 
 
 async def _answers(peer: ShardPeer) -> bool:
-    """Whether a shard is there now: one that has just ended may not have been missed yet."""
+    """Whether a shard answers a request: one that has just ended may still look connected."""
     try:
         await peer.request("kept", {})
     except ShardAway:
@@ -101,11 +101,11 @@ async def _answers(peer: ShardPeer) -> bool:
 async def _give_up(request: Request, found: ShardSet, value: str | None, owner: Callable[[str], int]) -> None:
     """Gives up all messages of a shard's queues, then writes the shard's own entry.
 
-    The queues' owners are told by the same transactions that raise their epochs; a disk that comes back finds
-    by these that nobody has its messages, and keeps them.
+    One transaction moves queues to their new owners and raises their epochs. A disk that comes back finds by
+    these epochs that its messages were given up, and keeps them.
     """
-    gateway = request.services
-    map = gateway.map
+    services = request.services
+    map = services.map
     writes = []
     for queue in map.queues_of(found.id):
         placed = map.placements()[queue]
@@ -117,9 +117,9 @@ async def _give_up(request: Request, found: ShardSet, value: str | None, owner: 
     writes.append(Write(f"{SHARD_SETS}{found.id}", value, found.revision))
     first = len(writes) % WRITES_MAX or WRITES_MAX
     try:
-        # The entry of the shard goes in the last transaction: until then all this can be asked for again.
+        # The entry of the shard is in the last transaction: until then the request can be repeated.
         for end in range(first, len(writes) + 1, WRITES_MAX):
-            await gateway.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
+            await services.coordinator.write(writes[max(0, end - WRITES_MAX) : end])
     except Conflict as conflict:
         raise ProblemError(409, f"{conflict.key} was changed by somebody else just now; look again") from None
     finally:
@@ -127,7 +127,7 @@ async def _give_up(request: Request, found: ShardSet, value: str | None, owner: 
 
 
 def _answer(request: Request, changed: ShardSet) -> web.Response:
-    """How a shard is that was changed just now."""
+    """The shard after a change."""
     map = request.services.map
     map.refresh()
     return web.json_response(_serving(request, map.shard_sets.get(changed.id, changed)))
@@ -141,15 +141,15 @@ def _serving(request: Request, found: ShardSet) -> dict[str, Any]:
 async def remove(request: Request) -> web.Response:
     """DELETE /!shards/ID: forgets a shard that has no queues and does not run.
 
-    With ?lose_queues=true its queues are given up with their messages, and are at other shards, empty, from
-    then on. Should the disk come back, it keeps what it has and serves nothing of it.
+    With ?lose_queues=true the messages of its queues are given up, and the queues go to other shards, empty.
+    A disk that comes back keeps its messages and serves none of them.
     """
     request.manager()
     lose = request.flag("lose_queues")
-    gateway = request.services
-    map = gateway.map
+    services = request.services
+    map = services.map
     found = _found(request)
-    await _refuse_living(request, found)
+    await _check_stopped(request, found)
     queues = map.queues_of(found.id)
     if queues and not lose:
         raise ProblemError(
@@ -173,7 +173,7 @@ async def remove(request: Request) -> web.Response:
     for move in coming:
         placed = map.placements().get(move.queue)
         if placed is not None:
-            await _keep(gateway.coordinator, move, placed)
+            await _cancel(services.coordinator, move, placed)
 
     def owner(queue: str) -> int:
         shard = choose(queue, loads)
@@ -184,8 +184,8 @@ async def remove(request: Request) -> web.Response:
     return web.Response(status=204)
 
 
-async def _keep(coordinator: Coordinator, move: Move, placed: Placed) -> None:
-    """A queue that was to come to a shard which is lost stays at its source."""
+async def _cancel(coordinator: Coordinator, move: Move, placed: Placed) -> None:
+    """Cancels a move to a lost shard; the queue stays at its source."""
     try:
         await moves.give_up(coordinator, move, placed)
     except Conflict:

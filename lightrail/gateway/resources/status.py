@@ -27,7 +27,7 @@ SHARD: Final = (
 """(key, sample) of a shard's row."""
 COORDINATOR_FULL: Final = "lightrail_coordinator_full"
 FULL: Final = "etcd has no space left and takes no writes"
-"""The reason shown where only other processes had a write refused; their logs have etcd's own words."""
+"""The reason where only other processes had a write refused; their logs have etcd's own words."""
 TOTALS: Final = (
     ("shard", "messages", "lightrail_queue_messages"),
     ("shard", "bytes", "lightrail_queue_bytes"),
@@ -59,7 +59,7 @@ async def routers(request: Request) -> web.Response:
 
 
 async def overview(services: Services, caller: Caller) -> dict[str, Any]:
-    """Processes, shards and sums. A process that does not answer is a reason and no error."""
+    """Processes, shards and sums. A process that does not answer is listed as a reason."""
     demand_all(services.directory, caller)
     reasons = await services.health.reasons()
     found = await figures.read(services.health)
@@ -75,7 +75,7 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
     totals["receivers_waiting"] = services.receivers.waiting
     kept = await _kept(services)
     set_back = services.coordinator.set_back
-    # Who has nothing to write does not find out.
+    # A process without writes does not notice.
     full = sorted(member.name for member, each in found.items() if each.get(COORDINATOR_FULL))
     return {
         "version": version("lightrail"),
@@ -100,7 +100,7 @@ async def overview(services: Services, caller: Caller) -> dict[str, Any]:
 def _shards(
     services: Services, found: Mapping[int, figures.Samples], kept: Mapping[int, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each shard that is known; figures are None of one that does not tell them."""
+    """A row for each shard; figures are None for a shard that does not answer."""
     presence = services.presence
     rows = []
     for shard in sorted({*presence.known(), *found}):
@@ -137,7 +137,7 @@ async def _kept(services: Services) -> dict[int, dict[str, Any]]:
 
 
 def _placed(map: Map, shard: int) -> dict[str, Any]:
-    """Whether a shard takes queues, how many it owns, used or not, and how many are on their way."""
+    """State of a shard, the number of its queues, and moves to and from it."""
     known = map.shard_sets.get(shard)
     return {
         "queues": map.loads[shard],

@@ -22,7 +22,7 @@ async def list_all(request: Request) -> web.Response:
 
 
 async def subscribe(request: Request) -> web.Response:
-    """POST /router/!subscriptions: 201, with the secret of a push, which is not shown again."""
+    """POST /router/!subscriptions: 201, with the secret of a push, shown this once."""
     made = await request.services.namespace.subscribe(request.caller, request.name, **await _wanted(request))
     headers = _tag(made) | {"Location": path_of(made.router, "!subscriptions", made.id)}
     shown = made.shown() | ({"secret": made.secret} if made.secret else {})
@@ -37,7 +37,7 @@ async def read(request: Request) -> web.Response:
 
 
 async def replace(request: Request) -> web.Response:
-    """PUT /router/!subscriptions/ID: another filter, action, target or end; it must be there."""
+    """PUT /router/!subscriptions/ID: changes filter, action, target or expiry of a subscription."""
     _router(request)
     expected = request.revision()
     found = _found(request)

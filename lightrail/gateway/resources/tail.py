@@ -23,10 +23,10 @@ BATCH_MAX: Final = 1_000
 
 
 async def post(request: Request) -> web.Response:
-    """POST /name: a policy where the name has no role yet, and where the type says so; else a message.
+    """POST /name: a policy for a name without a role, or by its content type; else a message.
 
-    JSON may be both. Once a name is a queue or router, JSON is a message there, but for an object whose
-    `role` is one of ours: setups that give a role twice shall hear of it, and leave no message.
+    JSON may be both. Once a name is a queue or router, JSON is a message there, except an object with a known
+    `role`: a setup that gives a role twice gets an error and leaves no message.
     """
     if request.content_type not in names.POLICY_TYPES or "BrokerProperties" in request.http.headers:
         return await send(request)
@@ -42,7 +42,7 @@ async def post(request: Request) -> web.Response:
 
 
 async def send(request: Request, unless: Callable[[bytes], bool] = lambda _: False) -> web.Response:
-    """One message, or a batch of them; 409 for a body that is none."""
+    """Sends one message, or a batch; 409 for a body of which `unless` is true."""
     record = await names.used(request, Right.SEND)
     services = request.services
     with services.sender.room() as room:
@@ -98,7 +98,7 @@ def _message(request: Request, body: bytes) -> outgoing.Outgoing:
 
 
 async def _send_batch(request: Request, record: Name, body: bytes) -> web.Response:
-    """Each message is stored by itself; the answer says of each what became of it."""
+    """Stores each message by itself; the answer has the result of each."""
     values = request.decoded(body)
     if not isinstance(values, list) or not 1 <= len(values) <= BATCH_MAX:
         raise ProblemError(422, f"expected a JSON array of 1 to {BATCH_MAX} messages")

@@ -1,4 +1,4 @@
-"""Tokens over HTTP: a user exchanges its password for something that says less and ends by itself."""
+"""Tokens over HTTP: a user exchanges its password for a token with fewer rights that expires."""
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ TTL_DEFAULT_S = 3_600
 
 
 async def make(request: Request) -> web.Response:
-    """POST /!tokens: 201 with the token; it is not kept anywhere."""
+    """POST /!tokens: 201 with the token, which is stored nowhere."""
     if not request.http.headers.get("Authorization", "").lower().startswith("basic "):
         raise ProblemError(403, "a token is made for a user who shows its password (Basic); found none")
     record = await request.services.callers.user_record(request.caller)

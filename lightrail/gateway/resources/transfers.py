@@ -1,4 +1,4 @@
-"""Transfers over HTTP: begin one, look how far it is, cancel it."""
+"""Transfers over HTTP: started, shown, cancelled."""
 
 from aiohttp import web
 
@@ -9,7 +9,7 @@ from lightrail.gateway.request import Request
 
 
 async def begin(request: Request) -> web.Response:
-    """POST /!transfers: 202 and where to look."""
+    """POST /!transfers: 202 and the transfer's location."""
     value = await request.json_object(*MEMBERS)
     try:
         transfer = request.services.forwarding.transfers.start(request.caller, value)
@@ -20,7 +20,7 @@ async def begin(request: Request) -> web.Response:
 
 
 async def list_all(request: Request) -> web.Response:
-    """GET /!transfers: the caller's own; who may do everything sees all."""
+    """GET /!transfers: the caller's own; callers that may do everything see all."""
     found = request.services.forwarding.transfers.list(request.caller)
     return web.json_response({"transfers": [each.shown() for each in found]})
 
@@ -32,6 +32,6 @@ async def read(request: Request) -> web.Response:
 
 
 async def cancel(request: Request) -> web.Response:
-    """DELETE /!transfers/ID: it ends when what is on its way has arrived; then it can still be read."""
+    """DELETE /!transfers/ID: it ends once its messages under way are stored, and can still be read."""
     found = await request.services.forwarding.transfers.cancel(request.caller, request.rest[0])
     return web.json_response(found.shown())

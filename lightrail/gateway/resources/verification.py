@@ -14,11 +14,11 @@ AGAIN_S: Final = 0.5
 
 
 async def verify(request: Request) -> web.Response:
-    """GET /!verify: whether every queue is where the placement says, once, and nothing is half moved."""
+    """GET /!verify: where placement and served queues differ, and moves that have not ended."""
     request.manager()
     problems, served = await _look_for_problems(request)
     if problems:
-        # A queue that came, went or moved between two shards' answers looks like one: those that last are.
+        # A queue that changed or moved between two answers looks like a problem: those that last are.
         await asyncio.sleep(AGAIN_S)
         again, served = await _look_for_problems(request)
         lasting = set(again)
@@ -30,7 +30,7 @@ async def verify(request: Request) -> web.Response:
 
 
 async def _look_for_problems(request: Request) -> tuple[list[str], int]:
-    """What does not fit together, and how many queues are served."""
+    """Problems found, and the number of queues that are served."""
     map, shards = request.services.map, request.services.shards
     map.refresh()
     asking = sorted({*shards.peers, *map.shard_sets})

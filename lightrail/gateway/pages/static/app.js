@@ -1,5 +1,5 @@
-// Charts of a page: each element with data-chart has a URL whose JSON holds columns; they are asked for again
-// every two seconds while the page is looked at.
+// Charts of a page: each element with data-chart has a URL whose JSON holds columns, requested again every two
+// seconds while the page is visible.
 (function () {
   "use strict";
   const EVERY_MS = 2000;
@@ -23,7 +23,7 @@
       cursor: { drag: { x: false, y: false } },
       hooks: { draw: [(plot) => { element.dataset.begins = String(plot.scales.x.min); }] },
       scales: {
-        // Before the first sample the axis ends now, as it will behind it.
+        // The axis ends at the last sample, or now before the first one.
         x: { range: (plot, low, high) => {
           const end = high === null ? Date.now() / 1000 : high;
           return [low === null ? end - 30 : Math.min(low, end - 30), end];

@@ -88,7 +88,7 @@ def test_a_refusal_says_how_many_are_stored() -> None:
 @pytest.mark.parametrize(
     ("condition", "status", "said"),
     [
-        (conditions.STOLEN, 503, "another request of the producer 'p' came to q"),
+        (conditions.STOLEN, 503, "another request of the producer 'p' reached q"),
         (conditions.NOT_FOUND, 404, "q was dropped"),
     ],
 )

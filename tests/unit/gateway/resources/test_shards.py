@@ -66,7 +66,7 @@ def test_a_shard_drains_unless_it_is_the_last_and_is_revived() -> None:
         assert (await scene.ask(shards.change, "/", drain, "0"))["state"] == "draining"
         assert (await scene.ask(shards.change, "/", drain, "0"))["state"] == "draining"
         problem = await scene.refused(shards.change, "/", drain, "1")
-        assert "the only one that takes queues" in problem.detail
+        assert "the only one that accepts queues" in problem.detail
         assert (await scene.ask(shards.change, "/", {"state": "active"}, "0"))["state"] == "active"
         assert (await scene.ask(shards.change, "/", drain, "1"))["state"] == "draining"
 

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export VENV
 
-.PHONY: help run test test-slow check setup lint types imports unit bench bench-peers soak fuzz compose-test constraints clean
+.PHONY: help run test test-slow check setup lint types imports unit docs bench bench-peers soak fuzz compose-test constraints clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ endif
 
 test-slow: setup ## set up, then the slower half of the tests: clusters, faults, Celery, Spark, containers
 	$(BIN)/pytest -m "not soak" --ignore=tests/benchmarks $(COMPUTING:%=--ignore=%) $(TALKING:%=--ignore=%) $(ARGS)
+
+docs: setup ## the documents as a site, in build/site; a broken link is an error
+	$(BIN)/mkdocs build --strict
+	@echo "docs: open build/site/index.html"
 
 bench: setup ## measure this machine and write docs/benchmarks.md
 	$(BIN)/python scripts/bench.py $(ARGS)

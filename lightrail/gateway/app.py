@@ -79,7 +79,7 @@ NAMED: Final[Mapping[tuple[str, int], Mapping[str, Handler]]] = {
     (BELOW, 0): {"GET": names.below},
     ("!policy", 0): {"GET": names.read, "PUT": names.change, "DELETE": names.drop},
     ("!batch", 0): {"POST": batches.store},
-    ("!head", 0): {"POST": head.lock, "DELETE": head.take},
+    ("!head", 0): {"POST": head.lock, "DELETE": head.receive},
     ("!messages", 0): {"GET": messages.browse, "DELETE": messages.purge},
     ("!messages", 1): {"GET": messages.look, "DELETE": messages.cancel},
     ("!messages", 2): {"DELETE": messages.complete, "PUT": messages.settle, "POST": messages.renew},

@@ -11,7 +11,7 @@ import binascii
 import ipaddress
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from time import monotonic_ns
@@ -56,27 +56,23 @@ def monotonic_ms() -> int:
     return monotonic_ns() // 1_000_000
 
 
+@dataclass(slots=True)
 class _Known:
     """Verified credentials."""
 
-    __slots__ = ("caller", "expires_ms", "fresh_until_ms", "key_digest")
-
-    def __init__(self, caller: Caller, key_digest: str, fresh_until_ms: int, expires_ms: int | None) -> None:
-        self.caller = caller
-        self.key_digest = key_digest
-        self.fresh_until_ms = fresh_until_ms
-        self.expires_ms = expires_ms
-        """When a token expires, by the wall clock."""
+    caller: Caller
+    key_digest: str
+    fresh_until_ms: int
+    expires_ms: int | None
+    """When a token expires, by the wall clock."""
 
 
+@dataclass(slots=True)
 class _Check:
     """A check under way, and the number of requests that wait for it."""
 
-    __slots__ = ("pending", "waiting")
-
-    def __init__(self, pending: "asyncio.Future[_Known]") -> None:
-        self.pending = pending
-        self.waiting = 0
+    pending: "asyncio.Future[_Known]"
+    waiting: int = 0
 
 
 class Callers:

@@ -36,10 +36,10 @@ class ProblemError(Exception):
         return web.Response(status=self.status, text=text, content_type=PROBLEM, headers=self.headers)
 
 
-def invalid(field: str, found: Any, allowed: str) -> ProblemError:
-    """A field of the body or of a header with a value that is not allowed."""
+def invalid(field: str, found: Any, allowed: str, status: int = 422) -> ProblemError:
+    """A field of the body, the query or a header with a value that is not allowed."""
     text = f"{field} is {str(found)[:80]!a}; expected {allowed}"
-    return ProblemError(422, text, field=field, found=found, allowed=allowed)
+    return ProblemError(status, text, field=field, found=found, allowed=allowed)
 
 
 def refused(condition: str, description: str) -> ProblemError:

@@ -1,18 +1,20 @@
 """Metrics of a gateway's HTTP side, read from its services when somebody scrapes them."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Literal
 
 from lightrail.gateway.services import Services
-from lightrail.telemetry.http_connections import Connections
-from lightrail.telemetry.metrics import AnyFamily, Family
+from lightrail.telemetry.metrics import AnyFamily, Family, counter
+
+Read = Callable[[Services], float]
 
 
-def _gauge(name: str, help: str, read: Callable[[Services], float]) -> Family[Services]:
-    return Family("gauge", name, help, (), lambda services: [((), float(read(services)))])
+def _one(kind: Literal["counter", "gauge"], name: str, help: str, read: Read) -> Family[Services]:
+    """A family without labels."""
+    return Family(kind, name, help, (), lambda services: [((), float(read(services)))])
 
 
-CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
+CONNECTION_FAMILIES: Final[tuple[AnyFamily[Any], ...]] = (
     Family(
         "gauge",
         "lightrail_http_connections",
@@ -20,12 +22,10 @@ CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
         (),
         lambda connections: [((), float(len(connections)))],
     ),
-    Family(
-        "counter",
+    counter(
         "lightrail_http_connections_refused",
         "Connections that were not admitted, since too many are open, in all or from one source.",
-        (),
-        lambda connections: [((), connections.refused)],
+        "refused",
     ),
     Family(
         "counter",
@@ -36,7 +36,7 @@ CONNECTION_FAMILIES: Final[tuple[AnyFamily[Connections], ...]] = (
         lambda connections: [((reason,), count) for reason, count in connections.closed.items()],
     ),
 )
-"""Read from `Connections` of HTTP clients."""
+"""Read from the `Connections` of HTTP clients."""
 
 FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
     Family(
@@ -46,12 +46,11 @@ FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
         ("method", "status"),
         lambda services: list(services.counts.requests.items()),
     ),
-    Family(
+    _one(
         "counter",
         "lightrail_http_messages_sent",
         "Messages of HTTP requests that were stored.",
-        (),
-        lambda services: [((), services.counts.sent)],
+        lambda services: services.counts.sent,
     ),
     Family(
         "counter",
@@ -60,19 +59,20 @@ FAMILIES: Final[tuple[AnyFamily[Services], ...]] = (
         ("how",),
         lambda services: [((how,), count) for how, count in services.counts.handed_out.items()],
     ),
-    Family(
+    _one(
         "counter",
         "lightrail_http_password_checks",
         "Passwords that were hashed; good ones are remembered.",
-        (),
-        lambda services: [((), services.callers.hashes)],
+        lambda services: services.callers.hashes,
     ),
-    _gauge(
+    _one(
+        "gauge",
         "lightrail_http_receivers_waiting",
         "HTTP requests that wait for a message.",
         lambda services: services.receivers.waiting,
     ),
-    _gauge(
+    _one(
+        "gauge",
         "lightrail_http_body_bytes",
         "Bytes of messages that are being sent and have no answer.",
         lambda services: services.sender.bytes,

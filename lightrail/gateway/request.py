@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.links.sending import Room
 from lightrail.gateway.rights import demand_all, demand_name
 from lightrail.gateway.services import Services
@@ -64,13 +64,7 @@ class Request:
         except ValueError:
             value = -1.0
         if not 0 <= value <= most:
-            raise ProblemError(
-                400,
-                f"{key} is {text[:40]!a}; expected seconds from 0 to {most:g}",
-                field=key,
-                found=text,
-                allowed=f"seconds from 0 to {most:g}",
-            )
+            raise invalid(key, text, f"seconds from 0 to {most:g}", 400)
         return value
 
     def whole(self, key: str, default: int, low: int, high: int) -> int:
@@ -179,13 +173,7 @@ class Request:
 def whole_number(what: str, text: str, low: int, high: int) -> int:
     """A number in a path or query. Raises ProblemError."""
     if not text.isascii() or not text.isdigit() or len(text) > 20 or not low <= int(text) <= high:
-        raise ProblemError(
-            400,
-            f"{what} is {text[:40]!a}; expected a whole number from {low} to {high}",
-            field=what,
-            found=text,
-            allowed=f"a whole number from {low} to {high}",
-        )
+        raise invalid(what, text, f"a whole number from {low} to {high}", 400)
     return int(text)
 
 

@@ -11,6 +11,7 @@ gateway may settle it by that name.
 import asyncio
 import logging
 import secrets
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lightrail.gateway.errors import refused
@@ -38,39 +39,21 @@ log = logging.getLogger("lightrail.gateway.links.consumer")
 Waiter = asyncio.Future["Delivery | None"]
 
 
+@dataclass(slots=True, eq=False)
 class Delivery:
     """A message that is locked for one request."""
 
-    __slots__ = (
-        "_consumer",
-        "attempts",
-        "enqueued_at_ms",
-        "expires_at_ms",
-        "key",
-        "locked_until_ms",
-        "message",
-        "message_format",
-        "number",
-        "sequence",
-    )
-
-    def __init__(
-        self,
-        consumer: "QueueConsumer",
-        key: str,
-        number: int,
-        sequence: int,
-        message: bytes,
-        columns: tuple[int, int, int, int],
-        locked_until_ms: int,
-    ) -> None:
-        self._consumer = consumer
-        self.key = key
-        self.number = number
-        self.sequence = sequence
-        self.message = message
-        self.expires_at_ms, self.enqueued_at_ms, self.attempts, self.message_format = columns
-        self.locked_until_ms = locked_until_ms
+    consumer: "QueueConsumer"
+    key: str
+    number: int
+    sequence: int
+    message: bytes
+    expires_at_ms: int
+    enqueued_at_ms: int
+    attempts: int
+    """Failed deliveries before this one."""
+    message_format: int
+    locked_until_ms: int
 
     @property
     def lock(self) -> str:
@@ -79,15 +62,15 @@ class Delivery:
 
     def accept(self) -> None:
         """The client has it; the message leaves the queue."""
-        self._consumer.settle(self, OutcomeCode.ACCEPTED)
+        self.consumer.settle(self, OutcomeCode.ACCEPTED)
 
     def keep(self) -> None:
         """The client has it, and its lock."""
-        self._consumer.keep(self)
+        self.consumer.keep(self)
 
     def release(self) -> None:
         """No client got it; it goes back as if it had never been delivered."""
-        self._consumer.settle(self, OutcomeCode.RELEASED)
+        self.consumer.settle(self, OutcomeCode.RELEASED)
 
 
 class ConsumerOwner(Protocol):
@@ -257,7 +240,6 @@ class QueueConsumer(Consumer):
         sequence, expires, enqueued, attempts, message_format, base, _ = DELIVER_COLUMNS.unpack_from(
             part, HEADER_SIZE
         )
-        columns = (expires, enqueued, attempts, message_format)
         start = blob_at = DELIVER_ENDS + 4 * count
         # From the time of delivery: a late gateway must not promise a longer lock than the shard keeps.
         until_ms = delivered_at(part, self._owner.shards.now_ms()) + self._lock_ms
@@ -277,7 +259,10 @@ class QueueConsumer(Consumer):
                     number + index,
                     sequence + index,
                     bytes(part[start:stop]),
-                    columns,
+                    expires,
+                    enqueued,
+                    attempts,
+                    message_format,
                     until_ms,
                 )
             )

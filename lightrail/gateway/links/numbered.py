@@ -59,14 +59,11 @@ class Stored(NamedTuple):
     """Messages that this request stored; the others were stored before."""
 
 
-class _Run:
+class _Run(NamedTuple):
     """An unanswered frame."""
 
-    __slots__ = ("count", "part")
-
-    def __init__(self, part: bytes, count: int) -> None:
-        self.part = part
-        self.count = count
+    part: bytes
+    messages: int
 
 
 class NumberedProducer(Producer):
@@ -157,9 +154,9 @@ class NumberedProducer(Producer):
         """One frame is stored; without a sequence it was stored before."""
         run = self._unanswered.pop(number, None)
         if run is not None:
-            self._settled += run.count
+            self._settled += run.messages
             if sequence != UNKNOWN_SEQUENCE:
-                self._new += run.count
+                self._new += run.messages
         self._turn()
 
     def answered(self, number: int, count: int) -> None:

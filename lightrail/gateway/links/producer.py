@@ -9,6 +9,7 @@ import asyncio
 from array import array
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 
 from lightrail.gateway.errors import ProblemError, away, refused, unknown
@@ -23,16 +24,14 @@ Stored = int | None
 """Sequence of a stored message, or None from a shard that does not report it."""
 
 
+@dataclass(slots=True, eq=False)
 class _Batch:
     """One unanswered message."""
 
-    __slots__ = ("answer", "message", "number", "part")
-
-    def __init__(self, message: Outgoing, answer: "asyncio.Future[Stored]") -> None:
-        self.message = message
-        self.answer = answer
-        self.number = 0
-        self.part = b""
+    message: Outgoing
+    answer: "asyncio.Future[Stored]"
+    number: int = 0
+    part: bytes = b""
 
 
 class QueueProducer(Producer):

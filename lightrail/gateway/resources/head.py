@@ -23,20 +23,19 @@ from lightrail.namespace.records import Right
 from lightrail.namespace.rights import demand
 
 
-async def take(request: Request) -> web.StreamResponse:
+async def receive(request: Request) -> web.StreamResponse:
     """DELETE /name/!head: the next message; it leaves the queue once it is written to the socket."""
-    delivery = await _receive(request)
-    if delivery is None:
-        return web.Response(status=204)
-    return await _hand_out(request, delivery, locked=False)
+    return await _next(request, locked=False)
 
 
 async def lock(request: Request) -> web.StreamResponse:
     """POST /name/!head: the next message, locked until it is settled or its lock expires."""
+    return await _next(request, locked=True)
+
+
+async def _next(request: Request, *, locked: bool) -> web.StreamResponse:
     delivery = await _receive(request)
-    if delivery is None:
-        return web.Response(status=204)
-    return await _hand_out(request, delivery, locked=True)
+    return web.Response(status=204) if delivery is None else await _hand_out(request, delivery, locked=locked)
 
 
 async def _receive(request: Request) -> Delivery | None:

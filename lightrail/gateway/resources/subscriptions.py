@@ -4,7 +4,7 @@ from typing import Any
 
 from aiohttp import web
 
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.model.policy import Role
@@ -60,22 +60,11 @@ async def _wanted(request: Request) -> dict[str, Any]:
     value = await request.json_object(*MEMBERS)
     target = value.get("target")
     if not isinstance(target, str) or not target:
-        raise ProblemError(
-            422,
-            f"target is {str(target)[:80]!a}; expected the name of a queue or router, or a URL",
-            field="target",
-            found=target,
-            allowed="the name of a queue or router, or a URL that begins with http:// or https://",
-        )
+        allowed = "the name of a queue or router, or a URL that begins with http:// or https://"
+        raise invalid("target", target, allowed)
     for key in ("filter", "action"):
         if value.get(key) is not None and not isinstance(value[key], dict):
-            raise ProblemError(
-                422,
-                f"{key} is {str(value[key])[:80]!a}; expected a JSON object",
-                field=key,
-                found=value[key],
-                allowed="a JSON object, or null",
-            )
+            raise invalid(key, value[key], "a JSON object, or null")
     if value.get("expires_at") is not None and not isinstance(value["expires_at"], str):
         raise ProblemError(
             422, "expires_at is no text; expected a time such as 2030-01-31T12:00:00Z", field="expires_at"

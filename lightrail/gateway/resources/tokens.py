@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from lightrail.gateway.errors import ProblemError
+from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.instants import rfc3339
 from lightrail.gateway.request import Request
 from lightrail.model import limits
@@ -23,10 +23,7 @@ async def make(request: Request) -> web.Response:
     value = await request.json_object("scope", "ttl")
     ttl = value.get("ttl", TTL_DEFAULT_S)
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 1 <= ttl <= limits.TOKEN_SECONDS_MAX:
-        allowed = f"seconds from 1 to {limits.TOKEN_SECONDS_MAX}"
-        raise ProblemError(
-            422, f"ttl is {str(ttl)[:40]!a}; expected {allowed}", field="ttl", found=ttl, allowed=allowed
-        )
+        raise invalid("ttl", ttl, f"seconds from 1 to {limits.TOKEN_SECONDS_MAX}")
     try:
         scope = tokens.scope_of(value.get("scope"))
     except tokens.InvalidToken as error:

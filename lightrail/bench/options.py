@@ -134,8 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--user", metavar="NAME", help="who to log in as, instead of a user in the URL")
     add("--password-file", metavar="FILE",
         help="its first line is the password, which a URL would show to whoever lists processes")
-    load = parser.add_argument_group("load")
-    add = load.add_argument
+    _add_load(parser.add_argument_group("load").add_argument)
+    _add_messages(parser.add_argument_group("messages").add_argument)
+    _add_results(parser.add_argument_group("what to do and to show").add_argument)
+    return parser
+
+
+def _add_load(add: Callable[..., object]) -> None:
     add("--senders", type=_whole(0, LINKS_MAX), default=1, metavar="N", help="sending links (default 1)")
     add("--receivers", type=_whole(0, LINKS_MAX), default=1, metavar="N", help="receiving links (default 1)")
     add("--queues", type=_whole(1, LINKS_MAX), default=1, metavar="N",
@@ -164,8 +169,9 @@ def _parser() -> argparse.ArgumentParser:
         help="senders wait while N messages are sent and not received (default 0: they do not)")
     add("--unsettled", dest="unsettled_max", type=_whole(0, 1 << 30), default=0, metavar="N",
         help="messages a sender may have unanswered (default 0: what the broker gives credit for)")
-    message = parser.add_argument_group("messages")
-    add = message.add_argument
+
+
+def _add_messages(add: Callable[..., object]) -> None:
     add("--size", type=_whole(SIZE_MIN, SIZE_MAX), default=100, metavar="BYTES",
         help=f"of the body, {SIZE_MIN} or more (default 100)")
     add("--durable", action="store_true", help="ask for durability")
@@ -192,8 +198,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--selector", metavar="TEXT", help="receive what this JMS selector selects; it must select all")
     add("--target", metavar="ADDRESS",
         help="send there, such as to a router whose queue is received from (default: the address of --url)")
-    rest = parser.add_argument_group("what to do and to show")
-    add = rest.add_argument
+
+
+def _add_results(add: Callable[..., object]) -> None:
     add("--send-only", action="store_true", help="leave the messages in the queue")
     add("--drain-only", action="store_true",
         help="receive what is in the queue, until --count or until nothing comes for --drain-time")
@@ -205,7 +212,6 @@ def _parser() -> argparse.ArgumentParser:
         help="with --pids: report their system calls, too; needs root, and costs CPU time in the kernel")
     add("--json", action="store_true", help="the results as one line of JSON")
     add("--quiet", action="store_true", help="no progress")
-    return parser
 # fmt: on
 
 

@@ -1,5 +1,6 @@
 """The results of a run: as a page for people, as a value for machines."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lightrail.bench.application import SIZES
@@ -9,7 +10,7 @@ from lightrail.bench.run import Outcome
 
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 UNEVEN: Final = 0.1
-"""Difference between sent and received, to received, that is worth a word."""
+"""Part of the received messages by which sent and received may differ before a note says so."""
 
 
 def as_value(options: Options, outcome: Outcome) -> dict[str, Any]:
@@ -91,70 +92,93 @@ def _nouns(options: Options) -> tuple[str, str, str]:
 def as_text(options: Options, outcome: Outcome) -> str:
     """The page."""
     value = as_value(options, outcome)
-    window = outcome.window
+    lines = [*_load(options, value), *_latencies(options, outcome, value)]
+    if "server_cpu_us" in value:
+        lines += _server(_nouns(options)[0], value)
+    lines += [*_checks(options, outcome, value), *_notes(outcome)]
+    return "\n".join(lines)
+
+
+def _load(options: Options, value: Mapping[str, Any]) -> Iterable[str]:
+    """What was asked for, and the rates."""
+    message, sending, receiving = _nouns(options)
     traits = [
         _kind_of_message(options),
         "durable" if options.durable else "transient",
         "pre-settled" if options.pre_settled else "unsettled",
         f"{options.rate:g} messages/s asked for" if options.rate else "as fast as possible",
     ]
-    message, sending, receiving = _nouns(options)
     queues = f"{options.queues} queues" if options.queues > 1 else "1 queue"
-    lines = [
-        f"broker       {value['url']}, {queues}",
-        f"load         {value['senders']} {sending}s, {value['receivers']} {receiving}s, {', '.join(traits)}",
-        f"measured     {value['measured_s']:.2f} s, {value['measured_messages']:,} {message}s",
-        f"rate         sent {value['sent_per_s']:,.0f}/s, received {value['received_per_s']:,.0f}/s",
-    ]
+    yield f"broker       {value['url']}, {queues}"
+    yield (
+        f"load         {value['senders']} {sending}s, {value['receivers']} {receiving}s, {', '.join(traits)}"
+    )
+    yield f"measured     {value['measured_s']:.2f} s, {value['measured_messages']:,} {message}s"
+    yield f"rate         sent {value['sent_per_s']:,.0f}/s, received {value['received_per_s']:,.0f}/s"
+
+
+def _latencies(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Iterable[str]:
     if outcome.latency.count:
-        lines.append(
-            f"{'round trip  ' if options.requests else 'latency     '} {_spell(value['latency_us'])}"
-        )
+        yield f"{'round trip  ' if options.requests else 'latency     '} {_spell(value['latency_us'])}"
     if outcome.accepted_after.count:
-        lines.append(f"accepted in  {_spell(value['accepted_after_us'])}")
+        yield f"accepted in  {_spell(value['accepted_after_us'])}"
     if options.slow:
         waits = f", latency {_spell(value['slow_latency_us'])}" if outcome.slow_latency.count else ""
-        lines.append(
+        yield (
             f"slow         {options.slow} of the senders and of the receivers, left out of the lines above: "
             f"received {value['slow_received_per_s']:,.0f}/s{waits}"
         )
-    if "server_cpu_us" in value:
-        each = ", ".join(
-            f"{process['name']} ({process['pid']}) {process['cpu_us']:.2f}"
-            for process in value["server_processes"]
-            if process["cpu_us"] >= 0.005
-        )
-        lines.append(f"CPU server   {value['server_cpu_us']:.2f} µs per {message}: {each}")
-        calls = value.get("server_system_calls")
-        called = "" if calls is None else f", {calls:.2f} system calls"
-        switched = f"{value['server_switches']:.2f} voluntary context switches"
-        lines.append(f"kernel       {switched}{called} per {message}")
-    lines.append(
+
+
+def _server(message: str, value: Mapping[str, Any]) -> Iterable[str]:
+    """CPU time and kernel work of the server's processes."""
+    each = ", ".join(
+        f"{process['name']} ({process['pid']}) {process['cpu_us']:.2f}"
+        for process in value["server_processes"]
+        if process["cpu_us"] >= 0.005
+    )
+    yield f"CPU server   {value['server_cpu_us']:.2f} µs per {message}: {each}"
+    calls = value.get("server_system_calls")
+    called = "" if calls is None else f", {calls:.2f} system calls"
+    switched = f"{value['server_switches']:.2f} voluntary context switches"
+    yield f"kernel       {switched}{called} per {message}"
+
+
+def _checks(options: Options, outcome: Outcome, value: Mapping[str, Any]) -> Iterable[str]:
+    """CPU time of the load generator, all counts, and what the checks found."""
+    message, sending, receiving = _nouns(options)
+    yield (
         f"CPU bench    {sending}s {value['sender_cpu_us']:.2f}, {receiving}s {value['receiver_cpu_us']:.2f} "
         f"µs per {message}"
     )
     others = "".join(f", {name} {number:,}" for name, number in outcome.not_accepted.items())
-    lines += [
+    yield (
         f"in all       sent {outcome.sent:,}, accepted {outcome.accepted:,}{others}, "
-        f"received {outcome.received:,}" + (f", of others {outcome.foreign:,}" if outcome.foreign else ""),
+        f"received {outcome.received:,}" + (f", of others {outcome.foreign:,}" if outcome.foreign else "")
+    )
+    yield (
         f"checks       lost {outcome.lost:,}, duplicates {outcome.arrivals.duplicates:,}, "
         f"out of order {outcome.arrivals.disordered:,}, redelivered {outcome.arrivals.redelivered:,} "
-        f"({outcome.arrivals.redelivered_duplicates:,} of them again)",
-    ]
+        f"({outcome.arrivals.redelivered_duplicates:,} of them again)"
+    )
     if options.requests:
         replies = "".join(f", {name} {number:,}" for name, number in outcome.replies_not_accepted.items())
-        lines.append(f"replies      misdirected {outcome.arrivals.misdirected:,}{replies}")
-    lines += [f"             {fault}" for fault in value["faults"]]
+        yield f"replies      misdirected {outcome.arrivals.misdirected:,}{replies}"
+    yield from (f"             {fault}" for fault in value["faults"])
+
+
+def _notes(outcome: Outcome) -> Iterable[str]:
+    """What the reader has to know to judge the figures."""
+    window = outcome.window
     growth = window.sent - window.received
     if window.received and window.sent and abs(growth) > UNEVEN * window.received:
         way = "in than out" if growth > 0 else "out than in"
-        lines.append(
+        yield (
             f"note         {abs(growth):,} more messages went {way}, "
             "and CPU is per message received; --backlog keeps them even"
         )
     if outcome.interrupted:
-        lines.append("             interrupted; the figures are of the part that was done")
-    return "\n".join(lines)
+        yield "             interrupted; the figures are of the part that was done"
 
 
 def _times(histogram: Histogram) -> dict[str, float] | None:

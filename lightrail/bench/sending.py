@@ -230,6 +230,9 @@ class Sending:
         self.share = share
         self.board = board
         self.accepted_after = Histogram()
+        self.sent = self.settled = 0
+        self._blocked: set[int] = set()
+        """Sockets that did not take everything; they are watched for room as well."""
         options = share.options
         self.connections = [
             Connection(options.url, f"bench-{share.run:x}-senders-{share.worker}-{i}")
@@ -259,80 +262,89 @@ class Sending:
         return True
 
     def run(self) -> SenderResult:
-        """Send until the count is reached or the board says stop, then wait for the outcomes."""
+        """Send until the count is reached or the board asks for the end, then wait for the outcomes."""
         shared = self.board.words
         sent_at = self.board.place(self.share.worker, words.SENT)
         settled_at = self.board.place(self.share.worker, words.SETTLED)
         last_at = self.board.place(self.share.worker, words.LAST_NS)
-        options = self.share.options
-        slow = self.share.slow
-        backlog_max = 0 if slow else options.backlog_max
-        spin_ns = 0 if slow else SPIN_NS
-        clock = time.monotonic_ns
-        for sender in self.senders:
-            if sender.pace is not None:
-                sender.pace.start_ns = shared[words.START]
-        self.waiter.sleep_until(shared[words.START])
-        sent = settled = 0
+        backlog_max = 0 if self.share.slow else self.share.options.backlog_max
+        spin_ns = 0 if self.share.slow else SPIN_NS
+        self._wait_for_start()
         next_tick = 0
-        blocked: set[int] = set()
         active = list(self.senders)
         while True:
-            now = clock()
+            now = time.monotonic_ns()
             measure = 0 < shared[words.MEASURE_FROM] <= now
             stop = shared[words.SENDERS_STOP]
             most = 1 << 62
             if backlog_max:
                 most = backlog_max - (self.board.fast(words.SENT) - self.board.fast(words.RECEIVED))
-            progress = False
             if stop:
                 active = []
-            for sender in active:
-                if sender.connection.unsent:
-                    continue
-                number = sender.send(now, most)
-                if number:
-                    most -= number
-                    sent += number
-                    progress = True
-                    if not sender.connection.flush():
-                        blocked.add(sender.connection.fileno)
-                        self.waiter.register(sender.connection.fileno, select.EPOLLIN | select.EPOLLOUT)
-            if progress:
-                shared[sent_at] = sent
+            number = self._send(active, now, most)
+            if number:
+                self.sent += number
+                shared[sent_at] = self.sent
                 shared[last_at] = now
             elif active and active[-1].finished:
                 active = [sender for sender in active if not sender.finished]
-            if (not active and settled >= sent and self.is_answered()) or stop == 2:
+            if (not active and self.settled >= self.sent and self.is_answered()) or stop == 2:
                 break
-            if progress:
+            if number:
                 events = self.waiter.wait(0)
             elif most <= 0:
                 events = self.waiter.wait(now + BACKLOG_POLL_NS, spin_ns=0)
             else:
                 events = self.waiter.wait(self._wake_ns(active, now), spin_ns)
-            for fileno, event in events:
-                connection = self.connection_of[fileno]
-                if event & ~select.EPOLLOUT:
-                    connection.receive()
-                now = clock()
-                for sender in connection.links:
-                    done = sender.collect(now, measure)
-                    settled += done
-                    if not done:
-                        connection.check_link(sender.link)
-                self.take_replies(connection, now)
-                if connection.flush() and fileno in blocked:
-                    blocked.discard(fileno)
-                    self.waiter.register(fileno)
-            if options.pre_settled:
-                settled = sent if not any(c.unsent for c in self.connections) else settled
-            shared[settled_at] = settled
+            now = self._receive(events, now, measure)
+            shared[settled_at] = self.settled
             if now >= next_tick:
                 next_tick = now + 1_000_000_000
                 for connection in self.connections:
                     connection.tick(now // 1_000_000)
         return self._close()
+
+    def _wait_for_start(self) -> None:
+        start_ns = self.board.words[words.START]
+        for sender in self.senders:
+            if sender.pace is not None:
+                sender.pace.start_ns = start_ns
+        self.waiter.sleep_until(start_ns)
+
+    def _send(self, active: list[Sender], now_ns: int, most: int) -> int:
+        """Send what is due of the active senders, ``most`` messages at most; the number of messages."""
+        left = most
+        for sender in active:
+            connection = sender.connection
+            if connection.unsent:
+                continue
+            number = sender.send(now_ns, left)
+            if number:
+                left -= number
+                if not connection.flush():
+                    self._blocked.add(connection.fileno)
+                    self.waiter.register(connection.fileno, select.EPOLLIN | select.EPOLLOUT)
+        return most - left
+
+    def _receive(self, events: list[tuple[int, int]], now_ns: int, measure: bool) -> int:
+        """Read the sockets that have something, and collect outcomes; the time at the end."""
+        for fileno, event in events:
+            connection = self.connection_of[fileno]
+            if event & ~select.EPOLLOUT:
+                connection.receive()
+            now_ns = time.monotonic_ns()
+            for sender in connection.links:
+                done = sender.collect(now_ns, measure)
+                self.settled += done
+                if not done:
+                    connection.check_link(sender.link)
+            self.take_replies(connection, now_ns)
+            if connection.flush() and fileno in self._blocked:
+                self._blocked.discard(fileno)
+                self.waiter.register(fileno)
+        if self.share.options.pre_settled and not any(each.unsent for each in self.connections):
+            self.settled = self.sent
+        return now_ns
 
     def _wake_ns(self, active: list[Sender], now_ns: int) -> int:
         """When there is something to do even if no socket has news."""

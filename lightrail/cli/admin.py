@@ -14,7 +14,7 @@ from typing import Final
 from lightrail.amqp.sasl import ROUNDS, ROUNDS_MAX, ROUNDS_MIN
 from lightrail.cli import extra
 from lightrail.cli.administration import entry
-from lightrail.cli.administration.commands import group
+from lightrail.cli.administration.commands import Subparsers, group
 from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, descriptions
 
 EXAMPLES: Final = f"""examples, by the files of a data directory, or by etcd:
@@ -90,6 +90,16 @@ def _parser() -> argparse.ArgumentParser:
             variable = VARIABLE_PREFIX + name.upper()
             parser.add_argument(flag, metavar=metavar, help=f"{help} (or {variable}); {OF_COORDINATOR}")
     things = parser.add_subparsers(dest="thing", required=True, metavar="THING")
+    _add_users(things)
+    _add_permissions(things)
+    journals = group(things, "journal", "what shards have written down, and their files")
+    mending = journals.add_parser("repair", help="set aside what is damaged, so that the shard starts again")
+    mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
+    entry.register(parser, things, journals)
+    return parser
+
+
+def _add_users(things: Subparsers) -> None:
     user = things.add_parser("user", help="who may connect")
     actions = user.add_subparsers(dest="action", required=True, metavar="ACTION")
     for action, help in (("add", "define a user"), ("password", "give a user another password")):
@@ -117,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
             )
     actions.add_parser("remove", help="remove a user").add_argument("name", metavar="NAME")
     actions.add_parser("list", help="list users").add_argument("--json", action="store_true")
+
+
+def _add_permissions(things: Subparsers) -> None:
     permission = things.add_parser("permission", help="what users may do with names")
     actions = permission.add_subparsers(dest="action", required=True, metavar="ACTION")
     command = actions.add_parser("set", help="say what a user may do at and below a name")
@@ -131,11 +144,6 @@ def _parser() -> argparse.ArgumentParser:
     command = actions.add_parser("list", help="list rights")
     command.add_argument("name", metavar="USER", nargs="?", help="of this user alone")
     command.add_argument("--json", action="store_true")
-    journals = group(things, "journal", "what shards have written down, and their files")
-    mending = journals.add_parser("repair", help="set aside what is damaged, so that the shard starts again")
-    mending.add_argument("directory", metavar="DIR", help="directory of the journal, such as data/shard-0")
-    entry.register(parser, things, journals)
-    return parser
 
 
 if __name__ == "__main__":

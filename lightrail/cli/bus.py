@@ -83,6 +83,21 @@ def _parser() -> argparse.ArgumentParser:
     docs.add_argument("--release", help="version of the service (default: LightRail's)")
     docs.set_defaults(run=_docs)
 
+    _add_errors(commands)
+
+    outbox = commands.add_parser("outbox", help="what waits in an outbox on this disk")
+    outbox.add_argument("file", metavar="FILE", type=Path, help="of a store-forward transport")
+    outbox.add_argument(
+        "--retry", metavar="SEQUENCE", type=int, nargs="+", help="forward refused messages again"
+    )
+    outbox.add_argument("--discard", metavar="SEQUENCE", type=int, nargs="+", help="delete refused messages")
+    outbox.add_argument("--json", action="store_true", help="one JSON object")
+    outbox.set_defaults(run=_outbox)
+    return parser
+
+
+def _add_errors(commands: Any) -> None:
+    """`commands` is what add_subparsers returns; argparse has no public type for it."""
     errors = commands.add_parser("errors", help="dead letters: list, show, retry, discard")
     actions = errors.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, help in (
@@ -107,16 +122,6 @@ def _parser() -> argparse.ArgumentParser:
         )
         action.add_argument("--json", action="store_true", help="one JSON object per line")
         action.set_defaults(run=_errors)
-
-    outbox = commands.add_parser("outbox", help="what waits in an outbox on this disk")
-    outbox.add_argument("file", metavar="FILE", type=Path, help="of a store-forward transport")
-    outbox.add_argument(
-        "--retry", metavar="SEQUENCE", type=int, nargs="+", help="forward refused messages again"
-    )
-    outbox.add_argument("--discard", metavar="SEQUENCE", type=int, nargs="+", help="delete refused messages")
-    outbox.add_argument("--json", action="store_true", help="one JSON object")
-    outbox.set_defaults(run=_outbox)
-    return parser
 
 
 def _address(text: str) -> tuple[str, int]:

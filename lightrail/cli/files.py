@@ -19,7 +19,8 @@ from lightrail.cluster.sqlite import FILE_NAME
 from lightrail.cluster.users import PASSWORD_BYTES_MAX, UserRecord, UserRefused, user_name
 from lightrail.model import limits
 from lightrail.model.names import InvalidName, check
-from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings, SettingsError
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import COORDINATOR_SETTINGS, VARIABLE_PREFIX, Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import Caller

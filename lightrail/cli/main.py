@@ -12,7 +12,8 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from lightrail.cli import extra
-from lightrail.model.settings import VARIABLE_PREFIX, Settings, SettingsError, descriptions, names
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import VARIABLE_PREFIX, Settings, descriptions, names
 from lightrail.model.units import format_duration, format_size
 
 EXAMPLES: Final = """examples:

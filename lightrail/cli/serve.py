@@ -18,8 +18,10 @@ from lightrail.cli.supervisor import GaveUp, Limits, Plan, Supervisor
 from lightrail.cluster.coordinator import Coordinator, CoordinatorError, CoordinatorRefused, Write
 from lightrail.cluster.map import FRONTENDS, GATEWAYS, SHARDS
 from lightrail.cluster.opening import OUTSIDE, open_coordinator, open_to_strangers, where
+from lightrail.model.endpoint import Endpoint
 from lightrail.model.limits import COORDINATOR_PAUSE_MS, COORDINATOR_PAUSE_MS_MAX
-from lightrail.model.settings import Endpoint, Settings, SettingsError
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import Settings
 from lightrail.shard import data_directory
 from lightrail.telemetry import directories, logs
 from lightrail.telemetry.channel import Message

@@ -30,7 +30,8 @@ from lightrail.cluster.map import Member
 from lightrail.cluster.membership import MemberRefused
 from lightrail.cluster.opening import may_list, open_coordinator, open_to_strangers, where
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint, Settings, is_loopback
+from lightrail.model.endpoint import Endpoint, is_loopback
+from lightrail.model.settings import Settings
 from lightrail.telemetry.process import CannotServe, Process, Stopped
 from lightrail.wire import keys
 from lightrail.wire.keys import WireKey, WireKeyRefused

@@ -20,8 +20,8 @@ from lightrail.amqp.encoder import (
 )
 from lightrail.amqp.values import ULong, unexpected
 from lightrail.filters.errors import FilterError, shown
-from lightrail.filters.message import LISTS, MALFORMED, MAPS, open_items, open_section, section_end
 from lightrail.filters.path import APPLICATION_PROPERTIES, MESSAGE_ANNOTATIONS, PROPERTIES, Path, parse_path
+from lightrail.filters.sections import LISTS, MALFORMED, MAPS, open_items, open_section, section_end
 from lightrail.model import limits
 
 CHANGEABLE: Final = ("subject", "reply-to", "to", "content-type", "correlation-id", "group-id")

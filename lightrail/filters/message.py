@@ -14,14 +14,12 @@ a hundred subscriptions that compare one application property takes 2.5, the vie
 import uuid
 from collections.abc import Callable
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Any, Final
 
 from lightrail.amqp.decoder import READERS, Buffer, read_value, skip
 from lightrail.amqp.values import (
     Byte,
     Char,
-    DecodeError,
     Float,
     Int,
     Long,
@@ -43,157 +41,25 @@ from lightrail.filters.path import (
     SUBJECT,
     Path,
 )
+from lightrail.filters.sections import (
+    BROKEN,
+    FOUR_OCTETS,
+    LISTS,
+    MALFORMED,
+    MAPS,
+    ONE_OCTET,
+    WIDTHS,
+    find_section,
+    locate,
+    open_items,
+    section_end,
+)
 from lightrail.filters.subject import split_words
 from lightrail.model import limits
 
-MALFORMED: Final = (DecodeError, IndexError, StructError, ValueError)
-"""What reading bytes of a stranger may raise here."""
-
 _u32: Final = Struct(">I").unpack_from
 
-_CODES: Final = {
-    Symbol("amqp:header:list"): 0x70,
-    Symbol("amqp:delivery-annotations:map"): 0x71,
-    Symbol("amqp:message-annotations:map"): 0x72,
-    Symbol("amqp:properties:list"): 0x73,
-    Symbol("amqp:application-properties:map"): 0x74,
-    Symbol("amqp:data:binary"): 0x75,
-    Symbol("amqp:amqp-sequence:list"): 0x76,
-    Symbol("amqp:amqp-value:*"): 0x77,
-    Symbol("amqp:footer:map"): 0x78,
-}
-
-LISTS: Final = frozenset((0x45, 0xC0, 0xD0))
-MAPS: Final = frozenset((0xC1, 0xD1))
-
-_ONE_OCTET: Final = -1
-_FOUR_OCTETS: Final = -2
-
-
-def _width(code: int) -> int:
-    """Octets of a value with its constructor; -1 and -2 say how wide its size is, 0 that it is neither."""
-    if code == 0 or READERS[code] is READERS[0x01]:
-        return 0
-    group = code >> 4
-    if group >= 0xA:
-        return _FOUR_OCTETS if group & 1 else _ONE_OCTET
-    return 1 + (0, 1, 2, 4, 8, 16)[group - 4]
-
-
-WIDTHS: Final = [_width(code) for code in range(256)]
-
-# --- sections -----------------------------------------------------------------------------------------
-
-
-def open_section(data: Buffer, position: int) -> tuple[int, int]:
-    """The descriptor code of the section at `position`, and the offset of its value's constructor.
-
-    Raises one of MALFORMED for what begins no section of messaging 3.2.
-    """
-    if data[position + 1] == 0x53 and data[position] == 0:
-        code = data[position + 2]
-        value_at = position + 3
-    else:
-        if data[position] != 0:
-            raise unexpected("a section", f"{data[position]:#04x}", position)
-        descriptor, value_at = read_value(data, position + 1, len(data), 1)
-        if isinstance(descriptor, Symbol):
-            code = _CODES.get(descriptor, 0)
-        elif isinstance(descriptor, ULong):
-            code = int(descriptor)
-        else:
-            code = 0
-    if not 0x70 <= code <= 0x78:
-        raise unexpected("the descriptor of a section", f"{code:#x}", position)
-    return code, value_at
-
-
-def section_end(data: Buffer, value_at: int) -> int:
-    """The offset after the list or map at `value_at`; raises one of MALFORMED."""
-    code = data[value_at]
-    if code == 0xC0 or code == 0xC1:
-        after = value_at + 2 + data[value_at + 1]
-    elif code == 0xD0 or code == 0xD1:
-        after = value_at + 5 + _u32(data, value_at + 1)[0]
-    elif code == 0x45:
-        after = value_at + 1
-    else:
-        raise unexpected("a list or a map", f"{code:#04x}", value_at)
-    if after > len(data):
-        raise truncated("a section", after - value_at, value_at, len(data))
-    return after
-
-
-def find_section(data: Buffer, wanted: int) -> int:
-    """The offset of the value of a section before the body, -1 when it is not there.
-
-    Looks no further than it must. Raises one of MALFORMED.
-    """
-    position = 0
-    end = len(data)
-    for _ in _SECTIONS:
-        if position >= end:
-            break
-        code, value_at = open_section(data, position)
-        if code >= wanted:
-            return value_at if code == wanted else -1
-        position = section_end(data, value_at)
-    return -1
-
-
-BROKEN: Final = -2
-_SECTIONS: Final = range(limits.FILTER_SECTIONS_MAX)
-
-
-def _locate(data: Buffer) -> tuple[dict[int, int], int]:
-    """Offsets of the values of the sections before the body, as far as they are well-formed; and their
-    octets.
-
-    A section that comes after its place (messaging 3.2), or again, is none, as for find_section. A message
-    whose first octets are no section has BROKEN for the header: not even its defaults hold.
-    """
-    found: dict[int, int] = {}
-    latest = 0
-    position = 0
-    end = len(data)
-    try:
-        for _ in _SECTIONS:
-            if position >= end:
-                break
-            code, value_at = open_section(data, position)
-            if code > APPLICATION_PROPERTIES:
-                break
-            if code > latest:
-                found[code] = value_at
-                latest = code
-            position = section_end(data, value_at)
-    except MALFORMED:
-        if not found:
-            found[HEADER] = BROKEN
-    return found, position
-
-
 # --- fields -------------------------------------------------------------------------------------------
-
-
-def open_items(data: Buffer, value_at: int) -> tuple[int, int, int]:
-    """(count, start, end) of the items of the list or map at `value_at`; raises one of MALFORMED."""
-    code = data[value_at]
-    if code == 0xC0 or code == 0xC1:
-        stop = value_at + 2 + data[value_at + 1]
-        count = data[value_at + 2]
-        start = value_at + 3
-    elif code == 0xD0 or code == 0xD1:
-        stop = value_at + 5 + _u32(data, value_at + 1)[0]
-        count = _u32(data, value_at + 5)[0]
-        start = value_at + 9
-    elif code == 0x45:
-        return 0, value_at + 1, value_at + 1
-    else:
-        raise unexpected("a list or a map", f"{code:#04x}", value_at)
-    if not start <= stop <= len(data):
-        raise truncated("a section", stop - start, start, len(data))
-    return count, start, stop
 
 
 def _list_field(data: Buffer, value_at: int, path: Path) -> Any:
@@ -207,9 +73,9 @@ def _list_field(data: Buffer, value_at: int, path: Path) -> Any:
         width = WIDTHS[data[position]]
         if width > 0:
             position += width
-        elif width == _ONE_OCTET:
+        elif width == ONE_OCTET:
             position += 2 + data[position + 1]
-        elif width == _FOUR_OCTETS:
+        elif width == FOUR_OCTETS:
             position += 5 + _u32(data, position + 1)[0]
         else:
             position = skip(data, position, stop)
@@ -258,9 +124,9 @@ def _map_entry(data: Buffer, value_at: int, path: Path) -> Any:
             return READERS[code](data, position + 1, stop, 1)[0]
         if width > 0:
             position += width
-        elif width == _ONE_OCTET:
+        elif width == ONE_OCTET:
             position += 2 + data[position + 1]
-        elif width == _FOUR_OCTETS:
+        elif width == FOUR_OCTETS:
             position += 5 + _u32(data, position + 1)[0]
         else:
             position = skip(data, position, stop)
@@ -385,7 +251,7 @@ class MessageView:
         sections = self._sections
         if sections is None:
             # An octet is a unit: entries of maps have three at least, and are walked over four times at most.
-            sections, octets = _locate(self.data)
+            sections, octets = locate(self.data)
             self._sections = sections
             self.spent += octets
         section = path.section

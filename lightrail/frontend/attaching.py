@@ -27,7 +27,7 @@ from lightrail.frontend.routing import RouterLink
 from lightrail.frontend.transfers import ProducerLink
 from lightrail.model import conditions, names
 from lightrail.model.policy import InvalidPolicy, Role
-from lightrail.namespace import service
+from lightrail.namespace import errors, service
 from lightrail.namespace.records import Name, Right
 from lightrail.wire.messages import Refusal
 
@@ -123,7 +123,7 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
         return
     except Refused as refusal:
         condition, description, info = refusal.condition, refusal.description, refusal.info
-    except (service.Refused, InvalidPolicy) as refusal:
+    except (errors.Refused, InvalidPolicy) as refusal:
         condition, description, info = _condition_of(refusal), str(refusal), None
     except CoordinatorError as error:
         refused = _undecided("this name", error)
@@ -138,8 +138,8 @@ async def attach(connection: "ClientConnection", link: Link) -> None:
         connection.touch()
 
 
-def _condition_of(refusal: service.Refused | InvalidPolicy) -> str:
-    if isinstance(refusal, service.LimitExceeded):
+def _condition_of(refusal: errors.Refused | InvalidPolicy) -> str:
+    if isinstance(refusal, errors.LimitExceeded):
         return conditions.RESOURCE_LIMIT_EXCEEDED
     return conditions.PRECONDITION_FAILED
 
@@ -363,7 +363,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
         asked = node_of_message(message)
         record = await resolve(connection, name_of(address), Right.SEND, owner, asked)
         home = await frontend.place(record.name) if record.role is Role.QUEUE else None
-    except (service.Refused, InvalidPolicy) as refusal:
+    except (errors.Refused, InvalidPolicy) as refusal:
         raise Refused(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:
         raise _undecided(address, error) from None

@@ -15,7 +15,8 @@ from lightrail.amqp import events, sasl
 from lightrail.cluster.coordinator import Coordinator
 from lightrail.cluster.logins import LOCAL, Logins, TooManyLogins, source_of
 from lightrail.cluster.users import UserRecord
-from lightrail.model.settings import Settings, is_loopback
+from lightrail.model.endpoint import is_loopback
+from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.rights import Caller
 

@@ -24,7 +24,7 @@ from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.intake import refuse
 from lightrail.frontend.nodes import Inside, ReplyLink, RequestLink
 from lightrail.model import conditions, limits
-from lightrail.model.settings import is_loopback
+from lightrail.model.endpoint import is_loopback
 from lightrail.namespace.rights import Caller
 from lightrail.wire.messages import Refusal
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from lightrail.amqp.frames import TLS_HEADER
 from lightrail.frontend.engine import Frontend
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import handshakes
 
 log = logging.getLogger("lightrail.frontend.listener")

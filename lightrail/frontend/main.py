@@ -15,7 +15,7 @@ from lightrail.frontend.auth import Authenticator
 from lightrail.frontend.engine import Frontend
 from lightrail.frontend.listener import listen
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition
 from lightrail.telemetry.families import FRONTEND_FAMILIES

@@ -24,7 +24,8 @@ from lightrail.frontend.incoming import IncomingLink
 from lightrail.frontend.transfers import FAILED
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
-from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
+from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
+from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 

@@ -32,9 +32,9 @@ from lightrail.frontend.jms import node_of, symbols
 from lightrail.frontend.routes import Refused, consumer_options, label_of
 from lightrail.model import conditions, limits, names
 from lightrail.model.policy import Policy, Role
+from lightrail.namespace.errors import Changed, Missing, Taken
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.service import Changed, Missing, Taken
 from lightrail.wire.messages import Refusal
 from lightrail.wire.shards import ShardAway, ShardRefused
 

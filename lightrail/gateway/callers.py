@@ -27,7 +27,8 @@ from lightrail.cluster.users import UserRecord
 from lightrail.gateway.errors import ProblemError
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
-from lightrail.model.settings import Settings, is_loopback
+from lightrail.model.endpoint import is_loopback
+from lightrail.model.settings import Settings
 from lightrail.namespace import tokens
 from lightrail.namespace.rights import ANYBODY, Caller
 

@@ -14,7 +14,7 @@ from lightrail.gateway.metrics import CONNECTION_FAMILIES
 from lightrail.gateway.processes.health import Health
 from lightrail.gateway.processes.members import Members
 from lightrail.gateway.sweeper import sweep
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.model.tls import tls_context
 from lightrail.telemetry import exposition, process
 from lightrail.telemetry.metrics import registry

@@ -11,9 +11,9 @@ from lightrail.gateway.services import Services
 from lightrail.model import limits
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Refused
 from lightrail.namespace.records import Name
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.service import Refused
 from lightrail.wire.shards import ShardAway, ShardRefused
 
 log = logging.getLogger("lightrail.gateway.sweeper")

@@ -35,9 +35,7 @@ class Clock:
 
     __slots__ = ("_at", "_ms", "_next", "_ns", "_off", "_steady", "_wall")
 
-    def __init__(
-        self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = steady_ns
-    ) -> None:
+    def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = steady_ns) -> None:
         self._wall = wall
         self._steady = steady
         self._at, self._ns = _both(steady, wall)

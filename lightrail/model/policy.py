@@ -7,15 +7,13 @@ default.
 """
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from lightrail.model import names
+from lightrail.model import field_values
 
 SECONDS_MAX: Final = 10 * 365 * 86_400.0
 """Longest duration: ten years."""
@@ -24,11 +22,6 @@ BYTES_MAX: Final = 1 << 50
 MESSAGE_BYTES_MAX: Final = 1 << 30
 LOCK_SECONDS_DEFAULT: Final = 60.0
 """Peek-lock over HTTP where the policy says nothing: the minute of seed 002."""
-ORDER_KEY: Final = re.compile(
-    r"(subject|message-id|correlation-id|to|reply-to|group-id|group-sequence|creation-time|content-type"
-    r"|(application-properties|message-annotations)\.[^\x00-\x1f]{1,128})\Z"
-)
-
 CAPTURE_OF_ROUTER: Final = (
     "no such field for role router, which holds no messages that could be captured: subscribe a queue with "
     'capture to it, without a filter; {"role": "queue", "capture": true, "max_length": 1, "overflow": '
@@ -73,104 +66,30 @@ class Field(NamedTuple):
 
     @property
     def allowed(self) -> str:
-        """What may stand there, in words."""
-        return self._values + (", or null" if self.default is None else "")
-
-    @property
-    def _values(self) -> str:
-        match self.kind:
-            case "seconds":
-                return f"seconds as a number from {self.low:g} to {self.high:g}"
-            case "bytes" | "count":
-                unit = "a number of bytes" if self.kind == "bytes" else "a whole number"
-                return f"{unit} from {int(self.low)} to {int(self.high)}"
-            case "boolean":
-                return "true or false"
-            case "choice":
-                return "one of " + ", ".join(self.choices)
-            case "name":
-                return "a name such as myapp/failed"
-            case "time":
-                return "a time in UTC such as 2030-01-31T12:00:00Z"
-            case "key":
-                return (
-                    "subject, message-id, correlation-id, to, reply-to, group-id, group-sequence, "
-                    "creation-time, content-type, application-properties.NAME or message-annotations.NAME"
-                )
-            case "object":
-                return "a JSON object with a policy of role queue"
-        return f"a text of at most {int(self.high)} characters"
+        """What a value may be, in words."""
+        words = field_values.in_words(self.kind, self.low, self.high, self.choices)
+        return words + (", or null" if self.default is None else "")
 
     def check(self, value: Any) -> Any:
         """The value as it is kept. Raises InvalidPolicy."""
         if value is None and self.default is None:
             return None
-        good = _CHECKS[self.kind](self, value)
-        if good is _BAD:
+        if self.kind == "object" and isinstance(value, dict):
+            return self._policy(value)
+        if not field_values.is_allowed(self.kind, value, self.low, self.high, self.choices):
             raise InvalidPolicy(self.name, value, self.allowed)
-        return good
+        return value
 
+    def _policy(self, value: dict[str, Any]) -> dict[str, Any]:
+        """A policy of a queue inside another policy, as it was given."""
+        try:
+            policy = Policy.parse({"role": "queue", **value})
+        except InvalidPolicy as error:
+            raise InvalidPolicy(f"{self.name}.{error.field}", error.found, error.allowed) from None
+        if policy.role is not Role.QUEUE:
+            raise InvalidPolicy(self.name, value, self.allowed)
+        return dict(policy.given)
 
-_BAD: Final = object()
-
-
-def _number(field: Field, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
-        return _BAD
-    return value if field.low <= value <= field.high else _BAD
-
-
-def _whole(field: Field, value: Any) -> Any:
-    return value if type(value) is int and field.low <= value <= field.high else _BAD
-
-
-def _name(_: Field, value: Any) -> Any:
-    if not isinstance(value, str):
-        return _BAD
-    try:
-        names.check(value)
-    except names.InvalidName:
-        return _BAD
-    return value
-
-
-def _time(_: Field, value: Any) -> Any:
-    return value if isinstance(value, str) and _instant(value) is not None else _BAD
-
-
-def _instant(text: str) -> datetime | None:
-    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", text):
-        return None
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone(UTC)
-    except ValueError:
-        return None
-
-
-def _object(field: Field, value: Any) -> Any:
-    if not isinstance(value, dict):
-        return _BAD
-    try:
-        policy = Policy.parse({"role": "queue", **value})
-    except InvalidPolicy as error:
-        raise InvalidPolicy(f"{field.name}.{error.field}", error.found, error.allowed) from None
-    if policy.role is not Role.QUEUE:
-        return _BAD
-    return dict(policy.given)
-
-
-_CHECKS: Final[Mapping[str, Callable[[Field, Any], Any]]] = {
-    "seconds": _number,
-    "bytes": _whole,
-    "count": _whole,
-    "boolean": lambda _, value: value if isinstance(value, bool) else _BAD,
-    "choice": lambda field, value: value if value in field.choices and isinstance(value, str) else _BAD,
-    "name": _name,
-    "time": _time,
-    "text": lambda field, value: value if isinstance(value, str) and len(value) <= field.high else _BAD,
-    "key": lambda _, value: value if isinstance(value, str) and ORDER_KEY.match(value) else _BAD,
-    "object": _object,
-}
 
 _ALL: Final = frozenset(Role)
 _HOLDERS: Final = frozenset({Role.QUEUE, Role.ROUTER, Role.CONNECTION_POINT})
@@ -407,7 +326,7 @@ class Policy:
     def expires_at_ms(self) -> int | None:
         """When the name falls back to none, in milliseconds since 1970."""
         text = self["expires_at"]
-        found = _instant(text) if text else None
+        found = field_values.instant(text) if text else None
         return None if found is None else int(found.timestamp() * 1000)
 
     def _check_together(self) -> None:

@@ -1,4 +1,4 @@
-"""Settings: what one LightRail installation was told, from defaults, a TOML file, the environment and flags.
+"""Settings of one installation, read from defaults, a TOML file, the environment and flags.
 
 Later sources win: defaults < configuration file < ``LIGHTRAIL_...`` variables < flags. The name of a field
 is its TOML key; with ``-`` for ``_`` it is the flag, in capitals behind ``LIGHTRAIL_`` the variable. Unknown
@@ -8,22 +8,30 @@ keys in the file are refused by name; unknown variables are not looked at, becau
 No field is a secret: keys and passwords are named by the path of their file.
 """
 
-import ipaddress
 import json
 import os
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
-from lightrail.model import limits, units
+from lightrail.model import configuration_file, limits, units
 from lightrail.model.destinations import parse_patterns
+from lightrail.model.endpoint import Endpoint, endpoint, endpoint_or_host, endpoints, host_name
+from lightrail.model.setting_values import (
+    SASL_MECHANISMS,
+    SettingsError,
+    choice,
+    flag,
+    label,
+    mechanisms,
+    optional,
+    path,
+    user,
+    whole,
+)
 
 PROCESSES_MAX: Final = 256
 """Frontends, and shards, of one machine."""
-SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
-"""Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
 VARIABLE_PREFIX: Final = "LIGHTRAIL_"
 COORDINATOR_SETTINGS: Final = (
     "etcd",
@@ -35,140 +43,7 @@ COORDINATOR_SETTINGS: Final = (
     "etcd_password_file",
 )
 """What is needed to reach the coordinator, apart from `data`."""
-LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
-"""Of a cluster or a zone: part of a key, and of a metric's label."""
 Value = TypeVar("Value")
-
-
-class SettingsError(Exception):
-    """A setting that can't be used; the message names the setting, the value and what is allowed."""
-
-
-class Endpoint(NamedTuple):
-    """Where something listens. Port 0 asks the system for a free one."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def loopback(self) -> bool:
-        """True when nobody outside of this machine can reach it."""
-        return is_loopback(self.host)
-
-    @property
-    def reachable(self) -> "Endpoint":
-        """The same for a client on this machine: the wildcard address becomes the loopback one."""
-        try:
-            address = ipaddress.ip_address(self.host)
-        except ValueError:
-            return self
-        if not address.is_unspecified:
-            return self
-        return Endpoint("127.0.0.1" if address.version == 4 else "::1", self.port)
-
-
-def is_loopback(host: str) -> bool:
-    """True for ``localhost`` and addresses of the loopback network; any other name counts as outside."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and bool(mapped.is_loopback))
-
-
-def endpoint(text: str) -> Endpoint:
-    """``HOST:PORT`` or ``[IPV6]:PORT``."""
-    host, colon, port = text.strip().rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""  # an IPv6 address without brackets: where it ends can't be told
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError("HOST:PORT with a port from 0 to 65535, such as 127.0.0.1:5672 or [::1]:5672")
-    return Endpoint(host, int(port))
-
-
-def endpoint_or_host(text: str) -> Endpoint:
-    """``HOST``, whose port is the system's choice, or ``HOST:PORT``."""
-    host = text.strip()
-    if host.count(":") == 1 or "]:" in host:
-        return endpoint(host)
-    return Endpoint(_host(host), 0)
-
-
-def endpoints(text: str) -> tuple[Endpoint, ...]:
-    """``HOST:PORT`` separated by commas; a URL's ``http://`` is no part of it."""
-    found = tuple(endpoint(each) for each in text.split(",") if each.strip())
-    if any(each.port == 0 or "/" in each.host for each in found):
-        raise ValueError(
-            "HOST:PORT separated by commas, without http://, such as 10.0.0.1:2379,10.0.0.2:2379"
-        )
-    return found
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = text.strip().replace("_", "")
-        if not number.isascii() or not number.isdigit() or not low <= int(number) <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
-        return int(number)
-
-    return parse
-
-
-def _choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.strip().lower() not in allowed:
-            raise ValueError("one of " + ", ".join(allowed))
-        return text.strip().lower()
-
-    return parse
-
-
-def _flag(text: str) -> bool:
-    match text.strip().lower():
-        case "true" | "yes" | "on" | "1":
-            return True
-        case "false" | "no" | "off" | "0":
-            return False
-    raise ValueError("true or false")
-
-
-def _path(text: str) -> str:
-    if not text or "\0" in text:
-        raise ValueError("the path of a file or directory")
-    return os.path.expanduser(text)
-
-
-def _host(text: str) -> str:
-    if not text.strip() or text != text.strip() or "/" in text:
-        raise ValueError("an address or host name without a port, such as 127.0.0.1")
-    return text.strip("[]")
-
-
-def _label(text: str) -> str:
-    if not LABEL.fullmatch(text):
-        raise ValueError("1 to 63 letters, digits, dots, hyphens and underscores")
-    return text
-
-
-def _user(text: str) -> str:
-    if not text or len(text) > 256 or not text.isprintable():
-        raise ValueError("a name of at most 256 printable characters")
-    return text
-
-
-def _mechanisms(text: str) -> tuple[str, ...]:
-    asked = [name.strip().upper() for name in text.split(",") if name.strip()]
-    if not asked or any(name not in SASL_MECHANISMS for name in asked):
-        raise ValueError("names separated by commas out of " + ", ".join(SASL_MECHANISMS))
-    return tuple(name for name in SASL_MECHANISMS if name in asked)
 
 
 def _setting(default: Value, parse: Callable[[str], Value], metavar: str, help: str) -> Value:
@@ -176,33 +51,29 @@ def _setting(default: Value, parse: Callable[[str], Value], metavar: str, help: 
     return made
 
 
-def _optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
-    return lambda text: parse(text) if text else None
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that can be set, with its default; the help text says the unit."""
 
-    data: str = _setting("./data", _path, "DIR", "directory that holds journals, names and users")
+    data: str = _setting("./data", path, "DIR", "directory that holds journals, names and users")
     amqp: Endpoint = _setting(
         Endpoint("127.0.0.1", 5672), endpoint, "HOST:PORT", "where AMQP is served, in the clear"
     )
     amqps: Endpoint | None = _setting(
-        None, _optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
+        None, optional(endpoint), "HOST:PORT", "where AMQP over TLS is served (off by default)"
     )
     tls_certificate: str | None = _setting(
-        None, _optional(_path), "FILE", "certificate chain for amqps and https, PEM"
+        None, optional(path), "FILE", "certificate chain for amqps and https, PEM"
     )
-    tls_key: str | None = _setting(None, _optional(_path), "FILE", "private key of the certificate, PEM")
+    tls_key: str | None = _setting(None, optional(path), "FILE", "private key of the certificate, PEM")
     tls_client_ca: str | None = _setting(
-        None, _optional(_path), "FILE", "ask clients for a certificate signed by one of these, PEM"
+        None, optional(path), "FILE", "ask clients for a certificate signed by one of these, PEM"
     )
     http: Endpoint = _setting(
         Endpoint("127.0.0.1", 8080), endpoint, "HOST:PORT", "where the gateway serves HTTP"
     )
     https: Endpoint | None = _setting(
-        None, _optional(endpoint), "HOST:PORT", "where the gateway serves HTTP over TLS (off by default)"
+        None, optional(endpoint), "HOST:PORT", "where the gateway serves HTTP over TLS (off by default)"
     )
     metrics: Endpoint = _setting(
         Endpoint("127.0.0.1", 0),
@@ -211,16 +82,16 @@ class Settings:
         "where each process serves its own /metrics, /healthz and /readyz; without a port, or with 0, the "
         "system chooses it",
     )
-    frontends: int = _setting(0, _whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores")
+    frontends: int = _setting(0, whole(0, PROCESSES_MAX), "N", "frontend processes; 0 is one per two cores")
     shards: int = _setting(
         0,
-        _whole(0, PROCESSES_MAX),
+        whole(0, PROCESSES_MAX),
         "M",
         "shard processes; 0 is the number the data directory was made with, or one per two cores",
     )
     store: str = _setting(
         "journal",
-        _choice("journal", "memory", "sqlite"),
+        choice("journal", "memory", "sqlite"),
         "KIND",
         "where shards keep messages: journal, sqlite, or memory (nothing survives a restart)",
     )
@@ -235,14 +106,14 @@ class Settings:
     )
     archive: str | None = _setting(
         None,
-        _optional(_path),
+        optional(path),
         "DIR",
         "directory of the archive: sealed journal segments of captured queues, for readers; the default is "
         "archive below data, where they are hard links",
     )
     archive_hours: int = _setting(
         168,
-        _whole(0, 1_000_000),
+        whole(0, 1_000_000),
         "N",
         "hours that the archive keeps what no reader holds; 0 is no longer than readers hold it",
     )
@@ -275,24 +146,24 @@ class Settings:
     )
     max_delivery_count: int = _setting(
         limits.DELIVERY_COUNT_MAX_DEFAULT,
-        _whole(0, 1_000_000),
+        whole(0, 1_000_000),
         "N",
         "failed deliveries after which a message goes to NAME/$dlq; 0 is never",
     )
     auto_create: bool = _setting(
-        True, _flag, "BOOL", "make a queue of a name when it is first used; policies may say otherwise"
+        True, flag, "BOOL", "make a queue of a name when it is first used; policies may say otherwise"
     )
     sasl_mechanisms: tuple[str, ...] = _setting(
-        SASL_MECHANISMS, _mechanisms, "NAMES", "ways to show a password, separated by commas"
+        SASL_MECHANISMS, mechanisms, "NAMES", "ways to show a password, separated by commas"
     )
     plain_without_tls: bool = _setting(
-        False, _flag, "BOOL", "offer PLAIN, a password in the clear, beyond loopback also without TLS"
+        False, flag, "BOOL", "offer PLAIN, a password in the clear, beyond loopback also without TLS"
     )
     allow_anonymous: bool = _setting(
-        False, _flag, "BOOL", "let clients in without a name even when users are defined"
+        False, flag, "BOOL", "let clients in without a name even when users are defined"
     )
     insecure_no_users: bool = _setting(
-        False, _flag, "BOOL", "serve beyond loopback although no user is defined: everybody gets in"
+        False, flag, "BOOL", "serve beyond loopback although no user is defined: everybody gets in"
     )
     push_allow: tuple[str, ...] = _setting(
         (),
@@ -308,21 +179,18 @@ class Settings:
         "members of the etcd that keeps names, placement and users; without it they are in a file below data",
     )
     cluster: str = _setting(
-        "lightrail", _label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
+        "lightrail", label, "NAME", "name of the installation in etcd: its keys begin with /lightrail/NAME/"
     )
     etcd_ca: str | None = _setting(
-        None,
-        _optional(_path),
-        "FILE",
-        "speak TLS with etcd, whose certificate is signed by one of these, PEM",
+        None, optional(path), "FILE", "speak TLS with etcd, whose certificate is signed by one of these, PEM"
     )
     etcd_certificate: str | None = _setting(
-        None, _optional(_path), "FILE", "certificate that etcd is shown, PEM"
+        None, optional(path), "FILE", "certificate that etcd is shown, PEM"
     )
-    etcd_key: str | None = _setting(None, _optional(_path), "FILE", "private key of that certificate, PEM")
-    etcd_user: str | None = _setting(None, _optional(_user), "NAME", "user of etcd, where it asks for one")
+    etcd_key: str | None = _setting(None, optional(path), "FILE", "private key of that certificate, PEM")
+    etcd_user: str | None = _setting(None, optional(user), "NAME", "user of etcd, where it asks for one")
     etcd_password_file: str | None = _setting(
-        None, _optional(_path), "FILE", "file whose first line is the password of that user"
+        None, optional(path), "FILE", "file whose first line is the password of that user"
     )
     wire: Endpoint = _setting(
         Endpoint("127.0.0.1", 0),
@@ -333,33 +201,30 @@ class Settings:
     )
     advertise: str | None = _setting(
         None,
-        _optional(_host),
+        optional(host_name),
         "HOST",
         "with etcd: name or address by which other machines reach this one; the default is the host of wire, "
         "or the host name where that is 0.0.0.0 or ::",
     )
     wire_key: str | None = _setting(
         None,
-        _optional(_path),
+        optional(path),
         "FILE",
         "with etcd: key of the installation, made by `lightrail wire-key FILE`; encrypts the wire and lets "
         "nobody in without it",
     )
     insecure_wire: bool = _setting(
         False,
-        _flag,
+        flag,
         "BOOL",
         "let the wire be reached beyond loopback without a key: whoever reaches it gets in",
     )
     zone: str | None = _setting(
-        None,
-        _optional(_label),
-        "NAME",
-        "where this machine is: queues are spread over zones where they can be",
+        None, optional(label), "NAME", "where this machine is: queues are spread over zones where they can be"
     )
-    log_format: str = _setting("plain", _choice("plain", "json"), "KIND", "plain or json lines on stderr")
+    log_format: str = _setting("plain", choice("plain", "json"), "KIND", "plain or json lines on stderr")
     log_level: str = _setting(
-        "info", _choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
+        "info", choice("debug", "info", "warning", "error"), "LEVEL", "debug, info, warning or error"
     )
 
     @classmethod
@@ -374,17 +239,17 @@ class Settings:
 
         Raises SettingsError.
         """
-        values: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         if config:
-            for key, value in _read_toml(config).items():
-                values[key] = _parse(key, _text(key, value, config), f"{key} in {config}")
+            for key, text in configuration_file.read(config, names()).items():
+                given[key] = _parse(key, text, f"{key} in {config}")
         for name in names():
             variable = VARIABLE_PREFIX + name.upper()
             if environ is not None and variable in environ:
-                values[name] = _parse(name, environ[variable], f"the variable {variable}")
+                given[name] = _parse(name, environ[variable], f"the variable {variable}")
         for name, text in (flags or {}).items():
-            values[name] = _parse(name, text, "--" + name.replace("_", "-"))
-        settings = cls(**values)
+            given[name] = _parse(name, text, "--" + name.replace("_", "-"))
+        settings = cls(**given)
         settings.check()
         return settings
 
@@ -469,13 +334,13 @@ class Settings:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        values: dict[str, Any] = json.loads(text)
+        given: dict[str, Any] = json.loads(text)
         for name in ("amqp", "amqps", "http", "https", "metrics", "wire"):
-            values[name] = Endpoint(*values[name]) if values[name] else None
-        values["etcd"] = tuple(Endpoint(*each) for each in values["etcd"])
+            given[name] = Endpoint(*given[name]) if given[name] else None
+        given["etcd"] = tuple(Endpoint(*each) for each in given["etcd"])
         for name in ("sasl_mechanisms", "push_allow"):
-            values[name] = tuple(values[name])
-        return cls(**values)
+            given[name] = tuple(given[name])
+        return cls(**given)
 
 
 def names() -> Iterable[str]:
@@ -501,31 +366,3 @@ def _parse(name: str, text: str, where: str) -> Any:
         return _PARSERS[name](text)
     except ValueError as allowed:
         raise SettingsError(f"{where} is {text!r}; expected {allowed}") from None
-
-
-def _read_toml(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except OSError as error:
-        raise SettingsError(f"the configuration file {path} can't be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the configuration file {path} is not TOML: {error}") from None
-    for key in table:
-        if key not in _PARSERS:
-            raise SettingsError(
-                f"{path} sets {key!r}, which is no setting; settings are " + ", ".join(_PARSERS)
-            )
-    return table
-
-
-def _text(key: str, value: object, path: str) -> str:
-    """A TOML value as a flag would spell it, so that each setting is parsed in one place."""
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str() | int() | float():
-            return str(value)
-        case list() if all(isinstance(item, str) for item in value):
-            return ",".join(value)
-    raise SettingsError(f"{key} in {path} is {value!r}; expected a string, a number, or true or false")

@@ -2,7 +2,8 @@
 
 import ssl
 
-from lightrail.model.settings import Settings, SettingsError
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import Settings
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext:

@@ -11,15 +11,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lightrail.cluster.coordinator import WRITES_MAX, Conflict, Coordinator, Write
-from lightrail.filters.action import compile_action
-from lightrail.filters.errors import FilterError
-from lightrail.filters.filter import compile_filter
 from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.clock import wall_ms
 from lightrail.model.destinations import NOWHERE, Destinations
 from lightrail.model.policy import InvalidPolicy, Policy, Role, fields_of
+from lightrail.namespace import checks
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.namespace.records import NAMES, Name, Permission, Right, Subscription
 from lightrail.namespace.rights import Caller, Forbidden, demand, may, rights_of
 
@@ -27,28 +26,6 @@ PLACED: Final = frozenset({Role.QUEUE, Role.CONNECTION_POINT})
 """Roles that live on a shard."""
 PUSHED: Final = Policy(Role.QUEUE, {"max_delivery_count": 0, "description": "messages on their way to a URL"})
 """The queue of a subscription that is pushed: only the gateway says when a message has failed too often."""
-_OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
-"""Lifetimes of what goes with an AMQP client, and how much of its owner they take (see `Name.owner`)."""
-
-
-class Refused(Exception):
-    """What was asked can't be done as it is; the message says what was expected and what was found."""
-
-
-class LimitExceeded(Refused):
-    """There are as many names, or subscriptions, as there may be."""
-
-
-class Taken(Refused):
-    """The name has a role already, or the subscription is there already."""
-
-
-class Missing(Refused):
-    """The name has no role, or there is no such subscription."""
-
-
-class Changed(Refused):
-    """Somebody else changed it since it was read (the If-Match does not hold)."""
 
 
 class Service:
@@ -79,8 +56,8 @@ class Service:
             raise Refused(
                 "role none without any field changes nothing; to take a role away, delete the policy"
             )
-        self._check_dead_letter_target(caller, policy)
-        _check_lifetime(policy, owner)
+        checks.check_dead_letter_target(self.directory, caller, policy)
+        checks.check_lifetime(policy, owner)
         return await self._make(name, policy, owner=owner, automatic=False)
 
     async def first_use(self, name: str, client: str = "", role: Role = Role.QUEUE) -> Name:
@@ -98,14 +75,14 @@ class Service:
         found = self.directory.get(name)
         if found.role is not Role.NONE or rules.is_dead_letter(name) or rules.is_system(name):
             return found
-        _check_spelling(name)
+        checks.check_spelling(name)
         template = self.directory.template(name)
         if template is None:
             return found
         before = self.directory.find(name)
         policy = policy_at_first_use(role, template, found)
         lifetime = policy["lifetime"]
-        parts = _OWNER_PARTS.get(lifetime, 0)
+        parts = checks.OWNER_PARTS.get(lifetime, 0)
         if parts and not client:
             raise Refused(f"{name} goes with the {lifetime} of the AMQP client that makes it: attach to it")
         owner = "/".join(client.split("/")[:parts])
@@ -127,12 +104,12 @@ class Service:
             raise Refused(
                 f"{name} has role {record.role}, and a change can't make it {policy.role}: delete it first"
             )
-        if _dead_letter_target(policy) != _dead_letter_target(record.policy):
-            self._check_dead_letter_target(caller, policy)
-        self._check_policy(name, policy)
-        _check_lifetime(policy, record.owner)
+        if checks.dead_letter_target(policy) != checks.dead_letter_target(record.policy):
+            checks.check_dead_letter_target(self.directory, caller, policy)
+        checks.check_policy(self.directory, name, policy)
+        checks.check_lifetime(policy, record.owner)
         changed = replace(record, policy=policy, changed_at_ms=self._now_ms(), automatic=False)
-        if record.policy["lifetime"] in _OWNER_PARTS and policy["lifetime"] not in _OWNER_PARTS:
+        if record.policy["lifetime"] in checks.OWNER_PARTS and policy["lifetime"] not in checks.OWNER_PARTS:
             changed = replace(changed, owner="")
         await self._write([Write(NAMES + name, changed.to_value(), record.revision)], name)
         return self.directory.get(name)
@@ -181,7 +158,11 @@ class Service:
         owner: str = "",
         replace_it: bool = False,
     ) -> Subscription:
-        """Messages of a router go to a target from now on.
+        """Send messages of a router to a target from now on.
+
+        Args:
+            owner: the AMQP link, session or connection whose end deletes the subscription; empty for none.
+            replace_it: replace the subscription of this id instead of raising Taken.
 
         Raises:
             Missing: no such router or target. Taken: a subscription of this id. Forbidden. Refused: a bad
@@ -194,57 +175,53 @@ class Service:
             raise Missing(f"{router} has role {record.role}; expected a router to subscribe to")
         if not owner:
             demand(directory, caller, Right.MANAGE, record)
-        existing = directory.subscription(router, id) if id else None
-        if existing is None:
-            _check_spelling(id)
-        if existing is not None and not replace_it:
-            raise Taken(f"{router} has a subscription {id} already")
-        most = record.policy["max_subscribers"]
-        if most is None:
-            most = limits.SUBSCRIPTIONS_MAX
-        if existing is None and len(directory.subscriptions(router)) >= most:
-            raise LimitExceeded(f"{router} has {most} subscriptions, which is its max_subscribers")
-        try:
-            compile_filter(filter)
-            if action is not None:
-                compile_action(action)
-            if expires_at is not None:
-                Policy.parse({"role": "none", "expires_at": expires_at})
-        except (FilterError, InvalidPolicy) as error:
-            raise Refused(str(error)) from None
+        existing = self._replaceable(record, id, replace_it)
+        checks.check_subscription(filter, action, expires_at)
         made = Subscription(
-            router,
-            id or secrets.token_hex(8),
-            target,
-            filter,
-            action,
-            expires_at,
-            owner=owner,
+            router, id or secrets.token_hex(8), target, filter, action, expires_at, owner=owner
         )
         if existing is not None and existing.push != made.push:
             raise Refused(
                 f"subscription {made.id} of {router} goes to {existing.target}; a URL can't become a name "
                 "or a name a URL: make another subscription, and delete this one"
             )
-        queue = rules.subscription_name(router, made.id)
-        rules.check(queue)
-        guard = 0 if existing is None else existing.revision
+        rules.check(rules.subscription_name(router, made.id))
         if made.push:
             problem = self._destinations.problem(target)
             if problem is not None:
                 raise Refused(problem)
             made = replace(made, secret=existing.secret if existing else secrets.token_hex(32))
         else:
-            self._check_target(caller, router, target)
-        writes = [Write(made.key, made.to_value(), guard)]
-        placed_later = made.push and directory.find(queue) is None
-        if placed_later:
+            checks.check_target(directory, caller, router, target)
+        await self._store(made, 0 if existing is None else existing.revision)
+        return directory.subscription(router, made.id) or made
+
+    def _replaceable(self, router: Name, id: str, replace_it: bool) -> Subscription | None:
+        """The subscription that a new one of this id replaces. Raises Taken, LimitExceeded, Refused."""
+        existing = self.directory.subscription(router.name, id) if id else None
+        if existing is not None:
+            if not replace_it:
+                raise Taken(f"{router.name} has a subscription {id} already")
+            return existing
+        checks.check_spelling(id)
+        most = router.policy["max_subscribers"]
+        if most is None:
+            most = limits.SUBSCRIPTIONS_MAX
+        if len(self.directory.subscriptions(router.name)) >= most:
+            raise LimitExceeded(f"{router.name} has {most} subscriptions, which is its max_subscribers")
+        return None
+
+    async def _store(self, subscription: Subscription, revision: int) -> None:
+        """Write a subscription over the given revision, with the queue of one that is pushed to a URL."""
+        writes = [Write(subscription.key, subscription.to_value(), revision)]
+        queue = rules.subscription_name(subscription.router, subscription.id)
+        is_queue_new = subscription.push and self.directory.find(queue) is None
+        if is_queue_new:
             now_ms = self._now_ms()
             writes.append(Write(NAMES + queue, Name(queue, PUSHED, 0, 0, now_ms, now_ms).to_value(), 0))
-        await self._write(writes, f"subscription {made.id} of {router}")
-        if placed_later:
+        await self._write(writes, f"subscription {subscription.id} of {subscription.router}")
+        if is_queue_new:
             await self._coordinator.place(queue)
-        return directory.subscription(router, made.id) or made
 
     async def unsubscribe(self, caller: Caller, router: str, id: str, *, owner: str = "") -> None:
         """Raises Missing, Forbidden. With the owner that made it no right is asked for."""
@@ -269,7 +246,7 @@ class Service:
         self.check_permit(caller, prefix)
         granted = (each.prefix for each in self.directory.permissions(user))
         if rights and prefix not in granted and self.directory.find(prefix) is None:
-            _check_spelling(prefix)
+            checks.check_spelling(prefix)
         permission = Permission(user, prefix, rights)
         await self._write(
             [Write(permission.key, permission.to_value() if rights else None)], f"permission of {user}"
@@ -290,10 +267,10 @@ class Service:
         self, name: str, policy: Policy, *, owner: str, automatic: bool, guard: Name | None = None
     ) -> Name:
         self.directory.refresh()
-        self._check_policy(name, policy)
+        checks.check_policy(self.directory, name, policy)
         found = self.directory.find(name)
         if found is None and not rules.is_system(name):
-            _check_spelling(name)
+            checks.check_spelling(name)
         if found is not None and found is not guard:
             raise Taken(
                 f"{name} has role {found.role} already; change its policy at {name}/!policy, or delete it"
@@ -366,64 +343,6 @@ class Service:
         self.directory.refresh()
         demand(self.directory, caller, Right.MANAGE, self.directory.get(name))
 
-    def _check_dead_letter_target(self, caller: Caller, policy: Policy) -> None:
-        """Whoever has dead letters sent somewhere could as well send there."""
-        target = _dead_letter_target(policy)
-        record = None if target is None else self.directory.get(target)
-        # Who may manage a name may as well give himself the right to send there.
-        if record is not None and not may(self.directory, caller, Right.MANAGE, record):
-            demand(self.directory, caller, Right.SEND, record)
-
-    def _check_policy(self, name: str, policy: Policy) -> None:
-        """What only the whole namespace can tell about a policy."""
-        target = _dead_letter_target(policy)
-        if target is not None:
-            if self.directory.get(target).role is Role.NONE:
-                _check_spelling(target)
-            seen = {name}
-            while target is not None and target not in seen:
-                seen.add(target)
-                record = self.directory.get(target)
-                target = record.policy["dead_letter"] if record.role is Role.QUEUE else None
-            if target is not None:
-                raise InvalidPolicy(
-                    "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
-                )
-
-    def _check_target(self, caller: Caller, router: str, target: str) -> None:
-        rules.check(target)
-        record = self.directory.get(target)
-        if record.role not in (Role.QUEUE, Role.ROUTER):
-            raise Missing(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
-        demand(self.directory, caller, Right.SEND, record)
-        path = self._path(target, router)
-        if path is not None:
-            raise Refused(
-                f"{router} can't feed {target}: messages would go round in a cycle, "
-                + " -> ".join([router, *path])
-            )
-
-    def _path(self, start: str, goal: str) -> list[str] | None:
-        """How messages at `start` would reach `goal`, or None."""
-        if start == goal:
-            return [start]
-        seen = {start}
-        waiting = [[start]]
-        while waiting:
-            path = waiting.pop()
-            for each in self.directory.subscriptions(path[-1]):
-                if each.target == goal:
-                    return [*path, goal]
-                if each.target not in seen and not each.push:
-                    seen.add(each.target)
-                    waiting.append([*path, each.target])
-        return None
-
-
-def _dead_letter_target(policy: Policy) -> str | None:
-    target: str | None = policy["dead_letter"] if policy.role is Role.QUEUE else None
-    return target
-
 
 def policy_at_first_use(role: Role, template: Policy, before: Name) -> Policy:
     """The policy of a name without a role that is used as a queue, or as a router.
@@ -445,21 +364,3 @@ def policy_from(text: bytes | str) -> Policy:
     except (ValueError, RecursionError) as error:
         raise InvalidPolicy("", str(error), 'a JSON object such as {"role": "queue"}') from None
     return Policy.parse(value)
-
-
-def _check_spelling(name: str) -> None:
-    try:
-        rules.check_spelling(name)
-    except rules.InvalidName as error:
-        raise Refused(str(error)) from None
-
-
-def _check_lifetime(policy: Policy, owner: str) -> None:
-    """What goes with a client needs one; otherwise it would be there for ever."""
-    if policy["lifetime"] in _OWNER_PARTS and not owner:
-        raise InvalidPolicy(
-            "lifetime",
-            policy["lifetime"],
-            "permanent or last_consumer here; only what an AMQP client makes goes with it: a dynamic node, "
-            "or a name that it is the first to use, below a template with this lifetime",
-        )

@@ -7,8 +7,8 @@ from lightrail.cluster.coordinator import CoordinatorError
 from lightrail.model import conditions
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy
+from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.namespace.rights import Forbidden
-from lightrail.namespace.service import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.wire.control import ControlAway, ControlRefused
 from lightrail.wire.shards import ShardAway, ShardRefused
 

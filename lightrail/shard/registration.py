@@ -7,7 +7,7 @@ from lightrail.cluster.joining import Joining, patiently, reachable_metrics
 from lightrail.cluster.map import SHARDS
 from lightrail.cluster.membership import MemberRefused, allocate_shard, check_disk, pin_disk, shard_sets
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.shard import data_directory as residences
 from lightrail.shard.data_directory import DataDirectory
 from lightrail.shard.journal.extent import NOTHING

@@ -1,7 +1,7 @@
-"""GatewayClient: the gateways of a broker as tasks of Spark see them, with credentials and retries.
+"""GatewayClient: requests of Spark's tasks to the gateways of a broker, with credentials and retries.
 
-Where a gateway is and who asks is an `Access`, which holds the paths of secrets and never a secret: it
-travels to executors in plans and logs. The files are read where the request is made.
+An `Access` has the addresses and the paths of secrets. It never contains a secret, because plans and logs
+show it. Each task reads the files where it runs.
 """
 
 import base64
@@ -14,7 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, urlencode, urlsplit
 
 from lightrail.model import limits
@@ -22,7 +22,7 @@ from lightrail.model import limits
 log = logging.getLogger("lightrail.spark.http")
 
 AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""What a gateway, or a proxy before it, says when the same request may succeed later."""
+"""Statuses of a gateway, or of a proxy before it, after which the same request may succeed later."""
 VARIABLES: Final = {
     "gateway": "LIGHTRAIL_URL",
     "user": "LIGHTRAIL_USER",
@@ -30,19 +30,19 @@ VARIABLES: Final = {
     "tokenfile": "LIGHTRAIL_TOKEN_FILE",
     "cafile": "LIGHTRAIL_CA_FILE",
 }
-"""Where an option comes from that is not given. Variables of executors are their own."""
+"""The environment variable that stands in for each missing option; executors have variables of their own."""
 PASSWORD: Final = "LIGHTRAIL_PASSWORD"
 TOKEN: Final = "LIGHTRAIL_TOKEN"
-"""Secrets themselves, where no file is named: variables of the process that asks."""
+"""Variables with the secrets themselves, for where no file is named."""
 _SECRET_BYTES_MAX: Final = 65_536
 
 
 class GatewayError(Exception):
-    """A request that came to nothing; the message says what was asked, what came, and what to do."""
+    """A request that failed; the message has the request, the answer, and what to do."""
 
 
 class GatewayRefused(GatewayError):
-    """The gateway answered with an error that the same request will meet again.
+    """The gateway answered with an error that does not pass by itself.
 
     Attributes:
         status: of HTTP.
@@ -59,15 +59,15 @@ class GatewayRefused(GatewayError):
 
 
 class GatewayAway(GatewayError):
-    """Nobody answered, or only that it is to be tried again, until the time for it was over."""
+    """Until the time was over no gateway answered, or only with temporary errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where gateways are and who asks there; without any secret.
+    """Addresses of gateways and the credentials for them, without any secret.
 
     Attributes:
-        gateways: URLs, `http://HOST:PORT` or `https://HOST:PORT`; the next one is asked when one fails.
+        gateways: URLs, `http://HOST:PORT` or `https://HOST:PORT`; requests go to the next one when one fails.
         user: with `password_file`, whose first line is the password.
         token_file: its first line is a bearer token; instead of a user.
         ca_file: certificates, PEM, that the gateway's is checked against; empty for the system's.
@@ -83,26 +83,26 @@ class Access:
     def of_options(cls, options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Self:
         """The options gateway (several with commas between), user, passwordFile, tokenFile, caFile.
 
-        In any case of letters; what is not given comes from the environment. Raises ValueError.
+        Names in any case of letters; missing ones come from the environment. Raises ValueError.
         """
         given = {name.lower(): value for name, value in options.items()}
-        said = {name: given.get(name) or environ.get(variable, "") for name, variable in VARIABLES.items()}
+        values = {name: given.get(name) or environ.get(variable, "") for name, variable in VARIABLES.items()}
         if given.get("tokenfile"):
-            # An option counts more than a variable of the other kind.
-            said["user"] = said["passwordfile"] = ""
+            # An option takes precedence over a variable of the other kind.
+            values["user"] = values["passwordfile"] = ""
         elif given.get("user"):
-            said["tokenfile"] = ""
-        gateways = tuple(url.strip().rstrip("/") for url in said["gateway"].split(",") if url.strip())
+            values["tokenfile"] = ""
+        gateways = tuple(url.strip().rstrip("/") for url in values["gateway"].split(",") if url.strip())
         if not gateways:
-            raise ValueError("expected the option gateway, http://HOST:PORT or https://HOST:PORT; none came")
+            raise ValueError("expected the option gateway, http://HOST:PORT or https://HOST:PORT; found none")
         for url in gateways:
             _parts(url)
         if "password" in given:
             raise ValueError("a password is no option: it would stand in plans and logs; use passwordFile")
-        return cls(gateways, said["user"], said["passwordfile"], said["tokenfile"], said["cafile"])
+        return cls(gateways, values["user"], values["passwordfile"], values["tokenfile"], values["cafile"])
 
     def authorization(self) -> str:
-        """The Authorization header, or empty. Raises GatewayError when a secret is not here."""
+        """The Authorization header, or empty. Raises GatewayError for a secret that can't be read."""
         if self.user and not self.token_file:
             pair = f"{self.user}:{_secret(self.password_file, PASSWORD, 'passwordFile')}"
             return "Basic " + base64.b64encode(pair.encode()).decode()
@@ -113,7 +113,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What came back.
+    """An answer.
 
     Attributes:
         headers: by name in lower case.
@@ -131,11 +131,20 @@ class Response:
             raise GatewayError(f"expected JSON from the gateway, got {self.body[:80]!a}") from None
 
 
+class _Failure(NamedTuple):
+    """An attempt that may be repeated after `wait_s` seconds."""
+
+    text: str
+    wait_s: float
+    is_unreachable: bool
+    """No gateway answered at all."""
+
+
 class GatewayClient:
-    """One kept-alive connection to one of the gateways; for one thread. It is made where it is used.
+    """One kept-alive connection to one of the gateways, for one thread.
 
     Args:
-        retry_ms: so long a request is tried again that failed for now; then GatewayAway is raised.
+        retry_ms: how long a request that fails temporarily is sent again before GatewayAway is raised.
         monotonic: seconds of a clock that only goes forward; with `sleep`, injected by tests.
     """
 
@@ -153,10 +162,10 @@ class GatewayClient:
         self._sleep = sleep
         self._connection: http.client.HTTPConnection | None = None
         self._at = 0
-        """Which of the gateways is asked."""
+        """Index of the gateway that gets the next request."""
         self._authorization: str | None = None
         self.attempts_again = 0
-        """Requests that had to be said once more."""
+        """Requests that were sent again."""
 
     def get(self, path: str, query: Mapping[str, Any] | None = None, **more: Any) -> Response:
         """See `request`."""
@@ -184,7 +193,7 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
         good: tuple[int, ...] = (),
     ) -> Response:
-        """One request, said again as long as it fails for now: it must be one that may be said twice.
+        """One request, sent again while it fails temporarily, so it must be one that may be sent twice.
 
         Args:
             path: percent-encoded already, see `path_of`.
@@ -193,7 +202,7 @@ class GatewayClient:
 
         Raises:
             GatewayRefused: the answer is an error that will not pass by itself.
-            GatewayAway: nothing better than "try again" came in time.
+            GatewayAway: until the time was over there was no answer, or only temporary errors.
         """
         wanted = {key: value for key, value in (query or {}).items() if value is not None}
         target = path + (f"?{urlencode(wanted)}" if wanted else "")
@@ -204,51 +213,67 @@ class GatewayClient:
             sent["Authorization"] = self._authorization
         until = self._monotonic() + self._retry_ms / 1000
         pause_s = limits.SPARK_RETRY_PAUSE_MS / 1000
-        silent = True
+        is_logged = False
         while True:
-            fresh = self._connection is None
-            try:
-                response = self._exchange(method, target, body, sent)
-            except ssl.SSLCertVerificationError as error:
-                self.close()
-                raise GatewayError(
-                    f"the certificate of {self._url} can't be trusted: {error}; see the option caFile"
-                ) from None
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                failure = f"no answer ({str(error) or type(error).__name__})"
-                wait_s = 0.0
-                if fresh:
-                    if silent:
-                        # Who waits, for minutes where the address is wrong, hears what for.
-                        log.warning("%s: %s; trying for %g s", self._url, failure, self._retry_ms / 1000)
-                        silent = False
-                    wait_s = pause_s
-                    self._at += 1
-            else:
-                if response.status < 400 or response.status in good:
-                    return response
-                failure = _said(response)
-                if response.status not in AGAIN_STATUSES:
-                    raise GatewayRefused(
-                        f"{method} {path} at {self._url}: {failure}{self._advice(response.status)}",
-                        response.status,
-                        _problem(response),
-                    )
-                wait_s = max(pause_s, _retry_after(response))
-                if response.status != 429:
-                    # Another gateway may reach what this one does not.
-                    self.close()
-                    self._at += 1
-            if self._monotonic() + wait_s > until:
+            url = self._url
+            found = self._attempt(method, target, body, sent, good, pause_s)
+            if isinstance(found, Response):
+                return found
+            if found.is_unreachable and not is_logged:
+                # With a wrong address the caller waits for minutes; the log says what for.
+                log.warning("%s: %s; trying for %g s", url, found.text, self._retry_ms / 1000)
+                is_logged = True
+            if self._monotonic() + found.wait_s > until:
                 raise GatewayAway(
-                    f"{method} {path} at {', '.join(self._access.gateways)}: {failure}; tried for "
+                    f"{method} {path} at {', '.join(self._access.gateways)}: {found.text}; tried for "
                     f"{self._retry_ms / 1000:g} s. Is the broker running, and is this its HTTP address?"
                 )
             self.attempts_again += 1
-            if wait_s:
-                self._sleep(wait_s)
+            if found.wait_s:
+                self._sleep(found.wait_s)
                 pause_s = min(2 * pause_s, limits.SPARK_RETRY_PAUSE_MS_MAX / 1000)
+
+    def _attempt(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        good: tuple[int, ...],
+        pause_s: float,
+    ) -> "Response | _Failure":
+        """Sends the request once. Raises GatewayRefused, and GatewayError for a certificate without trust."""
+        is_fresh = self._connection is None
+        try:
+            response = self._exchange(method, target, body, headers)
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            raise GatewayError(
+                f"the certificate of {self._url} can't be trusted: {error}; see the option caFile"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            text = f"no answer ({str(error) or type(error).__name__})"
+            if not is_fresh:
+                # The gateway may have closed a connection that was idle: try a new one at once.
+                return _Failure(text, 0.0, False)
+            self._at += 1
+            return _Failure(text, pause_s, True)
+        if response.status < 400 or response.status in good:
+            return response
+        text = _described(response)
+        if response.status not in AGAIN_STATUSES:
+            path = target.partition("?")[0]
+            raise GatewayRefused(
+                f"{method} {path} at {self._url}: {text}{self._advice(response.status)}",
+                response.status,
+                _problem(response),
+            )
+        if response.status != 429:
+            # Another gateway may reach the shard or etcd that this one does not reach.
+            self.close()
+            self._at += 1
+        return _Failure(text, max(pause_s, _retry_after(response)), False)
 
     def close(self) -> None:
         """Closes the connection; the next request opens another."""
@@ -327,7 +352,7 @@ def _secret(path: str, variable: str, option: str) -> str:
         if variable in os.environ:
             return os.environ[variable]
         raise GatewayError(
-            f"expected the option {option} or the environment variable {variable}; neither came"
+            f"expected the option {option} or the environment variable {variable}; found neither"
         )
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:
@@ -346,7 +371,7 @@ def _problem(response: Response) -> dict[str, Any]:
     return problem if isinstance(problem, dict) else {}
 
 
-def _said(response: Response) -> str:
+def _described(response: Response) -> str:
     problem = _problem(response)
     text = str(problem.get("detail") or problem.get("title") or "")
     return f"{response.status} {text or response.body[:300].decode(errors='replace').strip()}".strip()

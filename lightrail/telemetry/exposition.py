@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
 from lightrail.telemetry.families import ShardCounts
 from lightrail.telemetry.http_connections import Connections

@@ -20,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from lightrail.model import limits, protocols
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import handshakes, http_unreadable
 from lightrail.telemetry.http_connections import Connections, source_of
 from lightrail.telemetry.strangers import Strangers

@@ -11,7 +11,7 @@ from proton import UNDESCRIBED, Array, Data, Delivery, Link, Message, Terminus, 
 from proton.reactor import Container, DurableSubscription, LinkOption, Selector
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
-from lightrail.namespace.service import Refused
+from lightrail.namespace.errors import Refused
 from tests.support import wait
 from tests.support.broker import Broker
 from tests.support.namespace import change, drop, give, named, subscribe, unsubscribe

@@ -5,7 +5,16 @@ import os
 import sys
 from typing import Final
 
-from lightrail.cli.administration import coordination, definitions, messages, names, readers, rebalance, state
+from lightrail.cli.administration import (
+    coordination,
+    definitions,
+    messages,
+    names,
+    readers,
+    rebalance,
+    shards,
+    state,
+)
 from lightrail.cli.administration.client import URL_DEFAULT, Client, Failed, Unreachable, authorization
 from lightrail.cli.administration.commands import Refused, Subparsers, Usage
 from lightrail.model.names import InvalidName
@@ -73,6 +82,7 @@ def register(parser: argparse.ArgumentParser, things: Subparsers, journals: Subp
     definitions.register(things)
     state.register(things)
     rebalance.register(things)
+    shards.register(things)
     readers.register(things, journals)
     coordination.register(things)
 

@@ -1,6 +1,7 @@
-"""The commands `status`, `doctor` and `connections`: how the broker is, and what is wrong with it."""
+"""The commands `status`, `doctor` and `connections`: the state of the broker, and what is wrong with it."""
 
 import argparse
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from lightrail.cli.administration.client import Client, Failed, path_of
@@ -11,12 +12,10 @@ from lightrail.console.text import printable
 from lightrail.model.names import is_dead_letter, owner
 
 BACKLOG = 1_000
-"""Messages without any consumer that are worth a word."""
+"""Ready messages of a queue without consumers from which the doctor warns."""
 FULL = 0.9
-"""Part of a queue's limit from which it is worth a word."""
-
-
-AWAY: Final = (
+"""Part of a queue's limit from which the doctor warns."""
+SILENT: Final = (
     "start it again where its directory is; the last lines of its log say why it ended. Is the directory "
     "lost for good: restore a copy, or give up its messages with lightrail-admin shard forget-disk {id}"
 )
@@ -47,7 +46,7 @@ def register(things: Subparsers) -> None:
     command.add_argument("--user", metavar="NAME")
     command = add(connections, "show", _connection, "one connection with its sessions and links")
     command.add_argument("id", metavar="ID")
-    command = add(connections, "close", _close, "close a connection; its client is told why")
+    command = add(connections, "close", _close, "close a connection; its client gets the reason")
     command.add_argument("id", metavar="ID", nargs="+")
 
 
@@ -73,7 +72,7 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
     except Failed as error:
         if error.status != 503:
             raise
-        # What is away, or does not answer, is among the findings.
+        # The processes that do not answer are among the findings.
         found = diagnose(status, [])
         found.insert(0, Finding("error", f"queues can't be listed: {error}", "look at what is not ready"))
     if parsed.json:
@@ -86,40 +85,8 @@ def _doctor(client: Client, parsed: argparse.Namespace) -> int:
 
 
 def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Finding]:
-    """What the figures say is wrong; errors first."""
-    found: list[Finding] = []
-    away = {f"shard-{each['id']}": each for each in status["shards"] if not each.get("serving", True)}
-    for reason in status.get("reasons", []):
-        shard = away.get(reason.partition(":")[0])
-        if shard is not None:
-            do = AWAY.format(id=shard["id"])
-        elif NO_ANSWER in reason:
-            do = HANGS
-        else:
-            do = "look at that process's log; the supervisor restarts it"
-        found.append(Finding("error", f"not ready: {reason}", do))
-    set_back = status.get("coordinator", {}).get("set_back")
-    if set_back:
-        found.append(
-            Finding(
-                "error",
-                f"etcd was set back to revision {set_back['revision']}, and revision "
-                f"{set_back['known_at']} was known: "
-                f"{set_back['reason']}. What was known goes on, and nothing can be changed",
-                "bring back the etcd that has it, or write what this one has lost: "
-                "lightrail-admin coordinator put-back",
-            )
-        )
-    full = status.get("coordinator", {}).get("full")
-    if full:
-        whose = ", ".join(status["coordinator"].get("full_for", ())) or "the gateway"
-        found.append(
-            Finding(
-                "error",
-                f"{full}; found by {whose}. What is known goes on; names, policies, users and moves wait",
-                "see LightRailCoordinatorFull in docs/operate/alerts.md for the commands of etcdctl",
-            )
-        )
+    """What is wrong by the answer of /!status and the rows of /!queues; errors first."""
+    found = [*_not_ready(status), *_about_coordinator(status.get("coordinator", {}))]
     for process in status["processes"]:
         if process["restarts"]:
             found.append(
@@ -130,32 +97,67 @@ def diagnose(status: dict[str, Any], queues: list[dict[str, Any]]) -> list[Findi
                 )
             )
     for shard in status["shards"]:
-        if shard.get("store_full"):
-            found.append(
-                Finding(
-                    "error",
-                    f"shard {shard['id']} refuses messages: its disk has no room",
-                    "free space on the disk that holds the data directory, or let consumers take messages; "
-                    "sending goes on by itself",
-                )
-            )
-        elif shard.get("store_failures"):
-            found.append(
-                Finding(
-                    "error",
-                    f"shard {shard['id']} could not write {shard['store_failures']} times",
-                    "free space on the disk that holds the data directory, or look for its errors in the log",
-                )
-            )
-        found += _kept(shard)
+        found += [*_about_store(shard), *_kept(shard)]
     for queue in queues:
         if queue["ready"] is not None:
             found += _about(queue)
     return sorted(found, key=lambda finding: finding.severity)
 
 
+def _not_ready(status: dict[str, Any]) -> Iterable[Finding]:
+    """Why the broker is not ready, and what to do about each reason."""
+    silent = {f"shard-{each['id']}": each for each in status["shards"] if not each.get("serving", True)}
+    for reason in status.get("reasons", []):
+        shard = silent.get(reason.partition(":")[0])
+        if shard is not None:
+            do = SILENT.format(id=shard["id"])
+        elif NO_ANSWER in reason:
+            do = HANGS
+        else:
+            do = "look at that process's log; the supervisor restarts it"
+        yield Finding("error", f"not ready: {reason}", do)
+
+
+def _about_coordinator(coordinator: dict[str, Any]) -> Iterable[Finding]:
+    set_back = coordinator.get("set_back")
+    if set_back:
+        yield Finding(
+            "error",
+            f"etcd was set back to revision {set_back['revision']}, and revision "
+            f"{set_back['known_at']} was known: "
+            f"{set_back['reason']}. What was known goes on, and nothing can be changed",
+            "bring back the etcd that has it, or write what this one has lost: "
+            "lightrail-admin coordinator put-back",
+        )
+    full = coordinator.get("full")
+    if full:
+        whose = ", ".join(coordinator.get("full_for", ())) or "the gateway"
+        yield Finding(
+            "error",
+            f"{full}; found by {whose}. What is known goes on; names, policies, users and moves wait",
+            "see LightRailCoordinatorFull in docs/operate/alerts.md for the commands of etcdctl",
+        )
+
+
+def _about_store(shard: dict[str, Any]) -> Iterable[Finding]:
+    """What is wrong with a shard's disk."""
+    if shard.get("store_full"):
+        yield Finding(
+            "error",
+            f"shard {shard['id']} refuses messages: its disk has no room",
+            "free space on the disk that holds the data directory, or let consumers take messages; "
+            "sending goes on by itself",
+        )
+    elif shard.get("store_failures"):
+        yield Finding(
+            "error",
+            f"shard {shard['id']} could not write {shard['store_failures']} times",
+            "free space on the disk that holds the data directory, or look for its errors in the log",
+        )
+
+
 def _kept(shard: dict[str, Any]) -> list[Finding]:
-    """Queues that a shard keeps and does not serve."""
+    """Queues that a shard stores and does not serve."""
     found = []
     for row in shard.get("kept", []):
         name, messages = row["queue"], f"{row['messages']:,} messages"

@@ -27,8 +27,9 @@ from lightrail.model import limits
 from lightrail.model.names import subscription_name
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Refused
 from lightrail.namespace.rights import ANYBODY
-from lightrail.namespace.service import Refused, Service
+from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import SettleDetail
 

@@ -10,7 +10,8 @@ from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.gateway.links.sending import Sender
 from lightrail.model import conditions
 from lightrail.model.policy import Role
-from lightrail.namespace.service import Refused, Service
+from lightrail.namespace.errors import Refused
+from lightrail.namespace.service import Service
 from lightrail.wire.shards import ShardAway
 
 UNKNOWN: Final = "lightrail:unknown"

@@ -23,8 +23,8 @@ from lightrail.gateway.forwarding.source import Links, Source
 from lightrail.gateway.links.outgoing import Outgoing
 from lightrail.model import conditions, limits
 from lightrail.model.names import InvalidName
+from lightrail.namespace.errors import Refused
 from lightrail.namespace.rights import Caller, Forbidden
-from lightrail.namespace.service import Refused
 from lightrail.wire.frames import OutcomeCode
 from lightrail.wire.messages import ConsumerOpen, Refusal
 from lightrail.wire.shards import ShardAway, ShardRefused

@@ -18,9 +18,9 @@ from lightrail.gateway.forwarding.transfer import Mode, State, Task, Transfer
 from lightrail.model import limits, names
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Missing, Refused
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, demand
-from lightrail.namespace.service import Missing, Refused
 
 MEMBERS: Final = ("from", "to", "mode", "count", "filter")
 

@@ -10,7 +10,8 @@ from lightrail.gateway.links.shards import Shards
 from lightrail.model import conditions, limits
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
-from lightrail.namespace.routing import UNROUTABLE, Group, Plan, Routed, Routing, Walk
+from lightrail.namespace.router_plan import Group, Plan, Routed, Walk
+from lightrail.namespace.routing import UNROUTABLE, Routing
 from lightrail.wire.lanes import QUEUE_AWAY, Attributes, Lane, Load
 from lightrail.wire.messages import Refusal
 from lightrail.wire.shards import ShardAway, ShardPeer

@@ -21,9 +21,10 @@ from lightrail.gateway.pages.tree import branches
 from lightrail.gateway.pages.views import Views
 from lightrail.model import names
 from lightrail.model.policy import Role, fields_of
+from lightrail.namespace.errors import Missing, Refused
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, Forbidden, may
-from lightrail.namespace.service import Missing, Refused, Service
+from lightrail.namespace.service import Service
 from lightrail.wire.control import ControlAway
 from lightrail.wire.shards import ShardAway, ShardRefused
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lightrail.gateway.processes.members import Member, Members
 from lightrail.model import conditions, limits
-from lightrail.namespace.service import Missing
+from lightrail.namespace.errors import Missing
 from lightrail.wire import keys
 from lightrail.wire.control import ControlAway, ControlClient, ControlRefused, address
 from lightrail.wire.keys import WireKey

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lightrail.cluster.map import Map, MapChanges
 from lightrail.cluster.map import Member as Registered
-from lightrail.model.settings import endpoint
+from lightrail.model.endpoint import endpoint
 from lightrail.telemetry.metrics import AnyFamily, Family, Labels, counter
 
 

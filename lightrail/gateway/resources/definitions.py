@@ -13,9 +13,9 @@ from lightrail.model import limits
 from lightrail.model import names as rules
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace.errors import Refused
 from lightrail.namespace.records import Name, Right, Subscription
 from lightrail.namespace.rights import Forbidden
-from lightrail.namespace.service import Refused
 
 FORMAT: Final = 1
 MEMBERS: Final = ("format", "names", "subscriptions", "permissions")

@@ -13,9 +13,9 @@ from lightrail.model import limits
 from lightrail.model.names import dead_letter_name, is_dead_letter, owner
 from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Missing
 from lightrail.namespace.records import Name, Right
 from lightrail.namespace.rights import Caller, may
-from lightrail.namespace.service import Missing
 
 COLUMNS: Final = ("ready", "delayed", "in_flight", "bytes", "consumers")
 """Figures of a queue where no shard answers; each is None then."""

@@ -8,8 +8,8 @@ from lightrail.gateway.errors import ProblemError, invalid
 from lightrail.gateway.paths import path_of
 from lightrail.gateway.request import Request
 from lightrail.model.policy import Role
+from lightrail.namespace.errors import Missing
 from lightrail.namespace.records import Right, Subscription
-from lightrail.namespace.service import Missing
 
 MEMBERS = ("target", "filter", "action", "expires_at")
 

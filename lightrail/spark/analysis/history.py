@@ -41,6 +41,10 @@ READ: Final = (
 """Columns of the data source that are looked at; of `message` only its length."""
 
 
+_AT: Final = ("queue", "sequence")
+"""Columns that name a message, within one life."""
+
+
 def history(events: "DataFrame") -> "DataFrame":
     """Rows of the data source, each with what is known of its message from all of them.
 
@@ -55,33 +59,7 @@ def history(events: "DataFrame") -> "DataFrame":
         `again`: a delivery of a message that was delivered before;
         `older`: true in one row of each message whose beginning was not read: it was in the queue before.
     """
-    is_end = F.col("event").isin([str(each) for each in ENDS])
-    rows = events.select(
-        "queue",
-        "shard",
-        "journal",
-        "sequence",
-        "lsn",
-        "event",
-        "event_time",
-        "reason",
-        "producer",
-        "consumer",
-        F.length("message").cast("long").alias("own_size"),
-        _came().alias("own_came"),
-        (F.col("event") == str(Event.ENQUEUED)).alias("begins"),
-        is_end.alias("ends"),
-    )
-    message = Window.partitionBy("queue", "sequence")
-    rows = rows.withColumn("journal_began", F.min("event_time").over(message.partitionBy(*_AT, "journal")))
-    order = message.orderBy("journal_began", "journal", "lsn", "event")
-    before = order.rowsBetween(Window.unboundedPreceding, -1)
-    rows = rows.withColumn(
-        "anew",
-        F.col("begins") & F.coalesce(F.max(F.col("begins") | F.col("ends")).over(before), F.lit(False)),
-    )
-    until = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    rows = rows.withColumn("life", F.sum(F.col("anew").cast("long")).over(until))
+    rows = _with_life(_marked(events))
     life = Window.partitionBy(*_AT, "life")
     in_order = life.orderBy("journal_began", "journal", "lsn", "event")
     delivered = F.col("event") == str(Event.DELIVERED)
@@ -97,14 +75,45 @@ def history(events: "DataFrame") -> "DataFrame":
         "consumer",
         F.date_trunc("minute", "event_time").alias("minute"),
         F.max("own_size").over(life).alias("size"),
-        # greatest() passes over null: what is not known would be 0.
+        # greatest() passes over null: an unknown time would be 0.
         F.when(F.col("ends") & came.isNotNull(), F.greatest(waited, F.lit(0))).alias("waited_ms"),
         (delivered & (F.sum(delivered.cast("long")).over(in_order) > 1)).alias("again"),
         (~F.max("begins").over(life) & (F.row_number().over(in_order) == 1)).alias("older"),
     )
 
 
-_AT: Final = ("queue", "sequence")
+def _marked(events: "DataFrame") -> "DataFrame":
+    """The columns in use, with what a row shows by itself: `begins`, `ends`, the size and the time."""
+    return events.select(
+        "queue",
+        "shard",
+        "journal",
+        "sequence",
+        "lsn",
+        "event",
+        "event_time",
+        "reason",
+        "producer",
+        "consumer",
+        F.length("message").cast("long").alias("own_size"),
+        _came().alias("own_came"),
+        (F.col("event") == str(Event.ENQUEUED)).alias("begins"),
+        F.col("event").isin([str(each) for each in ENDS]).alias("ends"),
+    )
+
+
+def _with_life(rows: "DataFrame") -> "DataFrame":
+    """Numbers the lives of each (queue, sequence): one begins with an ENQUEUED after an earlier event."""
+    message = Window.partitionBy(*_AT)
+    rows = rows.withColumn("journal_began", F.min("event_time").over(message.partitionBy(*_AT, "journal")))
+    order = message.orderBy("journal_began", "journal", "lsn", "event")
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    rows = rows.withColumn(
+        "anew",
+        F.col("begins") & F.coalesce(F.max(F.col("begins") | F.col("ends")).over(before), F.lit(False)),
+    )
+    until = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return rows.withColumn("life", F.sum(F.col("anew").cast("long")).over(until))
 
 
 def _came() -> "Column":

@@ -6,7 +6,6 @@ record there is one look at its length and one checksum. What is in the rows: do
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -40,19 +39,15 @@ from lightrail.spark.decoding.arrays import (
     message_column,
     mixed_priorities,
 )
+from lightrail.spark.decoding.batches import gathered
 from lightrail.spark.decoding.damage import Damage, Lost
+from lightrail.spark.decoding.read_ahead import ReadAhead
 from lightrail.spark.decoding.runs import Bad, Runs, carries_messages, runs_of
 from lightrail.spark.decoding.tables import UNKNOWN, Tables
 from lightrail.spark.decoding.wanted import Part, Wanted
 from lightrail.spark.decoding.windows import Walk, Window
 
 __all__ = ["Part", "Wanted", "record_batches"]
-
-_WORTH: Final = 4
-"""A batch that is at least this share of the largest goes out as it is; smaller ones are put together."""
-
-_PIECE_BYTES: Final = 65_536
-"""Read at once where Queue records are."""
 
 
 def record_batches(
@@ -72,51 +67,7 @@ def record_batches(
         Damage: records of the part are not there any more.
         ArchiveError: a segment of a newer format, or the file of another one.
     """
-    return _together(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
-
-
-def _together(batches: Iterator[pa.RecordBatch], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Small batches in a row as one: a part with few rows of what is wanted is not read in crumbs."""
-    gathered: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if gathered and (
-            rows + batch.num_rows > wanted.batch_rows or size + batch.nbytes > wanted.batch_bytes
-        ):
-            yield _joined(gathered)
-            gathered, rows, size = [], 0, 0
-        gathered.append(batch)
-        rows += batch.num_rows
-        size += batch.nbytes
-        if rows * _WORTH >= wanted.batch_rows or size * _WORTH >= wanted.batch_bytes:
-            yield _joined(gathered)
-            gathered, rows, size = [], 0, 0
-    if gathered:
-        yield _joined(gathered)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return joined
-
-
-class _Pieces:
-    """A file of which small records are read: those beside each other at once."""
-
-    def __init__(self, file: Readable) -> None:
-        self._file = file
-        self._data = b""
-        self._offset = 0
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See Readable."""
-        at = offset - self._offset
-        if at < 0 or at + length > len(self._data):
-            self._data = self._file.read(offset, max(length, _PIECE_BYTES))
-            self._offset, at = offset, 0
-        return self._data[at : at + length]
+    return gathered(_Reader(part, file, wanted, lost, undecodable).batches(), wanted)
 
 
 class _Reader:
@@ -214,7 +165,7 @@ class _Reader:
 
     def _read_tables(self, before: int) -> None:
         """What the Snapshot says, and the Queue records before an offset."""
-        file = _Pieces(self._file)
+        file = ReadAhead(self._file)
         if before > SEGMENT_HEADER_SIZE:
             self._read_table(file, SEGMENT_HEADER_SIZE)
         for offset in self._part.index.queues:

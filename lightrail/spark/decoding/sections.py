@@ -11,7 +11,7 @@ from lightrail.amqp.decoder import Buffer
 from lightrail.amqp.messages import read_body
 from lightrail.amqp.sections import Properties, Sections
 from lightrail.amqp.values import DecodeError
-from lightrail.filters.message import MALFORMED
+from lightrail.filters.sections import MALFORMED
 from lightrail.spark.decoding.texts import text_of, time_text
 
 PROPERTY_NAMES: Final = (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightrail.amqp.decoder import NAMES, READERS
-from lightrail.filters.message import MALFORMED, WIDTHS
+from lightrail.filters.sections import MALFORMED, WIDTHS
 from lightrail.spark.decoding.texts import TIME_MAX_MS, TIME_MIN_MS, text_of
 from lightrail.spark.decoding.windows import Numbers
 

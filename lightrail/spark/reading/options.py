@@ -68,27 +68,8 @@ def read_options(given: Mapping[str, str], streaming: bool = False) -> Options:
         raise OptionError(
             "expected the option path (archive folders) or gateway (a URL), or both; found neither"
         )
-    queues = texts.list("queues")
-    pattern = texts.get("queuePattern")
-    if queues is not None and pattern is not None:
-        raise OptionError("expected one of the options queues and queuePattern, found both")
-    if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(
-                f"queuePattern: expected a regular expression, found {pattern!r}: {error}"
-            ) from error
-    if texts.get("startingOffsets") is not None and texts.get("startingTimestamp") is not None:
-        raise OptionError("expected one of the options startingOffsets and startingTimestamp, found both")
-    starting = texts.offsets("startingOffsets", "latest" if streaming else "earliest")
-    if not streaming and starting == "latest":
-        raise OptionError("startingOffsets: expected earliest or JSON in a batch, found latest")
-    ending = texts.offsets("endingOffsets", "latest")
-    if streaming and texts.get("endingOffsets") is not None:
-        raise OptionError("endingOffsets is for batches (spark.read), a stream has no end: remove the option")
-    if ending == "earliest":
-        raise OptionError("endingOffsets: expected latest or JSON, found earliest")
+    queues, pattern = _queues(texts)
+    starting, ending = _bounds(texts, streaming)
     reader = texts.get("reader")
     if reader is not None and access is None:
         raise OptionError(
@@ -97,7 +78,7 @@ def read_options(given: Mapping[str, str], streaming: bool = False) -> Options:
     return Options(
         paths=paths,
         access=access,
-        queues=None if queues is None else frozenset(queues),
+        queues=queues,
         pattern=pattern,
         starting=starting,
         starting_ms=texts.time_ms("startingTimestamp"),
@@ -160,6 +141,37 @@ def _paths(texts: "_Texts") -> tuple[str, ...]:
                     f"{name}: expected a list of paths in JSON, found {several[:200]!r}"
                 ) from error
     return tuple(dict.fromkeys(found))
+
+
+def _queues(texts: "_Texts") -> tuple[frozenset[str] | None, str | None]:
+    """The queues to read, by name or by a pattern; both None for all of them."""
+    queues = texts.list("queues")
+    pattern = texts.get("queuePattern")
+    if queues is not None and pattern is not None:
+        raise OptionError("expected one of the options queues and queuePattern, found both")
+    if pattern is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise OptionError(
+                f"queuePattern: expected a regular expression, found {pattern!r}: {error}"
+            ) from error
+    return None if queues is None else frozenset(queues), pattern
+
+
+def _bounds(texts: "_Texts", streaming: bool) -> tuple[Wish, Wish]:
+    """Where reading starts and ends."""
+    if texts.get("startingOffsets") is not None and texts.get("startingTimestamp") is not None:
+        raise OptionError("expected one of the options startingOffsets and startingTimestamp, found both")
+    starting = texts.offsets("startingOffsets", "latest" if streaming else "earliest")
+    if not streaming and starting == "latest":
+        raise OptionError("startingOffsets: expected earliest or JSON in a batch, found latest")
+    ending = texts.offsets("endingOffsets", "latest")
+    if streaming and texts.get("endingOffsets") is not None:
+        raise OptionError("endingOffsets is for batches (spark.read), a stream has no end: remove the option")
+    if ending == "earliest":
+        raise OptionError("endingOffsets: expected latest or JSON, found earliest")
+    return starting, ending
 
 
 def _decode(texts: "_Texts") -> Decode:

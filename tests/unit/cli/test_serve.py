@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from lightrail.cli import serve
-from lightrail.model.settings import Endpoint, Settings
+from lightrail.model.endpoint import Endpoint
+from lightrail.model.settings import Settings
 
 LOOPBACK = Settings(amqp=Endpoint("127.0.0.1", 1), http=Endpoint("::1", 2), data="/d")
 

@@ -13,7 +13,8 @@ from lightrail.cluster.map import FRONTENDS, Member
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.cluster.opening import open_coordinator, open_to_strangers
 from lightrail.model import limits
-from lightrail.model.settings import Settings, endpoint
+from lightrail.model.endpoint import endpoint
+from lightrail.model.settings import Settings
 from lightrail.telemetry.process import CannotServe, Process, Stopped
 
 CLUSTER = Settings(etcd=(endpoint("127.0.0.1:1"),))

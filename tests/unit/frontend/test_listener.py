@@ -12,7 +12,7 @@ import uvloop
 
 from lightrail.amqp.frames import SASL_HEADER, TLS_HEADER
 from lightrail.frontend import listener
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry.strangers import Strangers
 from tests.support.certificates import Authority
 

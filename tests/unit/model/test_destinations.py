@@ -4,7 +4,8 @@ import pytest
 
 from lightrail.model import limits
 from lightrail.model.destinations import NOWHERE, Destinations, parse_patterns
-from lightrail.model.settings import Settings, SettingsError
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import Settings
 
 HERE = ("http://localhost:9000/x", "http://127.0.0.1/", "https://[::1]:8443/", "http://127.9.9.9/")
 AWAY = (

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lightrail.model.settings import Endpoint, Settings, SettingsError, endpoint, is_loopback
+from lightrail.model.endpoint import Endpoint, endpoint, is_loopback
+from lightrail.model.setting_values import SettingsError
+from lightrail.model.settings import Settings
 
 
 def test_defaults() -> None:

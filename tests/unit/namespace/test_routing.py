@@ -12,7 +12,8 @@ from lightrail.cluster.coordinator import Write
 from lightrail.filters.looks import Looks
 from lightrail.model import limits
 from lightrail.namespace.records import Subscription
-from lightrail.namespace.routing import Plan, Routing
+from lightrail.namespace.router_plan import Plan
+from lightrail.namespace.routing import Routing
 from tests.support.routers import Graph
 
 

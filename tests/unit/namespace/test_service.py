@@ -13,17 +13,10 @@ from lightrail.model.destinations import Destinations
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import InvalidPolicy, Policy, Role
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Changed, LimitExceeded, Missing, Refused, Taken
 from lightrail.namespace.records import NAMES, Name, Right
 from lightrail.namespace.rights import ANYBODY, Caller, Forbidden, demand
-from lightrail.namespace.service import (
-    Changed,
-    LimitExceeded,
-    Missing,
-    Refused,
-    Service,
-    Taken,
-    policy_from,
-)
+from lightrail.namespace.service import Service, policy_from
 
 
 class Scene:

@@ -20,7 +20,8 @@ from lightrail.cluster.membership import MemberRefused
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.journal.record import Queue, QueueEvent
 from lightrail.model import limits
-from lightrail.model.settings import Settings, endpoint
+from lightrail.model.endpoint import endpoint
+from lightrail.model.settings import Settings
 from lightrail.shard import data_directory as residences
 from lightrail.shard.journal.files import RealFiles
 from lightrail.shard.journal.journal import Journal

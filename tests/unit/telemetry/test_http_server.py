@@ -14,7 +14,7 @@ import uvloop
 from aiohttp import web
 
 from lightrail.model import limits
-from lightrail.model.settings import Endpoint
+from lightrail.model.endpoint import Endpoint
 from lightrail.telemetry import http_server
 from lightrail.telemetry.http_connections import Connections, source_of
 from tests.support.certificates import Authority

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lightrail.cli import admin
-from lightrail.cli.administration import rebalance
+from lightrail.cli.administration import execution
 from lightrail.cli.administration.moving import Watching
 from tests.support.fake_gateway import FakeGateway
 
@@ -22,8 +22,8 @@ PLAN = {"format": 1, "kind": "lightrail-plan", "moves": [MOVE], "shards": [SHARD
 
 @pytest.fixture
 def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
-    monkeypatch.setattr(rebalance, "POLL_S", 0.001)
-    monkeypatch.setattr(rebalance, "SAID_S", 0.01)
+    monkeypatch.setattr(execution, "POLL_S", 0.001)
+    monkeypatch.setattr(execution, "RESULT_WAIT_S", 0.01)
     with FakeGateway() as running:
         running.answers["GET", "/!plan"] = (200, {}, PLAN)
         running.answers["GET", "/!moves"] = NO_MOVES
@@ -207,7 +207,7 @@ def test_an_earlier_end_of_the_same_queue_is_not_ours(gateway: FakeGateway, caps
 def test_an_end_that_nobody_reports_is_said(gateway: FakeGateway, capsys: Output) -> None:
     gateway.answers["GET", "/!moves"] = looks(([under_way()], []), ([], []))
     assert run(gateway, "rebalance") == 0
-    assert "no shard says any more how it ended: q" in capsys.readouterr().out
+    assert "the result is no longer known: q" in capsys.readouterr().out
 
 
 def test_what_was_left_out_is_said(gateway: FakeGateway, capsys: Output) -> None:
@@ -230,7 +230,7 @@ def test_ctrl_c_leaves_the_moves_going_on_and_another_run_shows_their_end(
 
     gateway.answers["GET", "/!moves"] = looks(([under_way()], []))
     with monkeypatch.context() as patched:
-        patched.setattr(rebalance.time, "sleep", interrupted)
+        patched.setattr(execution.time, "sleep", interrupted)
         assert run(gateway, "rebalance") == 1
     assert "the moves go on; `lightrail-admin rebalance` shows them again" in capsys.readouterr().err
     assert ("DELETE", "/!moves") not in asked(gateway)
@@ -251,7 +251,7 @@ def test_a_gateway_that_is_away_for_a_while_is_waited_for(gateway: FakeGateway, 
 def test_a_gateway_that_stays_away_ends_the_command_and_not_the_moves(
     gateway: FakeGateway, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rebalance, "AWAY_S", 0.0)
+    monkeypatch.setattr(execution, "GATEWAY_WAIT_S", 0.0)
     gateway.answers["GET", "/!moves"] = [NO_MOVES, (503, {}, {"detail": "it can't be asked now"})]
     assert run(gateway, "rebalance") == 1
     assert "it can't be asked now; the moves go on without it" in capsys.readouterr().err

@@ -15,9 +15,10 @@ from lightrail.model import limits
 from lightrail.model.names import InvalidName
 from lightrail.model.policy import Policy
 from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Missing, Refused
 from lightrail.namespace.records import Right
 from lightrail.namespace.rights import ANYBODY, Caller, Forbidden
-from lightrail.namespace.service import Missing, Refused, Service
+from lightrail.namespace.service import Service
 from lightrail.wire.frames import OutcomeCode
 from tests.support.fake_shard import FakeLinks, FakeSink
 from tests.support.letters import dead_letter, message

@@ -1,0 +1,84 @@
+"""Setting values: parsers of the text of one setting; their ValueError says what is allowed."""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+Value = TypeVar("Value")
+
+SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
+"""Mechanisms that check a password, the strongest first; ANONYMOUS is decided apart."""
+LABEL: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+"""Of a cluster or a zone: part of a key, and of a metric's label."""
+
+
+class SettingsError(Exception):
+    """A setting that can't be used; the message names the setting, the value and what is allowed."""
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A parser of whole numbers from ``low`` to ``high``."""
+
+    def parse(text: str) -> int:
+        number = text.strip().replace("_", "")
+        if not number.isascii() or not number.isdigit() or not low <= int(number) <= high:
+            raise ValueError(f"a whole number from {low} to {high}")
+        return int(number)
+
+    return parse
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """A parser of one of these words, in any case of letters."""
+
+    def parse(text: str) -> str:
+        if text.strip().lower() not in allowed:
+            raise ValueError("one of " + ", ".join(allowed))
+        return text.strip().lower()
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    """True or false, in the spellings of TOML, YAML and shells."""
+    match text.strip().lower():
+        case "true" | "yes" | "on" | "1":
+            return True
+        case "false" | "no" | "off" | "0":
+            return False
+    raise ValueError("true or false")
+
+
+def path(text: str) -> str:
+    """The path of a file or directory, with ~ expanded."""
+    if not text or "\0" in text:
+        raise ValueError("the path of a file or directory")
+    return os.path.expanduser(text)
+
+
+def label(text: str) -> str:
+    """The name of a cluster or a zone."""
+    if not LABEL.fullmatch(text):
+        raise ValueError("1 to 63 letters, digits, dots, hyphens and underscores")
+    return text
+
+
+def user(text: str) -> str:
+    """The name of a user of etcd."""
+    if not text or len(text) > 256 or not text.isprintable():
+        raise ValueError("a name of at most 256 printable characters")
+    return text
+
+
+def mechanisms(text: str) -> tuple[str, ...]:
+    """SASL mechanisms, the strongest first, in whatever order they are written."""
+    wanted = [name.strip().upper() for name in text.split(",") if name.strip()]
+    if not wanted or any(name not in SASL_MECHANISMS for name in wanted):
+        raise ValueError("names separated by commas out of " + ", ".join(SASL_MECHANISMS))
+    return tuple(name for name in SASL_MECHANISMS if name in wanted)
+
+
+def optional(parse: Callable[[str], Value]) -> Callable[[str], Value | None]:
+    """As ``parse``; an empty text is None."""
+    return lambda text: parse(text) if text else None

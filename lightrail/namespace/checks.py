@@ -1,0 +1,114 @@
+"""Checks: whether a new policy or subscription fits what the namespace has already."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lightrail.filters.action import compile_action
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import compile_filter
+from lightrail.model import names as rules
+from lightrail.model.policy import InvalidPolicy, Policy, Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.errors import Missing, Refused
+from lightrail.namespace.records import Right
+from lightrail.namespace.rights import Caller, demand, may
+
+OWNER_PARTS: Final = {"connection": 3, "session": 4, "link": 5}
+"""Number of parts of an owner (see `Name.owner`) that each lifetime of an AMQP client has."""
+
+
+def dead_letter_target(policy: Policy) -> str | None:
+    """The name that a queue with this policy sends dead letters to; None for NAME/$dlq."""
+    target: str | None = policy["dead_letter"] if policy.role is Role.QUEUE else None
+    return target
+
+
+def check_spelling(name: str) -> None:
+    """Raises Refused for a new name that is not in composed form (model/names.py)."""
+    try:
+        rules.check_spelling(name)
+    except rules.InvalidName as error:
+        raise Refused(str(error)) from None
+
+
+def check_lifetime(policy: Policy, owner: str) -> None:
+    """Raises InvalidPolicy for a client's lifetime without a client: the name would never be deleted."""
+    if policy["lifetime"] in OWNER_PARTS and not owner:
+        raise InvalidPolicy(
+            "lifetime",
+            policy["lifetime"],
+            "permanent or last_consumer here; only what an AMQP client makes goes with it: a dynamic node, "
+            "or a name that it is the first to use, below a template with this lifetime",
+        )
+
+
+def check_dead_letter_target(directory: Directory, caller: Caller, policy: Policy) -> None:
+    """Raises Forbidden where the caller may not send to the name that is to get dead letters."""
+    target = dead_letter_target(policy)
+    record = None if target is None else directory.get(target)
+    # A caller that may manage a name may grant itself the right to send to it.
+    if record is not None and not may(directory, caller, Right.MANAGE, record):
+        demand(directory, caller, Right.SEND, record)
+
+
+def check_policy(directory: Directory, name: str, policy: Policy) -> None:
+    """Raises InvalidPolicy where dead letters would return to the name, Refused for a target's spelling."""
+    target = dead_letter_target(policy)
+    if target is not None:
+        if directory.get(target).role is Role.NONE:
+            check_spelling(target)
+        seen = {name}
+        while target is not None and target not in seen:
+            seen.add(target)
+            record = directory.get(target)
+            target = record.policy["dead_letter"] if record.role is Role.QUEUE else None
+        if target is not None:
+            raise InvalidPolicy(
+                "dead_letter", policy["dead_letter"], f"a name whose dead letters do not end in {name}"
+            )
+
+
+def check_subscription(
+    filter: Mapping[str, Any] | None, action: Mapping[str, Any] | None, expires_at: str | None
+) -> None:
+    """Raises Refused for a filter, an action or a time that can't be used."""
+    try:
+        compile_filter(filter)
+        if action is not None:
+            compile_action(action)
+        if expires_at is not None:
+            Policy.parse({"role": "none", "expires_at": expires_at})
+    except (FilterError, InvalidPolicy) as error:
+        raise Refused(str(error)) from None
+
+
+def check_target(directory: Directory, caller: Caller, router: str, target: str) -> None:
+    """Raises Missing, Forbidden, or Refused where the target feeds the router already."""
+    rules.check(target)
+    record = directory.get(target)
+    if record.role not in (Role.QUEUE, Role.ROUTER):
+        raise Missing(f"{target} has role {record.role}; expected a queue, a router or a URL as target")
+    demand(directory, caller, Right.SEND, record)
+    path = _path(directory, target, router)
+    if path is not None:
+        raise Refused(
+            f"{router} can't feed {target}: messages would go round in a cycle, "
+            + " -> ".join([router, *path])
+        )
+
+
+def _path(directory: Directory, start: str, goal: str) -> list[str] | None:
+    """The names by which messages at `start` reach `goal`, both included; None where they don't."""
+    if start == goal:
+        return [start]
+    seen = {start}
+    waiting = [[start]]
+    while waiting:
+        path = waiting.pop()
+        for each in directory.subscriptions(path[-1]):
+            if each.target == goal:
+                return [*path, goal]
+            if each.target not in seen and not each.push:
+                seen.add(each.target)
+                waiting.append([*path, each.target])
+    return None

@@ -1,0 +1,152 @@
+"""Planner: flattens a router, with every router behind it, into a plan."""
+
+import logging
+from collections.abc import Callable
+
+from lightrail.filters.action import Action, compile_action
+from lightrail.filters.errors import FilterError
+from lightrail.filters.filter import Filter, compile_filter, joined
+from lightrail.model import limits
+from lightrail.model import names as rules
+from lightrail.model.policy import Policy, Role
+from lightrail.namespace.directory import Directory
+from lightrail.namespace.records import Subscription
+from lightrail.namespace.router_node import Branch, Choose, Key, Node
+from lightrail.namespace.router_plan import Plan
+
+log = logging.getLogger("lightrail.namespace.routing")
+
+
+class Compiled:
+    """The filter and the action of a subscription, or why it gets nothing."""
+
+    __slots__ = ("action", "filter", "is_new", "problem", "subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.filter: Filter | None = None
+        self.action: Action | None = None
+        self.problem: FilterError | None = None
+        self.is_new = True
+        """It was not counted yet."""
+        try:
+            if subscription.filter is not None:
+                self.filter = compile_filter(subscription.filter)
+            if subscription.action is not None:
+                self.action = compile_action(subscription.action)
+        except FilterError as error:
+            self.problem = error
+
+    @property
+    def weight(self) -> int:
+        return 0 if self.filter is None else self.filter.weight
+
+
+class _TooManyPaths(Exception):
+    pass
+
+
+class Planner:
+    """Makes one plan."""
+
+    def __init__(
+        self, directory: Directory, now_ms: int, compiled: Callable[[Subscription], Compiled]
+    ) -> None:
+        self._directory = directory
+        self._now_ms = now_ms
+        self._compiled = compiled
+        self._until_ms: int | None = None
+        self._names: set[str] = set()
+        self._nodes: dict[str, Node | None] = {}
+        self._open: set[str] = set()
+
+    def plan(self, router: str, choose: Choose) -> Plan:
+        problem = ""
+        try:
+            node = self._node(router)
+        except _TooManyPaths:
+            node = None
+            problem = (
+                f"more than {limits.ROUTE_PATHS_MAX} ways lead from {router} to queues; "
+                "let fewer routers feed the same ones"
+            )
+        return Plan(
+            node,
+            policy=self._directory.get(router).policy,
+            names=frozenset(self._names),
+            until_ms=self._until_ms,
+            choose=choose,
+            problem=problem,
+        )
+
+    def _node(self, router: str) -> Node | None:
+        """A router that leads somewhere, or None."""
+        if router in self._nodes:
+            return self._nodes[router]
+        self._names.add(router)
+        self._open.add(router)
+        chooses = self._directory.get(router).policy["distribution"] == "one"
+        entries: list[tuple[Key, Filter | None]] = []
+        paths = 0
+        for subscription in self._directory.subscriptions(router):
+            if self._is_over(subscription):
+                continue
+            target = self._target(subscription)
+            if target is None:
+                continue
+            compiled = self._compiled(subscription)
+            if compiled.problem is not None:
+                log.error("subscription %s of %s gets nothing: %s", subscription.id, router, compiled.problem)
+                continue
+            filter, action = compiled.filter, compiled.action
+            paths += target.paths if isinstance(target, Node) else 1
+            if paths > limits.ROUTE_PATHS_MAX:
+                raise _TooManyPaths
+            if action is None and isinstance(target, str):
+                entries.append((target, filter))
+            elif action is None and isinstance(target, Node) and not chooses and not target.chooses:
+                entries += [(key, _both(filter, inner)) for key, inner in target.entries]
+            else:
+                entries.append((Branch(action, target), filter))
+        self._open.remove(router)
+        node = self._nodes[router] = Node(chooses, entries, paths) if entries else None
+        return node
+
+    def _target(self, subscription: Subscription) -> str | Node | None:
+        """The queue or router that a subscription leads to, while it is there."""
+        name = subscription.target
+        if subscription.push:
+            name = rules.subscription_name(subscription.router, subscription.id)
+        self._names.add(name)
+        self._names.add(rules.owner(name))
+        role = self._directory.get(name).role
+        if role is Role.QUEUE:
+            return name
+        if role is not Role.ROUTER:
+            return None
+        if name in self._open:
+            # Two who subscribed in the same moment, each before seeing the other.
+            log.error(
+                "%s feeds itself by subscription %s of %s, which gets nothing: delete it",
+                name,
+                subscription.id,
+                subscription.router,
+            )
+            return None
+        return self._node(name)
+
+    def _is_over(self, subscription: Subscription) -> bool:
+        if subscription.expires_at is None:
+            return False
+        expires = Policy(Role.NONE, {"expires_at": subscription.expires_at}).expires_at_ms
+        if expires is None or expires <= self._now_ms:
+            return True
+        if self._until_ms is None or expires < self._until_ms:
+            self._until_ms = expires
+        return False
+
+
+def _both(outer: Filter | None, inner: Filter | None) -> Filter | None:
+    if outer is None or inner is None:
+        return inner if outer is None else outer
+    return joined([outer, inner])

@@ -1,0 +1,279 @@
+"""Plan of a router: which queues get which messages of a batch; void when something on the way changes."""
+
+from collections.abc import Generator, Sequence
+from typing import Final, NamedTuple
+
+from lightrail.filters.looks import Looks, unlimited
+from lightrail.filters.message import MessageView
+from lightrail.model import limits
+from lightrail.model.policy import Policy
+from lightrail.namespace.router_node import Choose, Contents, Key, Node
+
+_NOWHERE: Final[frozenset[str]] = frozenset()
+_LIGHT: Final = 30
+"""Cost of a message beside its filters, in units of filters/looks.py."""
+
+Queues = frozenset[str]
+
+
+class Group:
+    """Messages of one batch that go to the same queues: their places in the batch and what they became."""
+
+    __slots__ = ("indices", "is_closed", "payloads", "queues")
+
+    def __init__(self, queues: Queues, indices: list[int], payloads: list[bytes]) -> None:
+        self.queues = queues
+        self.indices = indices
+        """Rising; one comes twice where an action made a second message of it for the same queues."""
+        self.payloads = payloads
+        self.is_closed = False
+
+
+class Routed(NamedTuple):
+    """What a plan says of a batch."""
+
+    groups: list[Group]
+    """In the order in which they have to be sent."""
+    unroutable: Sequence[int]
+    """Places of the messages that nobody gets."""
+
+
+class Walk:
+    """A batch on its way through a plan; it stops where the looks of a turn are used up, and goes on
+    there."""
+
+    __slots__ = ("_steps", "plan", "routed")
+
+    def __init__(self, plan: "Plan", steps: Generator[None, None, Routed]) -> None:
+        self.plan = plan
+        self._steps = steps
+        self.routed: Routed | None = None
+        """What the plan says of the batch, once `go_on` was true."""
+
+    def go_on(self) -> bool:
+        """Looks at messages; True when all of them have been looked at. Never raises for what is in them."""
+        if self.routed is None:
+            try:
+                next(self._steps)
+            except StopIteration as end:
+                self.routed = end.value
+        return self.routed is not None
+
+
+class Plan:
+    """A router flattened: answers for batches until something on the way changes."""
+
+    __slots__ = (
+        "_choose",
+        "_fixed",
+        "_is_light",
+        "_known",
+        "_node",
+        "_sets",
+        "names",
+        "policy",
+        "problem",
+        "until_ms",
+    )
+
+    def __init__(
+        self,
+        node: Node | None,
+        *,
+        policy: Policy,
+        names: frozenset[str],
+        until_ms: int | None,
+        choose: Choose,
+        problem: str = "",
+    ) -> None:
+        self.policy = policy
+        """Of the router that messages are sent to."""
+        self.names = names
+        """Everything that was looked at: a change of any of them makes the plan void."""
+        self.until_ms = until_ms
+        """When the first subscription on the way expires, or None."""
+        self.problem = problem
+        """Why no message can be routed at all, for people; empty where there is no problem."""
+        self._node = node
+        self._choose = choose
+        self._known: dict[int, tuple[Sequence[Key], Queues | None]] = {}
+        """By identity of what the matcher gave: the queues, or None where ways have to be walked."""
+        self._sets: dict[tuple[str, ...], Queues] = {}
+        self._fixed: Queues | None = None
+        self._is_light = False
+        if node is not None and all(type(key) is str for key, _ in node.entries):
+            self._is_light = node.matcher.is_light
+            if not node.chooses and not node.matcher.looks_at_messages:
+                self._fixed = frozenset(str(key) for key, _ in node.entries)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is there who could get any message."""
+        return self._node is None
+
+    def route(self, payloads: list[bytes]) -> Routed:
+        """What becomes of the messages of a batch, all in one turn."""
+        walk = self.begin(payloads, unlimited())
+        assert walk.go_on()
+        assert walk.routed is not None
+        return walk.routed
+
+    def at_once(self, payloads: list[bytes], looks: Looks) -> Routed | None:
+        """What becomes of the messages of a batch where that is cheap; None where a walk has to be begun."""
+        if self._fixed is not None:
+            return Routed([Group(self._fixed, list(range(len(payloads))), payloads)], ())
+        if self._node is None:
+            return Routed([], range(len(payloads)))
+        if self._is_light:
+            cost = _LIGHT * len(payloads) + (sum(map(len, payloads)) >> 2)
+            if cost <= looks.left:
+                looks.left -= cost
+                return self._light(self._node, payloads)
+        return None
+
+    def _light(self, node: Node, payloads: list[bytes]) -> Routed:
+        """Routes a batch where a message costs next to nothing and only queues lie behind the router."""
+        groups: list[Group] = []
+        unroutable: list[int] = []
+        by_queues: dict[Queues, Group] = {}
+        by_queue: dict[str, Group] = {}
+        known = self._known
+        targets = node.matcher.targets
+        choose = self._choose if node.chooses else None
+        for index, payload in enumerate(payloads):
+            keys = targets(MessageView(payload))
+            if choose is None:
+                found = known.get(id(keys))
+                queues = self._learn(keys) if found is None else found[1]
+            else:
+                queues = self._set((str(keys[choose(len(keys))]),)) if keys else _NOWHERE
+            if not queues:
+                unroutable.append(index)
+                continue
+            group = by_queues.get(queues)
+            if group is not None and not group.is_closed:
+                group.indices.append(index)
+                group.payloads.append(payload)
+            else:
+                groups.append(_begin(queues, index, payload, by_queues, by_queue))
+        return Routed(groups, unroutable)
+
+    def begin(self, payloads: list[bytes], looks: Looks, choose: Choose | None = None) -> Walk:
+        """Sends a batch on its way.
+
+        Args:
+            looks: of the turn; a walk goes on with the same ones.
+            choose: what `one` chooses by, where that is not what the plan was made with.
+        """
+        return Walk(self, self._steps(payloads, looks, choose or self._choose))
+
+    def _steps(self, payloads: list[bytes], looks: Looks, choose: Choose) -> Generator[None, None, Routed]:
+        if looks.left <= 0:
+            yield
+        node = self._node
+        if node is None or self._fixed is not None:
+            routed = self.at_once(payloads, looks)
+            assert routed is not None
+            return routed
+        groups: list[Group] = []
+        unroutable: list[int] = []
+        by_queues: dict[Queues, Group] = {}
+        by_queue: dict[str, Group] = {}
+        known = self._known
+        targets = node.matcher.targets
+        is_light = node.matcher.is_light
+        walks = node.chooses
+        left = looks.left
+        for index, payload in enumerate(payloads):
+            view = MessageView(payload)
+            if not walks:
+                if is_light:
+                    left -= _LIGHT + (len(payload) >> 6)
+                    if left <= 0:
+                        looks.left = left
+                        yield
+                        left = looks.left
+                    keys = targets(view)
+                    left -= view.spent
+                else:
+                    looks.left = left
+                    keys = yield from node.matcher.search(view, looks)
+                    left = looks.left - _LIGHT
+                    if left <= 0:
+                        looks.left = left
+                        yield
+                        left = looks.left
+                found = known.get(id(keys))
+                queues = self._learn(keys) if found is None else found[1]
+                if queues is not None:
+                    if not queues:
+                        unroutable.append(index)
+                        continue
+                    group = by_queues.get(queues)
+                    if group is not None and not group.is_closed:
+                        group.indices.append(index)
+                        group.payloads.append(payload)
+                    else:
+                        groups.append(_begin(queues, index, payload, by_queues, by_queue))
+                    continue
+            looks.left = left
+            if not (yield from self._walk(node, view, index, groups, by_queues, by_queue, choose, looks)):
+                unroutable.append(index)
+            left = looks.left - _LIGHT
+        looks.left = left
+        return Routed(groups, unroutable)
+
+    def _walk(
+        self,
+        node: Node,
+        view: MessageView,
+        index: int,
+        groups: list[Group],
+        by_queues: dict[Queues, Group],
+        by_queue: dict[str, Group],
+        choose: Choose,
+        looks: Looks,
+    ) -> Generator[None, None, bool]:
+        """Groups what becomes of one message behind actions and choices; False when no queue gets it."""
+        contents: Contents = {}
+        is_routed = yield from node.spread(view, contents, choose, looks)
+        for content, names in contents.items():
+            queues = self._set(tuple(names))
+            group = by_queues.get(queues)
+            if group is not None and not group.is_closed:
+                group.indices.append(index)
+                group.payloads.append(content)
+            else:
+                groups.append(_begin(queues, index, content, by_queues, by_queue))
+        return is_routed
+
+    def _learn(self, keys: Sequence[Key]) -> Queues | None:
+        if len(self._known) >= limits.TARGET_SETS_MAX:
+            self._known.clear()
+        plain = all(type(key) is str for key in keys)
+        queues = self._set(tuple(str(key) for key in keys)) if plain else None
+        # The keys are kept beside it: their identity can't become that of others.
+        self._known[id(keys)] = keys, queues
+        return queues
+
+    def _set(self, names: tuple[str, ...]) -> Queues:
+        found = self._sets.get(names)
+        if found is None:
+            if len(self._sets) >= limits.TARGET_SETS_MAX:
+                self._sets.clear()
+            found = self._sets[names] = frozenset(names)
+        return found
+
+
+def _begin(
+    queues: Queues, index: int, payload: bytes, by_queues: dict[Queues, Group], by_queue: dict[str, Group]
+) -> Group:
+    """A new group; the earlier ones that have a queue of it take no more, for the sake of order."""
+    group = Group(queues, [index], [payload])
+    by_queues[queues] = group
+    for queue in queues:
+        earlier = by_queue.get(queue)
+        if earlier is not None:
+            earlier.is_closed = True
+        by_queue[queue] = group
+    return group

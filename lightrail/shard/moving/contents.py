@@ -30,7 +30,7 @@ class Contents:
         """Messages in flight, and dead letters that the store had no room for: those are in no queue yet."""
         for consumer in self.queue.machine.consumers:
             yield from consumer.in_flight.runs[consumer.in_flight.head :]
-        for queue, effect in self._performer.unwritten:
+        for queue, effect in self._performer.dead_letters.unwritten:
             if queue is self.queue:
                 yield effect.run
 

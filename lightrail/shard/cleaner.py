@@ -144,7 +144,7 @@ class Cleaner:
             return True
         if self._performer.reading.get(segment) or segment in self._performer.damaged:
             return True
-        places = [effect.run.batch.place for _, effect in self._performer.unwritten]
+        places = [effect.run.batch.place for _, effect in self._performer.dead_letters.unwritten]
         return any(place is not None and place.segment == segment for place in places)
 
 

@@ -324,8 +324,8 @@ class Engine:
         self._follower.tick(now_ms)
         self._last_consumers.tick(now_ms)
         self._relays.tick(now_ms)
-        if self._performer.unwritten:
-            self._performer.write_again(now_ms)
+        if self._performer.dead_letters.unwritten:
+            self._performer.dead_letters.write_again(now_ms)
         self._house.clean(now_ms)
         self._counts.memory_bytes = self._memory.resident
         self._counts.frontends_connected = self._frontends.count

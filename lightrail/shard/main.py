@@ -33,10 +33,10 @@ from lightrail.shard.journal.memory import MemoryStore
 from lightrail.shard.journal.sqlite import SqliteStore
 from lightrail.shard.journal.store import Recovered, Store, StoreError, StoreRefused
 from lightrail.shard.journal_requests import JournalRequests
-from lightrail.shard.mover import Mover
+from lightrail.shard.mover.mover import Mover
+from lightrail.shard.mover.sources import ShardSources
 from lightrail.shard.registration import make_known, move_in
 from lightrail.shard.server import Server
-from lightrail.shard.sources import ShardSources
 from lightrail.telemetry import exposition
 from lightrail.telemetry.archive import ARCHIVE_FAMILIES, ArchiveCounts
 from lightrail.telemetry.families import SHARD_FAMILIES, ShardCounts
@@ -113,7 +113,7 @@ async def serve(process: Process) -> None:
             task.add_done_callback(deleting.discard)
         for queue in actions.wanted:
             for mover in movers:
-                mover.want(queue)
+                mover.take_back(queue)
 
     if settings.store != "memory":
         counts.store_directory = os.path.join(settings.data, f"shard-{process.id}")

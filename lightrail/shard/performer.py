@@ -1,27 +1,26 @@
-"""What queue machines want done, done: effects become frames for frontends and records for the store."""
+"""Executes queue-machine effects as wire frames and journal records."""
 
 import logging
-from array import array
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from lightrail.journal import record
-from lightrail.journal.record import CONTINUED, REWRITTEN, SPILLED, Delivered, Settle
+from lightrail.journal.record import REWRITTEN, SPILLED, Delivered, Settle
 from lightrail.model import limits
-from lightrail.model.names import dead_letter_name
-from lightrail.shard.dead_letters import dead_letter_batch
+from lightrail.shard.dead_lettering import DeadLettering
+from lightrail.shard.delivering import Delivering, follows
 from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.leaving import Leaving
 from lightrail.shard.peers import Consumer
 from lightrail.shard.queue import commands, effects
 from lightrail.shard.queue.effects import Effect, Reason
-from lightrail.shard.queue.runs import Run
+from lightrail.shard.queue.runs import Batch, Run
 from lightrail.shard.queues import Queues
 from lightrail.shard.reading import Read
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
-from lightrail.wire.frames import Kind, deliver, frame
+from lightrail.wire.frames import Kind, frame
 from lightrail.wire.messages import Refusal
 
 log = logging.getLogger("lightrail.shard.performer")
@@ -38,35 +37,32 @@ JOURNAL_OUTCOME: Final = {
     Reason.DISCARDED: record.Outcome.DISCARDED,
 }
 
-WAITS_SAMPLED_EVERY: Final = 8
-"""Of so many slices that are delivered one is looked at, how long it has waited: 0.1 us for each of them."""
-
 
 class Rewrites(Protocol):
-    """Who has to know which messages of a queue were rewritten in place."""
+    """Notes which messages of a queue were rewritten in place."""
 
     def note(self, run: Run) -> None: ...
 
 
 class Performer:
-    """Performs effects in the order they come; what gathers here is taken by the engine once per step."""
+    """Performs effects in their order; the engine collects what gathers here once per step."""
 
     __slots__ = (
+        "_captured_failed",
         "_counts",
-        "_deliveries",
+        "_delivering",
         "_queues",
         "_store",
-        "_untold",
         "captured_bytes",
         "consumers",
         "damaged",
+        "dead_letters",
         "exports",
         "leaving",
         "messages_unsynced",
         "reading",
         "reads",
         "touched",
-        "unwritten",
     )
 
     def __init__(self, queues: Queues, store: Store, counts: ShardCounts) -> None:
@@ -76,12 +72,13 @@ class Performer:
         self.consumers: dict[int, Consumer] = {}
         """By their number in the machines."""
         self.exports: dict[Queue, Rewrites] = {}
-        """Of queues that are being copied to other shards (moving/exports.py)."""
+        """Of queues that other shards copy (moving/exports.py)."""
         self.damaged: set[int] = set()
-        """Segments with bytes that could not be read back: the cleaner keeps its hands off them."""
-        self._deliveries = 0
-        self._untold = False
-        """The store had no room for the last that was to be told."""
+        """Segments with bytes that could not be read: the cleaner does not touch them."""
+        self._delivering = Delivering(self.consumers, counts)
+        self.dead_letters = DeadLettering(queues, store, counts, self.enqueue)
+        self._captured_failed = False
+        """Whether the last record for readers of the journal alone could not be appended."""
         self.touched: dict[Queue, None] = {}
         """Queues to dispatch in this step."""
         self.messages_unsynced = 0
@@ -91,15 +88,14 @@ class Performer:
         self.leaving = Leaving(self, store, queues.work)
         """Messages that left their queues all at once."""
         self.reads: list[Read] = []
-        """To be handed to the reader thread."""
+        """For the reader thread."""
         self.reading: dict[int, int] = {}
-        """Reads under way, by segment: the cleaner keeps its hands off those."""
-        self.unwritten: list[tuple[Queue, effects.DeadLetter]] = []
-        """Dead letters that the store had no room for: in no queue now, on disk still in their own."""
+        """Reads under way, by segment: the cleaner does not touch these segments."""
 
     def perform(self, queue: Queue, found: list[Effect], now_ms: int) -> None:
-        """Turns what a machine wants done into frames and records, in its order."""
+        """Turns the effects of a machine into frames and records, in their order."""
         row: list[effects.Deliver] = []
+        delivering = self._delivering
         for effect in found:
             if isinstance(effect, effects.Deliver):
                 run = effect.run
@@ -108,151 +104,63 @@ class Performer:
                     and run.batch.size <= limits.JOINED_SLICE_BYTES
                 )
                 if row and not (is_small and follows(row, effect)):
-                    self._deliver_row(queue, row, now_ms)
+                    delivering.deliver_row(queue, row, now_ms)
                     row = []
                 if is_small and run.sequence >= queue.redelivered_before:
                     row.append(effect)
                 else:
-                    self._deliver(queue, effect, now_ms)
+                    delivering.deliver(queue, effect, now_ms)
                 continue
             if isinstance(effect, effects.Removed):
                 self.removed(queue, effect)
                 continue
             if row:
-                self._deliver_row(queue, row, now_ms)
+                delivering.deliver_row(queue, row, now_ms)
                 row = []
             if isinstance(effect, effects.Stored):
-                # Of each batch that came: its record is written already.
+                # One per batch: the record of the batch is appended already.
                 continue
-            elif isinstance(effect, effects.Purged):
-                self.leaving.purged(queue, effect.runs)
-            elif isinstance(effect, effects.Drained):
-                consumer = self.consumers.get(effect.consumer)
-                if consumer is not None:
-                    consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
-            elif isinstance(effect, effects.Larger):
-                consumer = self.consumers.get(effect.consumer)
-                if consumer is not None:
-                    kib = -(-effect.size >> 10)
-                    larger = frame(Kind.LARGER, link=consumer.link, count=kib, number=effect.number)
-                    consumer.peer.out.append(larger)
-            elif isinstance(effect, effects.Returned):
-                self._returned(queue, effect.runs, now_ms)
-            elif isinstance(effect, effects.Released):
-                if queue.captured:
-                    for run in effect.runs:
-                        self._tell(queue, _back(queue, run, record.Outcome.RELEASED), now_ms)
-            elif isinstance(effect, effects.Replaced):
-                self._replaced(queue, effect, now_ms)
-            elif isinstance(effect, effects.DeadLetter):
-                self._dead_letter(queue, effect, now_ms)
-            elif isinstance(effect, effects.Fetch):
-                self._fetch(queue, effect.run)
-            elif isinstance(effect, effects.Refused):
-                self._refused(effect)
+            self._perform_other(queue, effect, now_ms)
         if row:
-            self._deliver_row(queue, row, now_ms)
+            delivering.deliver_row(queue, row, now_ms)
 
-    def _deliver_row(self, queue: Queue, row: list[effects.Deliver], now_ms: int) -> None:
-        """Slices of small batches that follow each other are one slice to their consumer.
-
-        Senders that wait for each answer make batches of one message each, and a frame for each of them would
-        cost the shard and the frontend more than the messages do.
-        """
-        first = row[0]
-        if len(row) == 1:
-            self._deliver(queue, first, now_ms)
-            return
-        consumer = self.consumers.get(first.consumer)
-        if consumer is None:
-            return
-        ends = array("I")
-        pieces: list[memoryview] = []
-        size = 0
-        for effect in row:
-            run = effect.run
+    def _perform_other(self, queue: Queue, effect: Effect, now_ms: int) -> None:
+        if isinstance(effect, effects.Purged):
+            self.leaving.purged(queue, effect.runs)
+        elif isinstance(effect, effects.Drained):
+            consumer = self.consumers.get(effect.consumer)
+            if consumer is not None:
+                consumer.peer.out.append(frame(Kind.DRAINED, link=consumer.link, number=effect.number))
+        elif isinstance(effect, effects.Larger):
+            consumer = self.consumers.get(effect.consumer)
+            if consumer is not None:
+                kib = -(-effect.size >> 10)
+                larger = frame(Kind.LARGER, link=consumer.link, count=kib, number=effect.number)
+                consumer.peer.out.append(larger)
+        elif isinstance(effect, effects.Returned):
+            self._returned(queue, effect.runs, now_ms)
+        elif isinstance(effect, effects.Released):
             if queue.captured:
-                _note_delivered(queue, consumer, run)
-            for index in range(run.first, run.last):
-                piece = run.batch.blob(index, index + 1)
-                size += len(piece)
-                ends.append(size)
-                pieces.append(piece)
-        oldest = first.run.batch
-        self._sample_wait(first.run, now_ms)
-        consumer.peer.out.append(
-            deliver(
-                consumer.link,
-                queue.epoch,
-                first.first_number,
-                len(ends),
-                now_ms,
-                first.run.sequence,
-                first.run.attempts,
-                oldest.expires_at_ms or 0,
-                oldest.enqueued_at_ms,
-                oldest.message_format,
-                0,
-                ends,
-                b"".join(pieces),
-            )
-        )
+                for run in effect.runs:
+                    self._append_captured(queue, _back(queue, run, record.Outcome.RELEASED), now_ms)
+        elif isinstance(effect, effects.Replaced):
+            self._replaced(queue, effect, now_ms)
+        elif isinstance(effect, effects.DeadLetter):
+            self.dead_letters.move(queue, effect, now_ms)
+        elif isinstance(effect, effects.Fetch):
+            self.read(queue, effect.run)
+        elif isinstance(effect, effects.Refused):
+            self._refused(effect)
 
-    def _sample_wait(self, run: Run, now_ms: int) -> None:
-        self._deliveries += 1
-        if not self._deliveries % WAITS_SAMPLED_EVERY and not run.attempts:
-            self._counts.wait_seconds.observe(max(0, now_ms - run.batch.enqueued_at_ms) / 1000)
-
-    def _deliver(self, queue: Queue, effect: effects.Deliver, now_ms: int) -> None:
-        consumer = self.consumers.get(effect.consumer)
-        if consumer is None:
-            return
-        run = effect.run
-        attempts = run.attempts
-        if run.sequence < queue.redelivered_before:
-            if run.end > queue.redelivered_before:
-                self._deliver_apart(queue, effect, queue.redelivered_before - run.sequence, now_ms)
-                return
-            # A failed delivery that is nobody's fault: it is shown and not counted (ADR 5).
-            attempts = attempts or 1
-        batch = run.batch
-        first, last = run.first, run.last
-        if queue.captured:
-            _note_delivered(queue, consumer, run)
-        ends = batch.ends
-        data = batch.data
-        assert ends is not None
-        assert data is not None
-        base = ends[first - 1] if first else 0
-        start = batch.base + base
-        self._sample_wait(run, now_ms)
-        consumer.peer.out.append(
-            deliver(
-                consumer.link,
-                queue.epoch,
-                effect.first_number,
-                last - first,
-                now_ms,
-                run.sequence,
-                attempts,
-                batch.expires_at_ms or 0,
-                batch.enqueued_at_ms,
-                batch.message_format,
-                base,
-                ends[first:last],
-                memoryview(data)[start : batch.base + ends[last - 1]],
-            )
-        )
-
-    def _deliver_apart(self, queue: Queue, effect: effects.Deliver, count: int, now_ms: int) -> None:
-        """The first `count` messages, and the others behind them."""
-        head, tail = effect.run.split(count)
-        self._deliver(queue, effect._replace(run=head), now_ms)
-        behind = effects.Deliver(effect.consumer, effect.first_number + count, tail)
-        self._deliver(queue, behind, now_ms)
+    def enqueue(self, queue: Queue, batch: Batch, now_ms: int) -> None:
+        """Adds a batch to a queue; the record of a durable one is appended already."""
+        if batch.durable:
+            self.messages_unsynced += batch.count
+        self.perform(queue, queue.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
+        self.touched[queue] = None
 
     def removed(self, queue: Queue, effect: effects.Removed) -> None:
-        """Messages left a queue for good."""
+        """Releases and settles messages that left a queue for good."""
         batch, first, last, size, reason = effect
         place = batch.place
         if reason is Reason.LOST:
@@ -272,7 +180,7 @@ class Performer:
         self.touched[queue] = None
 
     def _lost(self, queue: Queue, effect: effects.Removed) -> None:
-        """Damaged on the disk: said, counted and kept there, not settled and safe from the cleaner."""
+        """Logs and counts messages that are damaged on disk; they are not settled and stay on disk."""
         place = effect.batch.place
         self._counts.store_failures += 1
         if place is not None:
@@ -287,46 +195,47 @@ class Performer:
         )
 
     def journal_removed(self, queue: Queue, now_ms: int) -> None:
-        """One Settle record for all that left the queue in this step by the same reason."""
+        """Appends a Settle record per reason for messages that left the queue in this step."""
         for reason, ranges in queue.removed.items():
             try:
                 self._store.append(Settle(queue.id, ranges, JOURNAL_OUTCOME[reason], str(reason)), now_ms)
             except StoreError as error:
-                # It stays on disk and comes back after a restart: delivered twice at worst, never lost.
+                # They are in the queue again after a restart: delivered twice at worst, never lost.
                 self._counts.store_failures += 1
                 log.error("settlements of queue %s could not be written: %s", queue.name, error)
         queue.removed.clear()
 
     @property
     def capture_lags(self) -> bool:
-        """Whether transient senders of captured queues wait for the next commit: the disk is slower."""
+        """Whether senders of transient messages to captured queues wait for the next commit: the disk is
+        slow."""
         return self.captured_bytes > limits.CAPTURE_GATHERED_BYTES_MAX
 
     def journal_delivered(self, queue: Queue, now_ms: int) -> None:
-        """One Delivered record for all that a consumer of a captured queue got in this step.
+        """Appends a Delivered record per consumer of a captured queue for its deliveries in this step.
 
-        It comes before the records of their outcomes: the queue hears of those in a later step, or they are
-        written by `journal_removed` after this.
+        It precedes the records of their outcomes: those are applied in a later step, or appended by
+        `journal_removed` after this.
         """
         for key, ranges in queue.delivered.items():
-            self._tell(queue, Delivered(queue.id, key, ranges), now_ms)
+            self._append_captured(queue, Delivered(queue.id, key, ranges), now_ms)
         queue.delivered.clear()
 
-    def _tell(self, queue: Queue, told: Delivered | Settle, now_ms: int) -> None:
-        """Writes what only readers of the journal want to know; that it is missing is said once at a time."""
+    def _append_captured(self, queue: Queue, captured: Delivered | Settle, now_ms: int) -> None:
+        """Appends a record for readers of the journal alone; the first of several failures is logged."""
         try:
-            self._store.append(told, now_ms)
+            self._store.append(captured, now_ms)
         except StoreError as error:
             self._counts.store_failures += 1
-            if not self._untold:
+            if not self._captured_failed:
                 log.error(
-                    "what is delivered and released of captured queues, such as %s, is not written down: %s",
+                    "deliveries and releases of captured queues, such as %s, could not be written: %s",
                     queue.name,
                     error,
                 )
-            self._untold = True
+            self._captured_failed = True
         else:
-            self._untold = False
+            self._captured_failed = False
 
     def _returned(self, queue: Queue, runs: list[Run], now_ms: int) -> None:
         for run in runs:
@@ -351,7 +260,7 @@ class Performer:
                 now_ms,
             )
         except StoreError as error:
-            # What is on disk under the old place is the same message without the annotations.
+            # The old place has the same message without the annotations.
             self._counts.store_failures += 1
             log.error("annotations of queue %s could not be written: %s", queue.name, error)
             batch.place = effect.old.batch.place
@@ -360,75 +269,15 @@ class Performer:
         if old is not None:
             self._store.release(old.segment, effect.old.size)
 
-    def _dead_letter(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
-        """The messages go on `NAME/$dlq`, saying why, and leave this queue: one group in the journal."""
-        run = effect.run
-        count = run.last - run.first
-        target = self._queues.get(dead_letter_name(queue.name), now_ms)
-        if target is None:
-            self._postpone(queue, effect, "its dead-letter queue could not be made")
-            return
-        batch = dead_letter_batch(run, queue.name, effect, now_ms)
-        durable = batch.durable
-        if durable or queue.captured or target.captured:
-            copied = Append(
-                [(target.id, target.machine.next_sequence)],
-                *(0, 0, batch, 0, count, run.attempts),
-                flags=CONTINUED if durable else CONTINUED | SPILLED,
-            )
-            settled = Settle(
-                queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
-            )
-            try:
-                batch.place = self._store.append(copied, now_ms)
-            except StoreError as error:
-                self._postpone(queue, effect, str(error))
-                return
-            try:
-                self._store.append(settled, now_ms)
-            except StoreError as error:
-                # It is in both queues after a restart: delivered twice at worst, never lost.
-                self._counts.store_failures += 1
-                log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
-            if durable:
-                self.messages_unsynced += count
-        place = run.batch.place
-        if place is not None:
-            self._store.release(place.segment, run.size)
-        reasons = self._counts.dead_lettered
-        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
-        self.perform(target, target.machine.apply(commands.Enqueue(batch), now_ms), now_ms)
-        self.touched[target] = None
-
-    def _postpone(self, queue: Queue, effect: effects.DeadLetter, why: str) -> None:
-        """Messages that left their queue and can't be written to the next wait here: nothing is lost."""
-        if not self.unwritten:
-            log.error("dead letters of queue %s wait: %s", queue.name, why)
-        self._counts.store_failures += 1
-        self.unwritten.append((queue, effect))
-
-    def write_again(self, now_ms: int) -> None:
-        """Tries the dead letters again that the store had no room for."""
-        unwritten, self.unwritten = self.unwritten, []
-        for queue, effect in unwritten:
-            self._dead_letter(queue, effect, now_ms)
-
     def forget(self, queue: Queue) -> None:
-        """The queue was deleted: nothing more is done for it, and what waits here to be written is freed."""
+        """Forgets a queue that was deleted."""
         self.touched.pop(queue, None)
         queue.removed.clear()
         queue.delivered.clear()
-        for source, effect in self.unwritten:
-            place = effect.run.batch.place
-            if source is queue and place is not None:
-                self._store.release(place.segment, effect.run.size)
-        self.unwritten = [each for each in self.unwritten if each[0] is not queue]
-
-    def _fetch(self, queue: Queue, run: Run) -> None:
-        self.read(queue, run)
+        self.dead_letters.forget(queue)
 
     def read(self, queue: Queue, run: Run, then: Callable[[Read], None] | None = None) -> None:
-        """Has messages read from their place, for the queue itself or for somebody else (`then`)."""
+        """Has messages read from their place, for the queue itself or for `then`."""
         place = run.batch.place
         assert place is not None
         self.reading[place.segment] = self.reading.get(place.segment, 0) + 1
@@ -443,37 +292,6 @@ class Performer:
         consumer.peer.out.append(frame(Kind.GONE, link=consumer.link, body=refusal.encode()))
 
 
-def follows(row: list[effects.Deliver], effect: effects.Deliver) -> bool:
-    """Whether a slice continues a row: numbers, sequences, and what one frame says of all its messages."""
-    last = row[-1]
-    before, run = last.run, effect.run
-    old, new = before.batch, run.batch
-    return (
-        effect.consumer == last.consumer
-        and run.sequence == before.sequence + before.last - before.first
-        and effect.first_number == last.first_number + before.last - before.first
-        and run.attempts == before.attempts
-        and new.enqueued_at_ms == old.enqueued_at_ms
-        and new.expires_at_ms == old.expires_at_ms
-        and new.message_format == old.message_format
-        and len(row) < limits.JOINED_SLICES
-    )
-
-
 def _back(queue: Queue, run: Run, outcome: record.Outcome) -> Settle:
-    """A run went back to its queue, with the attempts that it has now."""
+    """The record of a run that is ready again, with the attempts that it has now."""
     return Settle(queue.id, [(run.sequence, run.end)], outcome, attempts=run.attempts)
-
-
-def _note_delivered(queue: Queue, consumer: Consumer, run: Run) -> None:
-    """What a consumer of a captured queue gets is written down with the step; a browser's copies are not."""
-    if consumer.opened is not None and consumer.opened.browse:
-        return
-    key = consumer.peer.boot << 32 | consumer.link
-    ranges = queue.delivered.get(key)
-    if ranges is None:
-        queue.delivered[key] = [(run.sequence, run.end)]
-    elif ranges[-1][1] == run.sequence:
-        ranges[-1] = (ranges[-1][0], run.end)
-    else:
-        ranges.append((run.sequence, run.end))

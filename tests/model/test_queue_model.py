@@ -340,7 +340,7 @@ class QueueModel(ModelledQueue):
         assert machine.resident_message_bytes <= messages
         assert bool(freed) == (machine.resident_message_bytes < messages)
         # What an order has to know of a delivery is kept, and may be more than these tiny messages.
-        if machine.special is None or not machine.special.is_keyed:
+        if machine.special is None or not machine.special.keys.are_read:
             assert machine.resident_bytes <= before
             assert bool(freed) == (machine.resident_bytes < before)
 

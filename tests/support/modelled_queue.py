@@ -248,7 +248,7 @@ class ModelledQueue(RuleBasedStateMachine):
         """After a restart, or a change of policy: everything was looked into, and has found its place."""
         self.follow_building()
         special = self.machine.special
-        if special is not None and special.loading:
+        if special is not None and special.loading.is_active:
             return
         # The newest of each key may be one that was looked into and has left since.
         self.building = False
@@ -297,7 +297,9 @@ class ModelledQueue(RuleBasedStateMachine):
                 assert run.batch.enqueued_at_ms <= message.enqueued_at_ms
                 message.enqueued_at_ms = run.batch.enqueued_at_ms
             message.delayed = delayed
-            if special is None or delayed or message.looked_into or message.sequence >= special._looked_to:
+            if special is None or delayed or message.looked_into:
+                continue
+            if message.sequence >= special.loading.read_to:
                 continue
             message.looked_into = True
             if self.policy.order == "last_value" and message.key is not None:

@@ -14,7 +14,7 @@ from lightrail.cluster.map import PLACEMENT, Map, Placed
 from lightrail.cluster.memory import MemoryCoordinator
 from lightrail.shard.declarations import EveryName
 from lightrail.shard.journal.journal import Journal
-from lightrail.shard.mover import Mover
+from lightrail.shard.mover.mover import Mover
 from lightrail.wire.frames import ENQUEUE_ENDS, HEADER, Kind, OutcomeCode, frame
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
@@ -85,7 +85,7 @@ class Shard:
             self.scene.settle_down()
             wanted, self.scene.wishes_back = self.scene.wishes_back, []
             for queue in wanted:
-                self.mover.want(queue)
+                self.mover.take_back(queue)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from lightrail.namespace.records import Name
 from lightrail.shard.engine import Engine
 from lightrail.shard.journal.journal import Journal
 from lightrail.shard.journal.store import Commit
-from lightrail.shard.mover import Mover
+from lightrail.shard.mover.mover import Mover
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.peer import LoopSocket
 from lightrail.wire.shards import ShardAway, ShardPeer
@@ -152,7 +152,7 @@ class Life:
         if self._commit is None and self.store.pending:
             self._begin()
         for queue in actions.wanted:
-            self.mover.want(queue)
+            self.mover.take_back(queue)
         for read in actions.reads:
             read.perform(self.store)
             self.loop.call_later(self.chance.uniform(*COMMIT_S), self._read, read)

@@ -1,23 +1,24 @@
-"""Admission: how batches come into queues whose policy has a say, and where they wait while there is no room.
+"""Admission: stores batches in queues whose policy bounds or changes them; parks those that wait for room.
 
-What a policy may say of a batch: how long its messages live and whether they are durable, which of them came
-before (duplicates), how many fit, and what becomes of the others. Batches that wait are parked per queue in
-the order they came; nobody is answered meanwhile, so that senders run out of credit. Plain queues never
-come here.
+A policy bounds the life of messages and says whether they are durable, which of them are duplicates, how
+many fit, and what becomes of the others. Batches that wait are parked per queue in the order of their
+arrival and get no answer meanwhile, so that their senders run out of credit. Batches for plain queues do not
+pass through here.
 
-A batch that was taken in part is remembered with its producer (a Taken record where it is durable), so that
-the rest of it is neither lost nor stored twice when it comes again after a crash.
+A batch that was stored in part is remembered with its producer (in a Taken record if it is durable), so that
+the rest of it is neither lost nor stored twice when it is sent again after a crash.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightrail.journal.record import CONTINUED, SPILLED, Ids, Taken
 from lightrail.model import conditions, limits
 from lightrail.shard.ingress.parking import Parked, Parking
+from lightrail.shard.ingress.refusals import index_full, queue_full, too_large
+from lightrail.shard.ingress.selection import Chosen, conform
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Store, StoreBroken, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
@@ -25,7 +26,7 @@ from lightrail.shard.peers import Producer
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue import bounds, commands
 from lightrail.shard.queue.machine import Policy
-from lightrail.shard.queue.runs import Batch, Place, Run, joined
+from lightrail.shard.queue.runs import Batch, Place
 from lightrail.shard.shard_queue import Queue
 from lightrail.telemetry.families import ShardCounts
 from lightrail.wire.messages import Refusal
@@ -33,17 +34,17 @@ from lightrail.wire.messages import Refusal
 log = logging.getLogger("lightrail.shard.ingress.admission")
 
 ADMITTED: Final = 8
-"""Units of work (queue/work.py) of a batch that is let in."""
+"""Units of work (queue/work.py) for admitting a batch."""
 EXAMINED: Final = 12
-"""Units of each of its messages that is looked into, beyond that."""
+"""Units for each of its messages that is read, beyond that."""
 Answer = Callable[[Producer, int, bool], None]
 """Accepts a batch (producer, number, durable): at once, or with the commit that holds its records."""
 Refuse = Callable[[Producer, int, Refusal, bool], None]
-"""The same for a refusal; `durable` if some of the batch is in records that wait for a commit."""
+"""Refuses a batch; `durable` if some of its messages are in records that wait for a commit."""
 
 
 class Progress(Enum):
-    """How far a batch came."""
+    """How far a batch is."""
 
     DONE = auto()
     """It is answered, or will be with the commit."""
@@ -53,46 +54,8 @@ class Progress(Enum):
     """The rest of it is for the next turn: more would take too long at once."""
 
 
-class Chosen:
-    """What of a batch is no duplicate: messages `first` to before `stop` of `source`."""
-
-    __slots__ = ("digests", "first", "source", "stop", "where")
-
-    def __init__(self, queue: Queue, batch: Batch, first: int, end: int, now_ms: int) -> None:
-        self.source = batch
-        self.first = first
-        self.stop = end
-        self.where: list[int] | None = None
-        """Indexes in the batch, where they are others than those in `source`."""
-        self.digests: list[bytes | None] | None = None
-        """Of the messages' ids, from `first` on; None without a window of duplicates."""
-        duplicates = queue.machine.duplicates
-        if duplicates is None or queue.machine.policy.duplicate_window_ms is None:
-            return
-        fresh = duplicates.fresh(batch, first, end, now_ms)
-        self.digests = [each.digest for each in fresh]
-        if len(fresh) < end - first:
-            self.where = [each.at for each in fresh]
-            runs = [Run(batch, at, at + 1, 0) for at in self.where]
-            self.source = joined(runs, None) if runs else batch
-            self.first = 0
-            self.stop = len(runs)
-
-    def after(self, count: int, end: int) -> int:
-        """How far the batch is done when `count` of these are: what comes next is no duplicate."""
-        if count == self.stop - self.first:
-            return end
-        return self.first + count if self.where is None else self.where[count]
-
-    def cut(self, count: int) -> Batch:
-        """The first `count` of them as a batch of their own."""
-        if not self.first and count == self.source.count:
-            return self.source
-        return joined([Run(self.source, self.first, self.first + count, 0)], None)
-
-
 class Admission:
-    """Lets batches into guarded queues."""
+    """Admits batches to guarded queues."""
 
     __slots__ = ("_answer", "_counts", "_memory", "_parking", "_performer", "_refuse", "_store", "unfinished")
 
@@ -113,13 +76,13 @@ class Admission:
         self._answer = answer
         self._refuse = refuse
         self.unfinished: dict[Queue, None] = {}
-        """Queues that have room for what is parked, for which the work of the step was used up."""
+        """Queues with room for parked batches that wait for the next step, as this one's work is used up."""
 
     def enqueue(self, producer: Producer, number: int, batch: Batch, now_ms: int) -> bool:
-        """A batch came; one that was taken in part before goes on where it stopped.
+        """Admits a batch, parks it or refuses it; one that was stored in part goes on where it stopped.
 
         Returns:
-            Whether it has to come once more, in the next turn, for the rest of it.
+            Whether the caller has to repeat the call in the next turn, for the rest of the batch.
         """
         queue = producer.queue
         policy = queue.machine.policy
@@ -128,9 +91,9 @@ class Admission:
         entry = Parked(producer, number, batch, done, waits_until(policy, now_ms))
         is_back = done and not (producer.goes_on or producer.is_named)
         if is_back and bounds.refuses(policy) and _acts_at_once(policy):
-            # It was answered so before the connection went, or was about to be. Who comes again by name knows
-            # that, and wants the rest stored.
-            self._turn_away(queue, entry, done, _full(queue))
+            # It was refused before the connection was lost, or was about to be. A producer that attaches
+            # again by name knows that, and wants the rest stored.
+            self._turn_away(queue, entry, done, queue_full(queue))
             return False
         progress = Progress.WAITS if queue.parked else self._admit(queue, entry, now_ms)
         if progress is Progress.WAITS:
@@ -139,9 +102,9 @@ class Admission:
         return producer.goes_on
 
     def resume(self, queue: Queue, now_ms: int) -> None:
-        """Something may have changed: lets in what was parked, in order, as far as there is room.
+        """Admits parked batches in order, as far as there is room.
 
-        What is looked into counts as work of the step; what that leaves over is for the next one.
+        Reading messages counts as work of the step; what exceeds it is left to the next one.
         """
         machine = queue.machine
         while (entry := self._parking.first(queue)) is not None:
@@ -164,13 +127,14 @@ class Admission:
                 return
 
     def drop(self, producer: Producer) -> None:
-        """The producer is gone, or says everything once more: what is parked of it goes unanswered."""
+        """Drops a producer's parked batches unanswered: it is closed, or sends all of them again."""
         if self._parking.remove(producer):
-            # Those behind it may have room.
+            # Batches parked behind it may have room.
             self._performer.touched[producer.queue] = None
 
     def abandon(self, producer: Producer) -> None:
-        """Who sent has gone: what is parked of it is refused, so that it is not stored hours later."""
+        """Refuses parked batches of a sender whose link was closed, so that they are not stored hours
+        later."""
         parked = self._parking.remove(producer)
         if not parked:
             return
@@ -181,13 +145,13 @@ class Admission:
         )
         self._turn_away(queue, parked[0], parked[0].done, refusal)
         self._turn_away_behind(queue, producer, parked[1:])
-        # Those behind it may have room.
+        # Batches parked behind it may have room.
         self._performer.touched[queue] = None
 
     def _park(self, queue: Queue, entry: Parked) -> None:
         size = entry.batch.size
         if self._memory.parked + size > self._memory.parked_max:
-            refusal = index_full(queue) if self._memory.index_is_full else _full(queue)
+            refusal = index_full(queue) if self._memory.index_is_full else queue_full(queue)
             refusal.description += f"; {self._memory.parked} bytes wait in this shard already"
             self._turn_away(queue, entry, entry.done, refusal)
             return
@@ -195,7 +159,7 @@ class Admission:
         self._performer.touched[queue] = None
 
     def _admit(self, queue: Queue, entry: Parked, now_ms: int) -> Progress:
-        """Lets in what there is room for, so much as may be looked into at once."""
+        """Stores as many messages of a batch as fit and may be read at once."""
         machine = queue.machine
         if self._memory.index_is_full and machine.special is not None and machine.special.singles:
             self._memory.waiting[queue] = None
@@ -235,22 +199,22 @@ class Admission:
             waits = not batch.durable and queue.captured and self._performer.capture_lags
             self._answer(entry.producer, entry.number, batch.durable or waits)
         elif done == large:
-            self._turn_away(queue, entry, done, _too_large(queue, batch, large))
+            self._turn_away(queue, entry, done, too_large(queue, batch, large))
         elif done == end:
-            # Also where all of these were duplicates, of which nothing is written.
+            # Even if all of these were duplicates, for which no record is written.
             entry.producer.last_number = entry.number
             entry.producer.part = done
             return Progress.GOES_ON
         elif waits:
             return Progress.WAITS
         else:
-            self._turn_away(queue, entry, done, _full(queue))
+            self._turn_away(queue, entry, done, queue_full(queue))
         return Progress.DONE
 
     def _take(
         self, queue: Queue, entry: Parked, chosen: Chosen, count: int, done: int, now_ms: int
     ) -> Exception | None:
-        """Stores the first `count` of what was chosen; the batch is done up to `done` then."""
+        """Stores the first `count` chosen messages; then the batch is done up to `done`."""
         machine = queue.machine
         policy = machine.policy
         producer, number = entry.producer, entry.number
@@ -303,11 +267,11 @@ class Admission:
             except StoreError as error:
                 # The messages are stored; only a crash would make a difference.
                 self._counts.store_failures += 1
-                log.error("what was said of a batch could not be written: %s", error)
+                log.error("the message-ids or the progress of a batch could not be written: %s", error)
         return place
 
     def _turn_away(self, queue: Queue, entry: Parked, done: int, refusal: Refusal) -> None:
-        """Refuses what is left of a batch, and with it whatever else came from its producer."""
+        """Refuses the rest of a batch, and all later batches of its producer that are parked."""
         producer = entry.producer
         queue.machine.counters.refused += entry.batch.count - done
         refusal.accepted = done
@@ -316,102 +280,22 @@ class Admission:
         self._turn_away_behind(queue, producer, self._parking.remove(producer))
 
     def _turn_away_behind(self, queue: Queue, producer: Producer, parked: list[Parked]) -> None:
-        """Refuses what was parked behind a batch that was refused."""
+        """Refuses batches that were parked behind a refused one."""
         for behind in parked:
             queue.machine.counters.refused += behind.batch.count
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a batch before this one was refused")
             self._refuse(producer, behind.number, refusal, False)
 
 
-def index_full(queue: Queue) -> Refusal:
-    """Why a queue that looks into its messages takes none now."""
-    return Refusal(
-        conditions.RESOURCE_LIMIT_EXCEEDED,
-        f"queue {queue.name} looks into its messages, and what its shard keeps of such messages in memory "
-        f"has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again when receivers have "
-        "taken some, or give the shard a larger memory_mark",
-    )
-
-
-class Share(NamedTuple):
-    """What one queue takes of a batch that goes to several."""
-
-    queue: Queue
-    batch: Batch
-    """The batch itself where the policy changes nothing about it."""
-    digests: list[bytes]
-    duplicates: int
-    dropped: int
-
-
-def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
-    """How many of the first messages of a routed batch a queue takes now, and why not all of them."""
-    machine = queue.machine
-    policy = machine.policy
-    large = bounds.too_large(policy, batch, 0)
-    end = batch.count if large is None else large
-    if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
-        chosen = Chosen(queue, batch, 0, end, now_ms)
-        room = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
-        if room < chosen.stop - chosen.first:
-            return chosen.after(room, end), _full(queue)
-    return end, None if large is None else _too_large(queue, batch, large)
-
-
-def share(queue: Queue, batch: Batch, now_ms: int) -> Share:
-    """What a queue takes of a routed batch that fits."""
-    machine = queue.machine
-    policy = machine.policy
-    mine = replace(batch)
-    conform(policy, mine, now_ms)
-    chosen = Chosen(queue, mine, 0, mine.count, now_ms)
-    wanted = fits = chosen.stop - chosen.first
-    if bounds.refuses(policy):
-        fits = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
-        fits = min(fits, wanted)
-    digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
-    same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
-    if fits != batch.count:
-        mine = chosen.cut(fits) if fits else replace(mine, count=0, size=0)
-    elif same and batch.durable:
-        mine = batch
-    return Share(queue, mine, digests, batch.count - wanted, wanted - fits)
-
-
-def conform(policy: Policy, batch: Batch, now_ms: int) -> None:
-    """What the policy says of every message: when it expires at the latest, whether it is durable."""
-    if policy.max_age_ms is not None:
-        expires_at_ms = now_ms + policy.max_age_ms
-        batch.expires_at_ms = min(batch.expires_at_ms or expires_at_ms, expires_at_ms)
-    if policy.durable != "default":
-        batch.durable = policy.durable == "always"
-
-
 def waits_until(policy: Policy, now_ms: int) -> int | None:
-    """Until when a batch that comes now waits for room; None for ever."""
+    """Until when a batch that arrives now waits for room; None for ever."""
     if policy.enqueue_timeout_ms is not None:
         return now_ms + policy.enqueue_timeout_ms
     return None if policy.overflow == bounds.FLOW_CONTROL else now_ms
 
 
 def _acts_at_once(policy: Policy) -> bool:
-    """Whether what does not fit is refused without waiting."""
+    """Whether messages that do not fit are refused without waiting."""
     if policy.overflow == bounds.REJECT:
         return not policy.enqueue_timeout_ms
     return policy.overflow == bounds.FLOW_CONTROL and policy.enqueue_timeout_ms == 0
-
-
-def _full(queue: Queue) -> Refusal:
-    machine = queue.machine
-    said = bounds.said(machine.policy, queue.name, machine.held, machine.held_bytes)
-    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, said)
-
-
-def _too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
-    policy = queue.machine.policy
-    largest = bounds.largest(policy)
-    return Refusal(
-        conditions.MESSAGE_SIZE_EXCEEDED,
-        f"queue {queue.name} takes messages of at most {largest} bytes, this one has "
-        f"{len(batch.message(index))}",
-    )

@@ -8,7 +8,8 @@ is larger than the queue waits until the queue is empty, and is taken in part th
 from collections import deque
 from typing import NamedTuple
 
-from lightrail.shard.ingress.admission import fitting, waits_until
+from lightrail.shard.ingress.admission import waits_until
+from lightrail.shard.ingress.selection import fitting
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import RouteProducer
 from lightrail.shard.queue.runs import Batch

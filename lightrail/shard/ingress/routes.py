@@ -1,4 +1,4 @@
-"""Routes: a batch for several queues of this shard is stored once and enqueued to each of them.
+"""Routes: stores a batch for several queues of this shard once, and enqueues it to each of them.
 
 The frontend declares the sets of queues that its router's link sends to (TARGETS) and names one of them with
 each batch (ROUTE). One Append record with a target per queue keeps them together: after a crash a batch is in
@@ -6,13 +6,16 @@ all of them or in none.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
+from lightrail.journal.record import SPILLED
 from lightrail.model import conditions, limits
-from lightrail.shard.ingress.admission import Share, fitting, index_full, share
+from lightrail.shard.ingress.frames import batch_in, twin
 from lightrail.shard.ingress.holding import Holding, Wait, looks_and_full, wait_of
-from lightrail.shard.journal.record import Append, Record
+from lightrail.shard.ingress.refusals import index_full
+from lightrail.shard.ingress.routed_records import RoutedRecords, ids_until_ms
+from lightrail.shard.ingress.selection import fitting, share
+from lightrail.shard.journal.record import Append
 from lightrail.shard.journal.store import Store, StoreBusy, StoreError
 from lightrail.shard.memory import Memory
 from lightrail.shard.ownership import State
@@ -24,16 +27,26 @@ from lightrail.shard.queues import Queues
 from lightrail.shard.shard_queue import Queue
 from lightrail.shard.tenancy import moved
 from lightrail.telemetry.families import ShardCounts
-from lightrail.wire.frames import AFRESH, DURABLE, ENQUEUE_COLUMNS, ENQUEUE_ENDS, HEADER, HEADER_SIZE
+from lightrail.wire.frames import AFRESH, DURABLE, HEADER
 from lightrail.wire.messages import Refusal, Targets
 
 log = logging.getLogger("lightrail.shard.ingress.routes")
 
 
 class Routes:
-    """Stores what routers' links send."""
+    """Stores the batches of routers' links."""
 
-    __slots__ = ("_answer", "_counts", "_memory", "_performer", "_queues", "_refuse", "_store", "holding")
+    __slots__ = (
+        "_answer",
+        "_counts",
+        "_memory",
+        "_performer",
+        "_queues",
+        "_records",
+        "_refuse",
+        "_store",
+        "holding",
+    )
 
     def __init__(
         self,
@@ -51,11 +64,12 @@ class Routes:
         self._counts = counts
         self._answer = answer
         self._refuse = refuse
+        self._records = RoutedRecords(store, performer, counts)
         self._memory = memory
         self.holding = Holding(memory)
 
     def targets(self, peer: Peer, link: int, number: int, body: Targets, now_ms: int) -> None:
-        """A set is declared, or declared anew; with a name that is no queue its batches are refused."""
+        """Declares a set of queues; batches for a set with a name that is no queue are refused."""
         producer = peer.routers.get(link)
         if producer is None:
             return
@@ -105,17 +119,17 @@ class Routes:
         return 0
 
     def abandon(self, producer: RouteProducer, now_ms: int) -> None:
-        """Who sent has gone: what waits is stored where there is room, and refused where there is none."""
+        """The sender's link was closed: batches that wait are stored if there is room, and refused if not."""
         producer.abandoned = True
         self.resume(now_ms)
 
     def resume(self, now_ms: int) -> None:
-        """Something may have changed: what waits is looked at again, each link's in order."""
+        """Tries the batches that wait again, those of each link in order."""
         lines = self.holding.lines
         for producer in list(lines):
             if producer.peer.routers.get(producer.link) is not producer:
                 self.holding.drop(producer)
-            # What came later may have been refused; that is nothing against those that waited before it.
+            # A later batch may have been refused; that does not concern the batches that waited before it.
             refusing, producer.refusing = producer.refusing, False
             while producer in lines:
                 held = lines[producer][0]
@@ -131,7 +145,7 @@ class Routes:
             producer.refusing = producer.refusing or refusing
 
     def _hold(self, producer: RouteProducer, part: bytes, wait: Wait, _now_ms: int) -> bool:
-        """A batch that just came has to wait; returns whether it can."""
+        """A batch that just arrived has to wait; returns whether it can."""
         return not producer.abandoned and self.holding.add(producer, part, wait)
 
     def _still(self, producer: RouteProducer, part: bytes, wait: Wait, now_ms: int) -> bool:
@@ -145,7 +159,7 @@ class Routes:
         return since.until_ms is None or now_ms < since.until_ms
 
     def _is_wanted(self, producer: RouteProducer, part: bytes) -> bool:
-        """Whether nothing before this batch was refused, or its sender knows of that."""
+        """Whether no batch before this one was refused, or its sender knows of the refusal."""
         _kind, flags, _priority, _set, _link, _count, number = HEADER.unpack_from(part)
         if producer.refusing and number > producer.last_number:
             if not flags & AFRESH:
@@ -176,7 +190,7 @@ class Routes:
         _kind, flags, priority, set_, _link, count, number = HEADER.unpack_from(part)
         durable = bool(flags & DURABLE)
         if producer.part and number == producer.last_number:
-            # It was answered so before the connection went, or was about to be.
+            # It was refused before the connection was lost, or was about to be.
             producer.refusing = True
             refusal = Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, "a target took no more of it when it came")
             refusal.accepted = producer.part
@@ -206,7 +220,7 @@ class Routes:
                 return True
             self._share(producer, number, batch, targets, now_ms)
             return True
-        # Of transient messages only captured queues keep a record, and one place for all of them.
+        # Transient messages have a record only for captured queues, and one place for all of these.
         kept = targets if durable else [queue for queue in targets if queue.captured]
         if kept:
             try:
@@ -231,8 +245,9 @@ class Routes:
         producer.part = 0
         self._answer(producer, number, durable or bool(kept and self._performer.capture_lags))
         for queue in targets:
-            # Other transient messages get their places when they flow to disk, and each queue writes its own.
-            mine = batch if durable or queue.captured else _twin(batch)
+            # Other transient messages get a place when their queue spills them, and each queue spills its
+            # own.
+            mine = batch if durable or queue.captured else twin(batch)
             found = queue.machine.apply(commands.Enqueue(mine), now_ms)
             if found:
                 self._performer.perform(queue, found, now_ms)
@@ -242,9 +257,11 @@ class Routes:
     def _share(
         self, producer: RouteProducer, number: int, batch: Batch, targets: list[Queue], now_ms: int
     ) -> None:
-        """A batch for queues whose policies have a say: each takes its share of what fits into all of them.
+        """Stores a batch for queues whose policies bound or change it: as much of it as fits into all of
+        them.
 
-        What they take unchanged is one record still; a share of its own is one more in the same group.
+        One record has the messages of all queues that store them unchanged; each other queue's share is one
+        more record in the same group.
         """
         taken, refusal = batch.count, None
         for queue in targets:
@@ -262,7 +279,7 @@ class Routes:
             batch = joined([Run(batch, 0, taken, 0)], None)
         found = [share(queue, batch, now_ms) for queue in targets]
         try:
-            waits = self._write(producer, number, batch, found, now_ms, cut=refusal is not None)
+            waits = self._records.write(producer, number, batch, found, now_ms, cut=refusal is not None)
         except StoreBusy:
             raise
         except (StoreError, ValueError) as error:
@@ -284,111 +301,11 @@ class Routes:
             machine.counters.duplicates += each.duplicates
             machine.counters.dropped += each.dropped
             if each.digests and machine.duplicates is not None:
-                machine.duplicates.remember(each.digests, _until(each.queue, now_ms))
+                machine.duplicates.remember(each.digests, ids_until_ms(each.queue, now_ms))
             if each.batch.count:
                 effects = machine.apply(commands.Enqueue(each.batch), now_ms)
                 self._performer.perform(each.queue, effects, now_ms)
             self._performer.touched[each.queue] = None
-
-    def _write(
-        self,
-        producer: RouteProducer,
-        number: int,
-        batch: Batch,
-        found: list[Share],
-        now_ms: int,
-        *,
-        cut: bool,
-    ) -> bool:
-        """One group for all that is durable or captured; returns whether the answer waits for a commit.
-
-        Args:
-            cut: the batch is only the first messages of what came under this number.
-        """
-        records: list[Append | Ids | Taken] = []
-        captured: list[Append] = []
-        """Transient ones; their number counts for nobody who recovers, so they come first."""
-        together = [each.queue for each in found if each.batch is batch]
-        if together:
-            places = [(queue.id, queue.machine.next_sequence) for queue in together]
-            records.append(Append(places, producer.id, number, batch, 0, batch.count))
-        for queue, mine, digests, _, _ in found:
-            place = (queue.id, queue.machine.next_sequence)
-            if mine.durable and mine.count and mine is not batch:
-                records.append(Append([place], producer.id, number, mine, 0, mine.count))
-            elif queue.captured and mine.count and mine is not batch:
-                captured.append(Append([place], producer.id, number, mine, 0, mine.count, 0, SPILLED))
-            if digests and mine.durable:
-                records.append(Ids(queue.id, _until(queue, now_ms), b"".join(digests)))
-        for each_ in [record for record in records if isinstance(record, Append)][:-1]:
-            # The last one says that all of them were written.
-            each_.producer = each_.number = 0
-        if cut and records:
-            records.append(Taken(producer.id, number, batch.count))
-        records = [*captured, *records]
-        for record in records[:-1]:
-            record.flags |= CONTINUED
-        for at, record in enumerate(records):
-            try:
-                place_ = self._store.append(record, now_ms)
-            except StoreError:
-                self._take_back(records[:at], now_ms)
-                raise
-            if isinstance(record, Append):
-                record.batch.place = place_
-                if record.flags & SPILLED:
-                    self._performer.captured_bytes += record.batch.size
-                else:
-                    self._performer.messages_unsynced += record.batch.count
-        durable = batch.durable or any(each.batch.durable for each in found)
-        return durable or bool(captured and self._performer.capture_lags)
-
-    def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
-        """The rest of a group found no room: what was written of it is settled, as if it had never come."""
-        for record in records:
-            if not isinstance(record, Append) or record.batch.place is None:
-                continue
-            for queue, first in record.targets:
-                self._store.release(record.batch.place.segment, record.batch.size)
-                settled = Settle(queue, [(first, first + record.batch.count)], Outcome.PURGED)
-                try:
-                    self._store.append(settled, now_ms)
-                except StoreError as error:
-                    self._counts.store_failures += 1
-                    log.error("a batch that was refused may be in a queue after a restart: %s", error)
-            record.batch.place = None
-
-
-def _until(queue: Queue, now_ms: int) -> int:
-    """When message-ids that come now are forgotten."""
-    return now_ms + (queue.machine.policy.duplicate_window_ms or 0)
-
-
-def batch_in(part: bytes, durable: bool, priority: int, count: int, now_ms: int) -> Batch:
-    """The batch that an ENQUEUE or ROUTE frame is: its messages stay where they lie."""
-    expires, message_format, size = ENQUEUE_COLUMNS.unpack_from(part, HEADER_SIZE)
-    base = ENQUEUE_ENDS + 4 * count
-    ends = memoryview(part)[ENQUEUE_ENDS:base].cast("I")
-    return Batch(
-        part, ends, count, size, base, durable, priority, expires or None, now_ms, None, message_format
-    )
-
-
-def _twin(batch: Batch) -> Batch:
-    """The same messages, in the same bytes."""
-    return Batch(
-        batch.data,
-        batch.ends,
-        batch.count,
-        batch.size,
-        batch.base,
-        batch.durable,
-        batch.priority,
-        batch.expires_at_ms,
-        batch.enqueued_at_ms,
-        None,
-        batch.message_format,
-    )
 
 
 def _usable(producer: RouteProducer, set_: int) -> list[Queue] | Refusal:

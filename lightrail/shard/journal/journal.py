@@ -11,35 +11,24 @@ and recovery.py for the rules that the order of writes and syncs has to uphold:
 """
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from lightrail.journal.archive import Incarnation
 from lightrail.journal.record import (
-    REWRITTEN,
     Close,
-    Delivered,
-    Epoch,
-    Ids,
-    Numbers,
-    Queue,
-    QueueEvent,
-    Seal,
-    Settle,
-    Taken,
 )
 from lightrail.model import limits
-from lightrail.shard.journal import extent as extents
-from lightrail.shard.journal import identity, recovery
 from lightrail.shard.journal.cleaner import oldest_to_clean
 from lightrail.shard.journal.commit import JournalCommit, Reached
 from lightrail.shard.journal.extent import NOTHING, Extent, ExtentFile
 from lightrail.shard.journal.files import Files
-from lightrail.shard.journal.loading import load_queues
+from lightrail.shard.journal.opening import open_files
 from lightrail.shard.journal.reading import read_place
 from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.segment import Segment, name_of
+from lightrail.shard.journal.small_records import SmallRecords
 from lightrail.shard.journal.space import Space
 from lightrail.shard.journal.store import (
     Commit,
@@ -49,9 +38,8 @@ from lightrail.shard.journal.store import (
     StoreFull,
     StoreRefused,
     Usage,
-    only_tells,
 )
-from lightrail.shard.journal.tables import Group, Tables
+from lightrail.shard.journal.tables import Tables
 from lightrail.shard.journal.tail import Tail
 from lightrail.shard.queue.runs import Place, Run
 
@@ -80,6 +68,7 @@ class Journal:
         self._segments: dict[int, Segment] = {}
         """By number, the oldest first; the tail adds the next."""
         self._tail: Tail
+        self._small: SmallRecords
         self.committed = Reached(0, 0, 1, 0, 0, True)
         """How far it is on disk, groups whole: what may be shown to others. Any thread may look."""
         self.holds: Callable[[Segment], bool] | None = None
@@ -110,27 +99,13 @@ class Journal:
             raise
 
     def _recover(self, memory_bytes: int, now_ms: int) -> Recovered:
-        files = self.files
-        salt = None
-        if identity.load(files) is None:
-            salt = recovery.salt_of(files)
-        found = identity.settle(files, self._cluster, self._shard, salt)
-        self._salt = found.salt
-        self.incarnation = Incarnation(found.cluster, found.shard, found.disk)
-        known = extents.load(files, self._salt)
-
-        def check(found: Extent, end: int) -> None:
-            extents.check(known, found.segment, end, found.next_lsn)
-            self.judge(found)
-
-        replay = recovery.replay(files, self._salt, self._tables.producers_max, check)
+        opened = open_files(
+            self.files, self._cluster, self._shard, self._tables.producers_max, memory_bytes, self.judge
+        )
+        replay = opened.replay
+        self._salt = opened.salt
+        self.incarnation = opened.incarnation
         self._segments = {segment.number: segment for segment in replay.segments}
-        try:
-            queues = load_queues(replay, self._salt, memory_bytes)
-        except BaseException:
-            for segment in replay.segments:
-                segment.close()
-            raise
         self._tables = replay.tables
         if replay.segments:
             index = replay.segments[-1].index
@@ -138,7 +113,7 @@ class Journal:
                 index.segment, index.end, index.next_lsn, index.messages, index.last_ms, True
             )
         recovered = Recovered(
-            queues,
+            opened.queues,
             dict(replay.tables.producers),
             replay.tables.epoch,
             replay.lsn,
@@ -148,8 +123,8 @@ class Journal:
             dict(replay.tables.parts),
         )
         self.failure = ""
-        self._extent = ExtentFile(files, self._salt, known)
-        self._space = Space(files, self._segment_bytes, max(self._segments, default=0) + 1)
+        self._extent = ExtentFile(self.files, self._salt, opened.extent)
+        self._space = Space(self.files, self._segment_bytes, max(self._segments, default=0) + 1)
         self._space.free = self._relief
         self._tail = Tail(
             self._segments,
@@ -159,6 +134,7 @@ class Journal:
             salt=self._salt,
             segment_bytes=self._segment_bytes,
         )
+        self._small = SmallRecords(self._tail, self._tables, self._space, self._segments)
         with contextlib.suppress(StoreFull):
             # On a full disk the shard still starts: it can deliver, and gets its segment when space is back.
             self._tail.roll(0, now_ms)
@@ -207,58 +183,12 @@ class Journal:
         try:
             if isinstance(record, Append):
                 return self._tail.append(record, now_ms)
-            self._append_other(record, now_ms)
+            self._small.append(record, now_ms)
         except OSError as error:
             # Of the files of the next segment; what this one holds is not in doubt, but the disk is.
             self._refuse(error)
             raise StoreBroken(f"the journal takes no records: {self.failure}") from error
         return None
-
-    def _append_other(
-        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
-    ) -> None:
-        if isinstance(record, Queue):
-            if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
-            offset = self._tail.small(record, now_ms)
-            segment = self._tail.segment
-            segment.index.queues.append(offset)
-            if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
-                self._forgotten(self._tables.ids[record.queue].groups)
-            if record.queue in self._tables.captured:
-                segment.touched = True
-            self._tables.queue(record)
-            if record.queue in self._tables.captured:
-                segment.captured = True
-                entry = self._tables.queues[record.queue]
-                segment.captured_from.setdefault(record.queue, entry.next_sequence)
-        elif isinstance(record, Epoch | Seal):
-            self._tail.small(record, now_ms)
-            self._tables.epoch = record.epoch
-        elif isinstance(record, Ids):
-            self._tail.small(record, now_ms)
-            self._tail.segment.holds_ids(record)
-            self._tail.segment.live += len(record.digests)
-            self._forgotten(self._tables.remember(record, self._tail.segment.number, now_ms))
-        elif isinstance(record, Taken):
-            self._tail.small(record, now_ms)
-            self._tables.take(record)
-        elif isinstance(record, Numbers):
-            if record.queue not in self._tables.queues:
-                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
-            self._tail.small(record, now_ms)
-            self._tables.learn(record)
-        else:
-            if self._space.full and only_tells(record):
-                self._space.ensure(now_ms)
-            self._tail.small(record, now_ms)
-            captured = self._tables.captured
-            if captured and record.queue in captured:
-                self._tail.segment.touched = True
-
-    def _forgotten(self, groups: Iterable[Group]) -> None:
-        for group in groups:
-            self.release(group.segment, group.size)
 
     # --- committing ------------------------------------------------------------------------------------
 
@@ -442,25 +372,13 @@ class Journal:
         if segment != oldest or segment == self._tail.segment.number:
             raise ValueError(f"only the oldest segment, {oldest}, may be dropped, not {segment}")
         try:
-            self._move_ids(segment, now_ms)
+            self._small.move_ids(segment, now_ms)
         except StoreFull:
             return  # It is asked for again with the next commit.
         except OSError as error:
             self._refuse(error)
             raise StoreBroken(f"the journal takes no records: {self.failure}") from error
         self._tail.drops.append(self._segments.pop(segment))
-
-    def _move_ids(self, segment: int, now_ms: int) -> None:
-        for queue, known in self._tables.ids.items():
-            self._forgotten(known.forget(now_ms))
-            for group in known.groups:
-                if group.segment == segment:
-                    record = Ids(queue, group.until_ms, group.digests, REWRITTEN)
-                    self._tail.small(record, now_ms)
-                    self._tail.segment.holds_ids(record)
-                    self._tail.segment.live += group.size
-                    self.release(segment, group.size)
-                    group.segment = self._tail.segment.number
 
     def usage(self) -> Usage:
         """See `Store.usage`."""

@@ -1,18 +1,17 @@
-"""A store in one SQLite file, for small installations: slower than the journal, easy to copy and look into.
+"""A store in one SQLite file, for small installations: slower than the journal, easy to copy and inspect.
 
-Messages are kept as the Append records of the journal, checksum included, and a table says which of their
-sequences are still in a queue. Places count rows: `offset` is the number of the first record, `length` how
-many. SQLite gives back the space of deleted rows by itself, so there is nothing to clean.
+Messages are stored as the Append records of the journal, checksum included, and a table has the sequences
+that are still in a queue. Places count rows: `offset` is the number of the first record, `length` how many.
+SQLite gives back the space of deleted rows by itself, so there is nothing to clean.
 """
 
 import errno
 import os
 import sqlite3
 import threading
-import time
 from typing import Final
 
-from lightrail.journal.layout import FRONT_SIZE, SEGMENT_HEADER_SIZE
+from lightrail.journal.layout import FRONT_SIZE
 from lightrail.journal.record import (
     RETURNING,
     REWRITTEN,
@@ -26,13 +25,13 @@ from lightrail.journal.record import (
     Settle,
     Taken,
 )
-from lightrail.journal.scan import Scan
 from lightrail.model import limits
-from lightrail.shard.journal.batches import columns, lay_over, runs_of
-from lightrail.shard.journal.commit import Entry, record_bytes
+from lightrail.shard.journal.batches import columns
+from lightrail.shard.journal.commit import Entry
 from lightrail.shard.journal.record import Append, Record, encode_append_head
-from lightrail.shard.journal.sqlite_jobs import Job, perform
-from lightrail.shard.journal.sqlite_opening import load_runs, load_tables, prepare
+from lightrail.shard.journal.sqlite_jobs import Job, append_job, transact
+from lightrail.shard.journal.sqlite_opening import forget_cached, load_runs, load_tables, prepare
+from lightrail.shard.journal.sqlite_reading import read_place
 from lightrail.shard.journal.store import (
     Commit,
     JournalDamaged,
@@ -40,7 +39,6 @@ from lightrail.shard.journal.store import (
     Recovered,
     RecoveredQueue,
     StoreBroken,
-    StoreError,
     StoreFull,
     StoreRefused,
     Usage,
@@ -116,7 +114,7 @@ class SqliteStore:
         directory = os.path.dirname(os.path.abspath(self._path))
         os.makedirs(directory, exist_ok=True)
         for path in (self._path, f"{self._path}-wal"):
-            _forget(path)
+            forget_cached(path)
         self._connection = sqlite3.connect(
             self._path, timeout=0.5, isolation_level=None, check_same_thread=False
         )
@@ -151,7 +149,7 @@ class SqliteStore:
                 entry.name,
                 entry.policy,
                 entry.next_sequence,
-                load_runs(self._connection, number, share, self._read, self._live),
+                load_runs(self._connection, number, share, self._read_place, self._live),
                 tables.ids_of(number),
             )
             for number, entry in tables.queues.items()
@@ -223,31 +221,10 @@ class SqliteStore:
         number = self._next
         self._next = number + 1
         count = record.last - record.first
-        batch = record.batch
-        # A number that is remembered stands for messages that a restart brings back.
+        # A number that is remembered stands for messages that a restart recovers.
         producer = 0 if record.flags & SPILLED else record.producer
         self._waiting[number] = entry
-        self._jobs.append(
-            (
-                "append",
-                (
-                    number,
-                    bool(record.flags & SPILLED),
-                    size,
-                    count,
-                    batch.durable,
-                    batch.priority,
-                    batch.expires_at_ms or 0,
-                    batch.enqueued_at_ms,
-                    batch.message_format,
-                ),
-                entry,
-                [(queue, first, first + count) for queue, first in record.targets],
-                record.attempts,
-                bool(record.flags & REWRITTEN),
-                (producer, record.number, lsn),
-            )
-        )
+        self._jobs.append(append_job(record, number, entry, producer, lsn, size))
         for queue, first in record.targets:
             table = self._tables.queues[queue]
             table.next_sequence = max(table.next_sequence, first + count)
@@ -312,31 +289,23 @@ class SqliteStore:
         return commit
 
     def write(self, commit: SqliteCommit) -> float:
-        """In the commit thread: one transaction; gives the seconds that its end took.
+        """In the commit thread: makes one transaction; returns the seconds of its commit.
 
         Raises:
             OSError: SQLite could not write it.
         """
         with self._lock:
-            run = self._connection.execute
             try:
-                run("PRAGMA synchronous=" + ("FULL" if commit.synced else "NORMAL"))
-                run("BEGIN IMMEDIATE")
-                for job in commit.jobs:
-                    perform(self._connection, job)
-                run("UPDATE meta SET value = ? WHERE key = 'lsn'", (str(commit.last_lsn),))
-                run(
-                    "DELETE FROM producer WHERE id IN "
-                    "(SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
-                    (self._tables.producers_max,),
+                return transact(
+                    self._connection,
+                    commit.jobs,
+                    commit.last_lsn,
+                    self._tables.producers_max,
+                    synced=commit.synced,
                 )
-                run("DELETE FROM part WHERE NOT EXISTS (SELECT 1 FROM producer WHERE producer.id = part.id)")
-                started = time.perf_counter()
-                run("COMMIT")
-                return time.perf_counter() - started
             except sqlite3.Error as error:
                 if self._connection.in_transaction:
-                    run("ROLLBACK")
+                    self._connection.execute("ROLLBACK")
                 number = errno.ENOSPC if "full" in str(error) else errno.EIO
                 raise OSError(number, f"SQLite could not write {self._path}: {error}") from error
 
@@ -370,35 +339,12 @@ class SqliteStore:
     def read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
         """See `Store.read`."""
         try:
-            return self._read(place, queue, first, last)
+            return self._read_place(place, queue, first, last)
         except sqlite3.DatabaseError as error:
             raise JournalDamaged(self._path, place.offset, str(error)) from error
 
-    def _read(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
-        end = place.offset + place.length
-        # What waits is looked at first: when it is committed meanwhile, it is found twice and counts once.
-        entries = {
-            number: record_bytes(entry, 0)
-            for number, entry in list(self._waiting.items())
-            if place.offset <= number < end
-        }
-        with self._lock:
-            rows = self._connection.execute(
-                "SELECT id, bytes FROM record WHERE id >= ? AND id < ? ORDER BY id", (place.offset, end)
-            ).fetchall()
-        entries.update(rows)
-        if not entries:
-            raise StoreError(f"expected records {place.offset} to {end} in {self._path}, they are not there")
-        runs: list[Run] = []
-        for number, data in sorted(entries.items()):
-            scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
-            found = next(iter(scan), None)
-            if found is None:
-                raise JournalDamaged(self._path, number, scan.found)
-            for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
-                run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
-                lay_over(runs, run)
-        return runs
+    def _read_place(self, place: Place, queue: int, first: int, last: int) -> list[Run]:
+        return read_place(self._connection, self._lock, self._waiting, self._path, place, queue, first, last)
 
     # --- space -----------------------------------------------------------------------------------------
 
@@ -430,31 +376,3 @@ class SqliteStore:
         usage.full = self._full
         usage.broken = self.failure
         return usage
-
-
-def _forget(path: str) -> None:
-    """Drops what memory holds of a file: after a failed sync that may be what the disk does not have, and
-    SQLite would go on behind it. Raises OSError."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fdatasync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
-
-
-class _Whole:
-    """One record as a file that a scan can read."""
-
-    __slots__ = ("_data",)
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See `Readable`."""
-        start = offset - SEGMENT_HEADER_SIZE
-        return self._data[start : start + length]

@@ -1,10 +1,13 @@
 """The tables of the SQLite store, and what each record does to them."""
 
 import sqlite3
+import time
+from collections.abc import Sequence
 from typing import Any, Final
 
-from lightrail.journal.record import QueueEvent
-from lightrail.shard.journal.commit import record_bytes
+from lightrail.journal.record import REWRITTEN, SPILLED, QueueEvent
+from lightrail.shard.journal.commit import Entry, record_bytes
+from lightrail.shard.journal.record import Append
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -122,3 +125,48 @@ def take_out(
                 (record,),
             )
     return taken
+
+
+def append_job(record: Append, number: int, entry: Entry, producer: int, lsn: int, size: int) -> Job:
+    """The job of an Append record, under its number in the table of records."""
+    count = record.last - record.first
+    batch = record.batch
+    return (
+        "append",
+        (
+            number,
+            bool(record.flags & SPILLED),
+            size,
+            count,
+            batch.durable,
+            batch.priority,
+            batch.expires_at_ms or 0,
+            batch.enqueued_at_ms,
+            batch.message_format,
+        ),
+        entry,
+        [(queue, first, first + count) for queue, first in record.targets],
+        record.attempts,
+        bool(record.flags & REWRITTEN),
+        (producer, record.number, lsn),
+    )
+
+
+def transact(
+    connection: sqlite3.Connection, jobs: Sequence[Job], last_lsn: int, producers_max: int, *, synced: bool
+) -> float:
+    """Does all jobs in one transaction; returns the seconds of its commit. Raises sqlite3.Error."""
+    run = connection.execute
+    run("PRAGMA synchronous=" + ("FULL" if synced else "NORMAL"))
+    run("BEGIN IMMEDIATE")
+    for job in jobs:
+        perform(connection, job)
+    run("UPDATE meta SET value = ? WHERE key = 'lsn'", (str(last_lsn),))
+    run(
+        "DELETE FROM producer WHERE id IN (SELECT id FROM producer ORDER BY lsn DESC LIMIT -1 OFFSET ?)",
+        (producers_max,),
+    )
+    run("DELETE FROM part WHERE NOT EXISTS (SELECT 1 FROM producer WHERE producer.id = part.id)")
+    started = time.perf_counter()
+    run("COMMIT")
+    return time.perf_counter() - started

@@ -1,5 +1,6 @@
 """Opening a SQLite store: whether its file is this shard's, and what rows say of queues and messages."""
 
+import os
 import sqlite3
 from collections.abc import Callable
 
@@ -134,3 +135,19 @@ def _add_evicted(runs: list[Run], run: Run) -> None:
             runs[-1] = Run(last, 0, last.count, before.sequence, before.attempts)
             return
     runs.append(run)
+
+
+def forget_cached(path: str) -> None:
+    """Drops the pages of a file from the kernel's cache. Raises OSError.
+
+    After a failed sync the cache may have pages that the disk does not have, and SQLite would append to them.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)

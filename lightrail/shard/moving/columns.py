@@ -90,3 +90,10 @@ def rows(columns: Columns, *names: str) -> Iterable[tuple[int, ...]]:
     if len({len(column) for column in wanted}) > 1:
         raise BadColumns(f"the columns {', '.join(names)} are not of one length")
     return zip(*wanted, strict=True)
+
+
+def put(columns: Columns, prefix: str, types: Mapping[str, str], rows: Iterable[tuple[int, ...]]) -> None:
+    """Adds a column for each place of the rows, named `PREFIX.NAME`, or `NAME` without a prefix."""
+    made = table("".join(types.values()), rows)
+    for name, column in zip(types, made, strict=True):
+        columns[f"{prefix}.{name}" if prefix else name] = column

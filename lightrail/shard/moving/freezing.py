@@ -95,9 +95,9 @@ class Freezing:
         if not opened.is_serving:
             return moved(f"{name} is not served here")
         queues = self._family(name)
-        if any(source in queues for source, _ in self._performer.unwritten):
-            self._performer.write_again(now_ms)
-            if any(source in queues for source, _ in self._performer.unwritten):
+        if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
+            self._performer.dead_letters.write_again(now_ms)
+            if any(source in queues for source, _ in self._performer.dead_letters.unwritten):
                 return Refusal(
                     conditions.RESOURCE_LIMIT_EXCEEDED,
                     f"dead letters of {name} wait for room on the disk; it is frozen when they have it",

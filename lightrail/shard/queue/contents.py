@@ -18,13 +18,14 @@ from lightrail.shard.queue.duplicates import Duplicates
 from lightrail.shard.queue.effects import Effect, Peeked, State
 from lightrail.shard.queue.eviction import Eviction
 from lightrail.shard.queue.expiry import Deadlines
+from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.locks import Locks
 from lightrail.shard.queue.merging import join_neighbours
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, one_run, rejoined
 from lightrail.shard.queue.runs import Place, Run
-from lightrail.shard.queue.special import Look, Special
+from lightrail.shard.queue.special import Special
 from lightrail.shard.queue.work import Work, unlimited
 
 _NOTHING: Final = Ready()
@@ -168,7 +169,7 @@ class Contents:
         deliveries = self.deliveries
         if freed < bytes_wanted and deliveries.bytes > deliveries.evicted_bytes:
             special = self.special
-            memory = special if special is not None and special.is_keyed else None
+            memory = special.keys if special is not None and special.keys.are_read else None
             freed += deliveries.evict(bytes_wanted - freed, memory)
         return freed
 

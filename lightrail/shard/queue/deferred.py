@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from lightrail.shard.queue.commands import ConsumerOptions, Fetched, Outcome
 from lightrail.shard.queue.consumers import Consumer
-from lightrail.shard.queue.eviction import Eviction, pieces_of
+from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.fetched import pieces_of
 from lightrail.shard.queue.in_flight import InFlight
 from lightrail.shard.queue.runs import Run
 

@@ -1,15 +1,16 @@
-"""Delays: messages that are not ready before their time, by sequence and by when they are due.
+"""Delays: messages that are not ready before their time, by sequence and by time.
 
-A message asks for it with the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or
+A message has that time in the annotations `x-opt-delivery-time` (milliseconds since the epoch, a timestamp or
 an integer) or `x-opt-delivery-delay` (milliseconds from when it was enqueued); with both, the later counts.
 Both are read from the message again after a restart.
 """
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, Final
+from typing import Final
 
 from lightrail.model import limits
+from lightrail.shard.queue.keys import Look
+from lightrail.shard.queue.message_keys import MessageKeys
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.work import RUN, Work
@@ -22,18 +23,19 @@ class Delays:
     """The delayed messages of one queue, each a run of its own.
 
     Args:
-        look: makes of a path what reads that field from an encoded message.
+        look: see `Look`.
     """
 
     __slots__ = ("_delay", "_due", "_time", "line")
 
-    def __init__(self, look: Callable[[str], Callable[[bytes], Any]]) -> None:
+    def __init__(self, look: Look) -> None:
         self._time = look(TIME_PATH)
         self._delay = look(DELAY_PATH)
         self.line = Sparse()
         """By sequence."""
         self._due: list[tuple[int, int]] = []
-        """(milliseconds since the epoch, sequence); a heap, of which some may have gone."""
+        """(milliseconds since the epoch, sequence); a heap, with some messages that are not delayed any
+        more."""
 
     def due_ms(self, run: Run) -> int:
         """When a message in memory may be delivered: milliseconds since the epoch, 0 for at once."""
@@ -51,8 +53,19 @@ class Delays:
         self.line.give_back(run)
         heappush(self._due, (due_ms, run.sequence))
 
+    def hold_back(self, run: Run, now_ms: int, keys: MessageKeys) -> bool:
+        """Keeps a message that is not due yet, and its key; False for one that is ready."""
+        if run.batch.message_format:
+            return False
+        due_ms = self.due_ms(run)
+        if due_ms <= now_ms:
+            return False
+        keys.keep(run)
+        self.add(run, due_ms)
+        return True
+
     def take(self, sequence: int) -> Run | None:
-        """Takes one out, None if it is not here."""
+        """Takes a message out, None if it is not delayed."""
         index = self.line.find(sequence, sequence + 1)
         if index < 0:
             return None
@@ -68,7 +81,7 @@ class Delays:
         self._due = []
 
     def take_due(self, now_ms: int, work: Work) -> list[Run]:
-        """Takes out those whose time has come, the earliest first, while there is work left in this turn."""
+        """Takes out messages that are due, the earliest first, while there is work left in this turn."""
         due: list[Run] = []
         while self._due and self._due[0][0] <= now_ms and work.left > 0:
             work.left -= 2 * RUN
@@ -79,7 +92,7 @@ class Delays:
 
     @property
     def next_ms(self) -> int | None:
-        """When the first one is due."""
+        """When the first message is due, None without any."""
         while self._due and not self.line.has(self._due[0][1]):
             heappop(self._due)
         return self._due[0][0] if self._due else None

@@ -5,18 +5,16 @@ Kept are digests of 16 bytes, each until its own time; the oldest go early when 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from lightrail.model import limits
+from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.runs import Batch
 
 DIGEST_BYTES: Final = 16
-
-Look = Callable[[str], Callable[[bytes], Any]]
-"""Gives for a path such as `message-id` what reads it from an encoded message; None where it is not there."""
 
 
 class Fresh(NamedTuple):

@@ -11,11 +11,11 @@ only; what was fetched and not delivered is the first to go again.
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 
 from lightrail.model import limits
 from lightrail.shard.queue.commands import Fetched
+from lightrail.shard.queue.fetched import gaps_of, pieces_of
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import (
     evicted_singles,
@@ -28,6 +28,7 @@ from lightrail.shard.queue.merging import (
 from lightrail.shard.queue.ready import Ready, one_run
 from lightrail.shard.queue.runs import Batch, Place, Run
 from lightrail.shard.queue.sharing import join_before, regrouped
+from lightrail.shard.queue.spilling import batches_to_spill, singles_to_spill
 
 
 class Eviction:
@@ -179,76 +180,18 @@ class Eviction:
         line.swap(start, stop, merge_evicted(window, self.fetching) if self.joins else window)
 
     def spill_candidates(self, bytes_wanted: int, batch_bytes: int = 0) -> list[Run]:
-        """Waiting runs outside the window that have no place, from the tail, up to `bytes_wanted` bytes.
+        """Waiting runs outside the window that have no place, up to `bytes_wanted` bytes.
 
-        Counted as by `evict`.
-        The caller writes each and sets `run.batch.place`. Only whole batches are named, or what has a batch
-        of its own from now on, so that the place holds for all of it. What is evicted after that can be
-        fetched like everything else.
+        Counted as by `evict`. The caller writes each and sets `run.batch.place`; after that they can be
+        evicted and fetched.
         """
         if self.joins:
-            return self._spill(bytes_wanted, batch_bytes)
+            return batches_to_spill(self.ready, bytes_wanted, self.head_bytes, batch_bytes)
         found: list[Run] = []
         for line, keep in ((self.delayed, 0), (self.ready, self.head_bytes)):
             if line is not None and bytes_wanted > 0:
-                found += self._spill_singles(line, bytes_wanted, keep)
+                found += singles_to_spill(line, bytes_wanted, keep)
                 bytes_wanted -= sum(run.size for run in found)
-        return found
-
-    def _spill(self, bytes_wanted: int, extra: int) -> list[Run]:
-        ready = self.ready
-        before = ready.bytes + extra * len(ready)
-        found: list[Run] = []
-        size = 0
-        for run in reversed(ready.waiting()):
-            before -= run.size + extra
-            if before < self.head_bytes or size >= bytes_wanted:
-                break
-            if run.batch.place is None and run.count == run.batch.count:
-                found.append(run)
-                size += run.size + extra
-        found.reverse()
-        return found
-
-    def _spill_singles(self, line: Ready, bytes_wanted: int, keep: int) -> list[Run]:
-        """Neighbours of one batch are written together, and share a batch apart from what is in flight."""
-        before = line.bytes
-        resident = before - line.evicted_bytes
-        size = 0
-        start = stop = len(line.runs)
-        last: Batch | None = None
-        while start > line.head:
-            run = line.runs[start - 1]
-            before -= run.size
-            if before < keep or resident <= 0 or (size >= bytes_wanted and run.batch is not last):
-                break
-            start -= 1
-            if run.batch.data is not None:
-                resident -= run.size
-                if run.batch.place is None and run is not GONE:
-                    size += run.size
-                    last = run.batch
-        if not size:
-            return []
-        window: list[Run] = []
-        found: list[Run] = []
-        before_: Run | None = None
-        for run in line.runs[start:stop]:
-            if run is GONE:
-                continue
-            if run.batch.place is not None or run.batch.data is None:
-                window.append(run)
-                continue
-            if before_ is not None and one_run(before_, run):
-                batch = found[-1].batch
-                together = found[-1]
-                found[-1] = Run(batch, together.first, run.last, together.sequence, run.attempts, run.barred)
-            else:
-                batch = replace(run.batch)
-                found.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
-            window.append(Run(batch, run.first, run.last, run.sequence, run.attempts, run.barred))
-            before_ = run
-        line.swap(start, stop, window)
         return found
 
     # --- back into memory -------------------------------------------------------------------------------
@@ -438,36 +381,3 @@ class Eviction:
             line.swap(low, index, regrouped(window))
             join_before(line, low)
         return moved
-
-
-def pieces_of(runs: Sequence[Run], wanted: Run) -> list[Run]:
-    """What of `runs` belongs to the evicted run `wanted`, with the past that `wanted` has."""
-    pieces: list[Run] = []
-    first = max(0, bisect_right(runs, wanted.sequence, key=_sequence) - 1)
-    for run in runs[first:]:
-        if run.sequence >= wanted.end:
-            break
-        low = max(run.sequence, wanted.sequence)
-        high = min(run.end, wanted.end)
-        if low < high:
-            batch = run.batch
-            if batch.place is None:
-                batch.place = wanted.batch.place
-            index = run.first + low - run.sequence
-            pieces.append(Run(batch, index, index + high - low, low, wanted.attempts, wanted.barred))
-    return pieces
-
-
-def gaps_of(pieces: list[Run], wanted: Run) -> list[Run]:
-    """What of the evicted run `wanted` is in none of the pieces."""
-    gaps: list[Run] = []
-    sequence = wanted.sequence
-    for start, end in [(piece.sequence, piece.end) for piece in pieces] + [(wanted.end, wanted.end)]:
-        if sequence < start:
-            gaps.append(wanted.cut(sequence - wanted.sequence, start - wanted.sequence))
-        sequence = end
-    return gaps
-
-
-def _sequence(run: Run) -> int:
-    return run.sequence

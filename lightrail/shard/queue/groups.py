@@ -17,32 +17,11 @@ from lightrail.shard.queue.consumers import Consumer
 from lightrail.shard.queue.deliveries import Deliveries
 from lightrail.shard.queue.effects import Effect
 from lightrail.shard.queue.eviction import Eviction
+from lightrail.shard.queue.group import NOTHING, Group
 from lightrail.shard.queue.order import Order
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queue.sparse import Sparse
 from lightrail.shard.queue.views import View
-
-_NOTHING = -1
-
-
-class Group:
-    """The messages of one group-id that are here."""
-
-    __slots__ = ("foreign", "in_flight", "key", "offered", "owner", "ready", "refused")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.ready: list[int] = []
-        """Sequences; a heap."""
-        self.owner: int | None = None
-        self.in_flight = 0
-        """Messages that the owner has."""
-        self.foreign = 0
-        """Messages that others have: from before the queue had groups, or was left by its owner."""
-        self.offered = _NOTHING
-        """The first ready sequence, once it stands in the heap of whoever may take it."""
-        self.refused = False
-        """Whether the owner can't take the first message; it gives the group up when it holds nothing."""
 
 
 class Groups(Order):
@@ -124,7 +103,7 @@ class Groups(Order):
         else:
             group.foreign += 1
         # It may have been offered already.
-        group.offered = _NOTHING
+        group.offered = NOTHING
         self._touched[group] = None
 
     def assign(self, run: Run, consumer: int) -> None:
@@ -288,7 +267,7 @@ class Groups(Order):
 
     def _own(self, group: Group, consumer: int) -> None:
         group.owner = consumer
-        group.offered = _NOTHING
+        group.offered = NOTHING
         group.refused = False
         self._owned.setdefault(consumer, {})[group] = None
 
@@ -299,7 +278,7 @@ class Groups(Order):
         group.owner = None
         group.foreign += group.in_flight
         group.in_flight = 0
-        group.offered = _NOTHING
+        group.offered = NOTHING
         group.refused = False
         self._touched[group] = None
 
@@ -308,7 +287,7 @@ class Groups(Order):
         sequence = heappop(group.ready)
         if self._stale:
             self._forget_stale(group)
-        group.offered = _NOTHING
+        group.offered = NOTHING
         if group.owner is None:
             self._own(group, consumer.id)
         if consumer.options.presettled:
@@ -398,7 +377,7 @@ class Groups(Order):
                     return sequence
                 self._forget_first(group)
             heappop(heap)
-        return _NOTHING
+        return NOTHING
 
     def _first_offered(self, view: View) -> int:
         """The lowest sequence that is offered to everybody, -1 if none is."""
@@ -414,9 +393,9 @@ class Groups(Order):
                     return sequence
                 self._forget_first(group)
             heappop(heap)
-        return _NOTHING
+        return NOTHING
 
     def _forget_first(self, group: Group) -> None:
         """The first ready message of a group is not there any more."""
-        group.offered = _NOTHING
+        group.offered = NOTHING
         self._review(group)

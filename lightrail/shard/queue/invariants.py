@@ -38,7 +38,7 @@ def _check_ready(machine: Machine) -> None:
     if special is not None and special.delays is not None:
         _check_sums(machine, special.delays.line)
         assert special.delays.line is machine.eviction.delayed
-    if special is not None and special.singles and not special.loading:
+    if special is not None and special.singles and not special.loading.is_active:
         assert machine.ready.count == len(machine.ready), "a run of several messages in an index of messages"
 
 
@@ -103,7 +103,7 @@ def _check_consumers(machine: Machine) -> None:
                 evicted_size += run.size
             else:
                 key = consumer.in_flight.keys[consumer.in_flight.runs.index(run)]
-                keyed = machine.special is not None and machine.special.is_keyed
+                keyed = machine.special is not None and machine.special.keys.are_read
                 assert key >= consumer.in_flight.evicted_to or keyed, "a delivery that nobody would evict"
     assert machine.deliveries.evicted_count == evicted
     assert machine.deliveries.evicted_bytes == evicted_size

@@ -7,6 +7,7 @@ value comes last. Two values that compare equal here are the same key: `1` and `
 text or binary of more than `limits.KEY_BYTES_MAX` the beginning is compared; a digest tells it from others.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
 from uuid import UUID
@@ -14,6 +15,9 @@ from uuid import UUID
 from lightrail.amqp.types import Timestamp
 from lightrail.model import limits
 
+Look = Callable[[str], Callable[[bytes], Any]]
+"""Gives for a path such as `message-id` what reads that field from an encoded message; None for no such
+field."""
 Key = tuple[int, Any]
 """Rank of the kind, and a value that compares with all others of the kind."""
 

@@ -51,6 +51,7 @@ from lightrail.shard.queue.effects import (
     Renewed,
     Stored,
 )
+from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.merging import (
     join_neighbours,
     merge_evicted,
@@ -62,7 +63,7 @@ from lightrail.shard.queue.outcomes import Annotate, Outcomes, removed
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.ready import Ready, rejoined
 from lightrail.shard.queue.sparse import Sparse
-from lightrail.shard.queue.special import Look, Special
+from lightrail.shard.queue.special import Special
 from lightrail.shard.queue.work import RUN, Work
 
 __all__ = ["DEAD_LETTER_SUFFIX", "Annotate", "Machine", "Policy"]
@@ -364,8 +365,8 @@ class Machine(Outcomes):
         if len(self.deferred):
             missing = self._resume(command, effects)
         special = self.special
-        if special is not None and special.loading and self.deliveries.evicted_count:
-            unread, again = special.learn(command)
+        if special is not None and special.loading.is_active and self.deliveries.evicted_count:
+            unread, again = special.loading.learn(command)
             missing |= again
             for run in unread:
                 self.deliveries.lost(run)
@@ -374,7 +375,7 @@ class Machine(Outcomes):
         came, lost = self.eviction.fill(command, now_ms, missing=missing)
         if len(self.deferred):
             effects.extend(Fetch(run) for run in self.deferred.wanted())
-        is_joined = self.eviction.joins or (special is not None and special.loading)
+        is_joined = self.eviction.joins or (special is not None and special.loading.is_active)
         for run in came:
             if is_joined or (run.batch.expires_at_ms or now_ms + 1) <= now_ms:
                 # What was one run on disk has one entry, for its earliest; a single message that was looked
@@ -406,7 +407,7 @@ class Machine(Outcomes):
             self.counters.restored += run.count
         self.next_sequence = self._joined_to = self._known_to = command.next_sequence
         if special is not None:
-            special.build(now_ms)
+            special.build(Past(), now_ms)
         if self.deliveries.order is not None:
             self.deliveries.order.enqueued(command.next_sequence)
         self._know(command.ids)
@@ -464,7 +465,7 @@ class Machine(Outcomes):
         """What is waiting is put where this policy wants it."""
         runs = self.waiting()
         if self.special is not None:
-            self.special.tell(self._untold)
+            self.special.replacing.tell(self._untold)
             if self._untold:
                 # An entry that expires nothing: the next dispatch passes the time, and tells.
                 heappush(self.deadlines.heap, (0, 0, 0))
@@ -493,8 +494,7 @@ class Machine(Outcomes):
                 self.counters,
                 self.work,
             )
-            self.special.past = past or Past()
-            self.special.build(now_ms)
+            self.special.build(past or Past(), now_ms)
             self.deliveries.order = self.special.order
             self.special.order.enqueued(self.next_sequence)
         elif self._selecting:

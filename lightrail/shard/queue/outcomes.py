@@ -23,12 +23,12 @@ from lightrail.shard.queue.effects import (
     Replaced,
     Returned,
 )
-from lightrail.shard.queue.eviction import gaps_of
+from lightrail.shard.queue.fetched import gaps_of
+from lightrail.shard.queue.keys import Look
 from lightrail.shard.queue.line import GONE
 from lightrail.shard.queue.merging import parts_of
 from lightrail.shard.queue.ready import Ready
 from lightrail.shard.queue.runs import Batch, Run, batch_of
-from lightrail.shard.queue.special import Look
 from lightrail.shard.queue.work import LEAVING, LETTER, LETTER_MESSAGE, RUN, Work
 
 Annotate = Callable[[bytes, Any], bytes]
@@ -109,7 +109,7 @@ class Outcomes(Contents):
                 self.deliveries.returns(run)
                 now.append(run)
                 if special is not None and outcome.kind <= OutcomeKind.REJECTED:
-                    special.forget(run)
+                    special.keys.forget(run)
         if len(self.deferred):
             effects.extend(Fetch(run) for run in self.deferred.wanted())
         return now
@@ -133,7 +133,7 @@ class Outcomes(Contents):
             # Of a part whose size had not been known.
             self.deliveries.bytes += sum(piece.size for piece in pieces) - run.size
             if self.special is not None:
-                self.special.forget(run)
+                self.special.keys.forget(run)
             if self.deliveries.order is not None:
                 # Here, for its holder; the outcome below is that of the one it was delivered to.
                 self.deliveries.order.settling(holder, [run])

@@ -1,4 +1,4 @@
-"""The relays of a shard by name: their links come and go, speak, and are given credit once per step."""
+"""The relays of a shard by name, and the links to them."""
 
 from lightrail.cluster.map import MapChanges
 from lightrail.model import conditions
@@ -7,7 +7,9 @@ from lightrail.shard.declarations import Names
 from lightrail.shard.memory import Memory
 from lightrail.shard.peers import Peer
 from lightrail.shard.queue.commands import UNBOUNDED
-from lightrail.shard.relaying.relay import Listener, Relay, Sender
+from lightrail.shard.relaying.listener import Listener
+from lightrail.shard.relaying.relay import Relay
+from lightrail.shard.relaying.sender import Sender
 from lightrail.shard.tenancy import Tenancy, moved
 from lightrail.wire.frames import DRAIN, EXACT, HEADER, HEADER_SIZE, MORE, Kind, OutcomeCode, frame
 from lightrail.wire.messages import ConsumerOpen, Refusal
@@ -27,50 +29,55 @@ class Relays:
         self._tenancy = tenancy
         tenancy.places.listen(self._placed)
         self._by_name: dict[str, Relay] = {}
-        self._senders: dict[Key, Sender] = {}
-        self._listeners: dict[Key, Listener] = {}
+        self._senders: dict[Key, tuple[Relay, Sender]] = {}
+        self._listeners: dict[Key, tuple[Relay, Listener]] = {}
         self.touched: dict[Relay, None] = {}
+        """Relays whose credit is shared at the end of this step."""
 
     # --- links -----------------------------------------------------------------------------------------
 
     def open_sender(self, peer: Peer, link: int, epoch: int, name: str, now_ms: int) -> None:
-        """A frontend's link wants to send; it waits for a GRANT."""
+        """Opens the link of a sender, which waits for a GRANT."""
         self.close_sender(peer, link)
         relay = self._open(peer, link, epoch, name)
         if relay is not None:
-            sender = self._senders[peer, link] = Sender(relay, peer, link, now_ms)
+            sender = Sender(peer, link, now_ms)
+            self._senders[peer, link] = relay, sender
             relay.senders.append(sender)
             peer.out.append(frame(Kind.PRODUCER_READY, link=link))
 
     def open_listener(self, peer: Peer, link: int, epoch: int, options: ConsumerOpen) -> None:
-        """A frontend's link wants to receive."""
+        """Opens the link of a listener."""
         self.close_listener(peer, link)
         relay = self._open(peer, link, epoch, options.queue)
         if relay is not None:
-            listener = self._listeners[peer, link] = Listener(relay, peer, link, options)
+            listener = Listener(peer, link, options)
+            self._listeners[peer, link] = relay, listener
             relay.listeners.append(listener)
             peer.out.append(frame(Kind.CONSUMER_READY, link=link))
 
     def close_sender(self, peer: Peer, link: int) -> None:
-        """It has gone; outcomes of what it sent have nowhere to go."""
-        sender = self._senders.pop((peer, link), None)
-        if sender is not None:
-            sender.relay.forget(sender)
-            self._left(sender.relay)
+        """Closes the link of a sender; outcomes of its messages are dropped."""
+        found = self._senders.pop((peer, link), None)
+        if found is not None:
+            relay, sender = found
+            relay.forget(sender)
+            self._closed(relay)
 
     def close_listener(self, peer: Peer, link: int) -> None:
-        """It has gone: what it did not settle gets its default outcome."""
-        listener = self._listeners.pop((peer, link), None)
-        if listener is not None:
-            listener.relay.leave(listener, *listener.default)
-            self._left(listener.relay)
+        """Closes the link of a listener: its unsettled messages get its default outcome."""
+        found = self._listeners.pop((peer, link), None)
+        if found is not None:
+            relay, listener = found
+            relay.leave(listener, *listener.default)
+            self._closed(relay)
 
     def forget(self, peer: Peer) -> None:
-        """The frontend is gone: it was us, not the client, who failed, and nothing counts as an attempt."""
-        for listener in [each for each in self._listeners.values() if each.peer is peer]:
+        """Closes all links of a frontend that failed: no message counts as a failed delivery."""
+        for listener in [each for _, each in self._listeners.values() if each.peer is peer]:
             listener.default = (OutcomeCode.RELEASED, b"")
             self.close_listener(peer, listener.link)
-        for sender in [each for each in self._senders.values() if each.peer is peer]:
+        for sender in [each for _, each in self._senders.values() if each.peer is peer]:
             self.close_sender(peer, sender.link)
 
     def has_listener(self, peer: Peer, link: int) -> bool:
@@ -78,7 +85,7 @@ class Relays:
         return (peer, link) in self._listeners
 
     def name_changed(self, name: str) -> None:
-        """The directory says something new of a name."""
+        """Follows a change of a name in the directory."""
         relay = self._by_name.get(name)
         if relay is None:
             return
@@ -89,7 +96,8 @@ class Relays:
             self._end(relay, Refusal(conditions.RESOURCE_DELETED, f"{name} was deleted"))
 
     def _placed(self, changes: MapChanges) -> None:
-        """Connection points that are elsewhere now: their links go there, nothing is taken along."""
+        """Ends the links of connection points that are at other shards now; their frontends open them
+        there."""
         for name in changes.placements & self._by_name.keys():
             placed = self._tenancy.places.placed(name)
             if placed is not None and placed.shard != self._tenancy.shard:
@@ -121,52 +129,54 @@ class Relays:
         self.touched[relay] = None
         return relay
 
-    def _left(self, relay: Relay) -> None:
+    def _closed(self, relay: Relay) -> None:
         self.touched[relay] = None
         if not relay.listeners and not relay.senders and self._by_name.get(relay.name) is relay:
             del self._by_name[relay.name]
             del self.touched[relay]
 
-    # --- what links say --------------------------------------------------------------------------------
+    # --- frames of links --------------------------------------------------------------------------------
 
     def send(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """An ENQUEUE of a link that is not a queue's."""
+        """An ENQUEUE of a sender."""
         _kind, _flags, _priority, _epoch, link, messages, number = HEADER.unpack_from(part)
-        sender = self._senders.get((peer, link))
-        if sender is not None:
-            sender.relay.send(sender, part, messages, number, now_ms)
-            self.touched[sender.relay] = None
+        found = self._senders.get((peer, link))
+        if found is not None:
+            relay, sender = found
+            relay.send(sender, part, messages, number, now_ms)
+            self.touched[relay] = None
 
     def credit(self, peer: Peer, part: bytes, now_ms: int) -> None:
-        """A CREDIT of a link that is not a queue's; with drain it is taken back at once."""
+        """A CREDIT of a listener; with drain, credit that is left is taken back at once."""
         _kind, flags, _, _, link, kib, limit = HEADER.unpack_from(part)
-        listener = self._listeners.get((peer, link))
-        if listener is None:
+        found = self._listeners.get((peer, link))
+        if found is None:
             return
+        relay, listener = found
         listener.allow(
             limit, kib << 10 if kib else UNBOUNDED, exact=bool(flags & EXACT), more=bool(flags & MORE)
         )
         if flags & DRAIN:
             listener.draining = True
-            listener.relay.go_on(now_ms)
+            relay.go_on(now_ms)
             listener.draining = False
-            # The frontend opens its next window only where this one was used up.
+            # The frontend opens its next window only if this one was used up.
             listener.expects_window &= listener.is_used_up
             listener.limit = listener.next
             peer.out.append(frame(Kind.DRAINED, link=link, number=listener.next))
-        self.touched[listener.relay] = None
+        self.touched[relay] = None
 
     def settle(self, peer: Peer, part: bytes) -> None:
-        """A SETTLE of a link that is not a queue's."""
+        """A SETTLE of a listener."""
         _kind, code, _, _, link, messages, number = HEADER.unpack_from(part)
-        listener = self._listeners.get((peer, link))
-        if listener is not None:
-            listener.settle(number, number + messages, code, part[HEADER_SIZE:])
+        found = self._listeners.get((peer, link))
+        if found is not None:
+            found[1].settle(number, number + messages, code, part[HEADER_SIZE:])
 
     # --- turns -----------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> None:
-        """Shares the credit of the relays where something happened."""
+        """Shares the credit of the touched relays."""
         if self.touched:
             touched, self.touched = self.touched, {}
             for relay in touched:
@@ -174,7 +184,7 @@ class Relays:
                 relay.share(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed: grants that nobody uses go to those who wait."""
+        """Gives grants that are not used to senders that wait."""
         for relay in self._by_name.values():
             if len(relay.senders) > 1:
                 relay.share(now_ms)

@@ -338,9 +338,7 @@ def test_on_a_full_disk_deliveries_go_on_and_that_they_are_not_told_is_said_once
     ]
     assert captured.scene.counts.store_failures == failures + 2
     (said,) = caplog.messages
-    assert said.startswith(
-        "what is delivered and released of captured queues, such as q, is not written down"
-    )
+    assert said.startswith("deliveries and releases of captured queues, such as q, could not be written")
 
 
 def test_what_flows_to_disk_and_what_the_cleaner_writes_again_is_no_event() -> None:

@@ -11,9 +11,9 @@ from lightrail.shard.queue.commands import Attach, Credit, Enqueue
 from lightrail.shard.queue.delays import DELAY_PATH, TIME_PATH
 from lightrail.shard.queue.effects import Deliver, Effect, Reason
 from lightrail.shard.queue.machine import Machine
+from lightrail.shard.queue.message_keys import GROUP_PATH
 from lightrail.shard.queue.policy import Policy
 from lightrail.shard.queue.runs import batch_of
-from lightrail.shard.queue.special import GROUP_PATH
 
 
 def message(body: str, key: object = None, group: str | None = None) -> bytes:

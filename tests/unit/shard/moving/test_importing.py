@@ -218,7 +218,7 @@ def test_dead_letters_that_had_no_room_come_along_as_messages() -> None:
     store.append = full  # type: ignore[method-assign]
     move.peer.settle(5, 0, 1, OutcomeCode.REJECTED)
     store.append = refuse  # type: ignore[method-assign]
-    assert move.source.engine._performer.unwritten
+    assert move.source.engine._performer.dead_letters.unwritten
     move.all()
     assert move.target.queue(QUEUE) == {"ready": 5, "in_flight": 1}
 
@@ -284,7 +284,7 @@ def test_a_dead_letter_waits_until_its_queue_has_been_opened() -> None:
     buried.begin(0)
     move.all()
     move.peer.settle(5, 1, 1, OutcomeCode.REJECTED)
-    assert len(move.target.engine._performer.unwritten) == 1
+    assert len(move.target.engine._performer.dead_letters.unwritten) == 1
     assert buried.take(*ask(move.source, dead, 0, 100, 100), 0) is None
     buried.finish(*dead.state(0), 0)
     buried.open(move.target.engine._queues.names.get(DEAD), 2, 0)

@@ -1,4 +1,4 @@
-"""Sources: this shard's ways to the others, kept while queues come from them."""
+"""Sources: connections to the shards that queues are copied from."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from lightrail.wire.shards import ShardAway, ShardPeer
 
 
 class ShardSources:
-    """A `ShardPeer` per source that a queue comes from, spoken to as a frontend would.
+    """A `ShardPeer` per source, which this shard talks to as a frontend would.
 
     Args:
         shard: this one.
         boot: of this process.
-        address: where a shard is now, or None while nobody knows.
+        address: of a shard now, None while it is unknown.
         key: of the wire between machines.
     """
 
@@ -40,14 +40,14 @@ class ShardSources:
         self._peers: dict[int, ShardPeer] = {}
         self._users: dict[int, int] = {}
         self._idle: dict[int, asyncio.TimerHandle] = {}
-        """Ways that nobody uses now, and when they end."""
+        """Connections that are not used now, and the timers that close them."""
 
     def take(self, shard: int) -> ShardPeer:
-        """A way to this shard, which may not be there now. Raises ShardAway where its address is unknown."""
+        """A connection to a shard, which may be away now. Raises ShardAway where its address is unknown."""
         address = self._address(shard)
         peer = self._peers.get(shard)
         if peer is not None and address is not None and peer.address != address:
-            # It was started elsewhere; whoever still asks at the former address is told that it is away.
+            # The shard was started elsewhere: requests to its former address fail with ShardAway.
             peer.close()
             peer = None
         if peer is None:
@@ -55,13 +55,13 @@ class ShardSources:
                 raise ShardAway(f"shard {shard} is not registered now; its queues can't be copied")
             peer = self._peers[shard] = self._connect(shard, address)
         self._users[shard] = self._users.get(shard, 0) + 1
-        # Whoever looks in again and again while the source greets us must find the way that he began.
+        # A move that tries again and again while the source greets us must find the connection that it began.
         if (ends := self._idle.pop(shard, None)) is not None:
             ends.cancel()
         return peer
 
     def leave(self, shard: int) -> None:
-        """Whoever took it needs it no more."""
+        """A user of this connection needs it no more."""
         self._users[shard] -= 1
         if not self._users[shard]:
             del self._users[shard]
@@ -69,7 +69,7 @@ class ShardSources:
             self._idle[shard] = self._loop.call_later(after_s, self._close_idle, shard)
 
     def close(self) -> None:
-        """This process ends."""
+        """Closes all connections, as the process ends."""
         for ends in self._idle.values():
             ends.cancel()
         self._idle.clear()

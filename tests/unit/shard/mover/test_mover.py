@@ -53,7 +53,8 @@ def test_a_queue_moves_with_everything_that_is_in_it() -> None:
         assert contents(cluster, 1, "q") == [b"%d" % number for number in range(1, 101)]
         assert cluster.shards[0].scene.engine._queues.find("q") is None
         assert len(peer.take(Kind.MOVED)) == 1
-        await cluster.until(lambda: [each["result"] for each in cluster.shards[1].mover.shown()] == ["done"])
+        mover = cluster.shards[1].mover
+        await cluster.until(lambda: [each["result"] for each in mover.describe()] == ["done"])
 
     run(story)
 
@@ -117,12 +118,12 @@ def test_moves_begin_in_their_order_and_only_so_many_at_once() -> None:
         cluster.look()
         mover = cluster.shards[1].mover
         assert sorted(mover._tasks) == queues[3:]
-        waiting = [each["queue"] for each in mover.shown() if each["phase"] == "waiting"]
+        waiting = [each["queue"] for each in mover.describe() if each["phase"] == "waiting"]
         assert set(queues[:3]) <= set(waiting)
         cluster.cut = False
         await cluster.until(lambda: all(cluster.placed(queue) == (1, 2) for queue in queues))
-        await cluster.until(lambda: len(mover.shown()) == len(queues) and not mover._tasks)
-        assert {each["result"] for each in mover.shown()} == {"done"}
+        await cluster.until(lambda: len(mover.describe()) == len(queues) and not mover._tasks)
+        assert {each["result"] for each in mover.describe()} == {"done"}
         assert cluster.shards[1].scene.counts.moves_in == len(queues)
         assert cluster.shards[0].scene.counts.moves_out == len(queues)
 
@@ -144,7 +145,7 @@ def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing() -> None:
 
         cluster.on_step = stepped
         await cluster.begin("q", 1)
-        shown = cluster.shards[1].mover.shown
+        shown = cluster.shards[1].mover.describe
         await cluster.until(lambda: [each["result"] for each in shown()] == ["cancelled"])
         assert cluster.placed("q") == (0, 1)
         assert cluster.shards[1].scene.engine._queues.copying == []
@@ -230,14 +231,13 @@ def test_a_throttled_copy_takes_its_time() -> None:
         peer.produce(1, "q", epoch=1)
         peer.send(1, 1, [b"x" * 10_000])
         pauses: list[float] = []
-        mover = cluster.shards[1].mover
 
         async def sleep(seconds: float) -> None:
             pauses.append(seconds)
             cluster.pass_time(round(seconds * 1000))
             await asyncio.sleep(0)
 
-        mover._sleep = sleep
+        cluster.shards[1].mover._copier._sleep = sleep
         await cluster.begin("q", 1, throttle=1_000)
         await cluster.until(lambda: cluster.placed("q") == (1, 2))
         assert 10 <= sum(pauses) <= 11
@@ -278,7 +278,7 @@ def test_people_see_how_a_move_went() -> None:
         peer.produce(1, "q", epoch=1)
         peer.send(1, 1, [b"abc", b"de"])
         await cluster.moved("q", 1)
-        await cluster.until(lambda: cluster.shards[1].mover.shown()[0]["result"] == "done")
+        await cluster.until(lambda: cluster.shards[1].mover.describe()[0]["result"] == "done")
         asking = frontend(cluster, 1)
         (shown,) = asking.answers[asking.ask("moves")][0]["moves"]
         assert (shown["queue"], shown["source"], shown["to"]) == ("q", 0, 1)
@@ -286,6 +286,6 @@ def test_people_see_how_a_move_went() -> None:
         assert (shown["error"], shown["result"], shown["ended_ms"]) == ("", "done", cluster.now_ms)
         assert shown["bytes"] > 5
         cluster.now_ms += limits.MOVES_SHOWN_MS + 1
-        assert cluster.shards[1].mover.shown() == []
+        assert cluster.shards[1].mover.describe() == []
 
     run(story)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightrail.model import limits
-from lightrail.shard.sources import ShardSources
+from lightrail.shard.mover.sources import ShardSources
 from lightrail.wire import shards
 from lightrail.wire.shards import ShardAway
 from tests.support.sim_loop import SimLoop

@@ -1,0 +1,96 @@
+"""Moves dead letters from their queue to its dead-letter queue."""
+
+import logging
+from collections.abc import Callable
+
+from lightrail.journal import record
+from lightrail.journal.record import CONTINUED, SPILLED, Settle
+from lightrail.model.names import dead_letter_name
+from lightrail.shard.dead_letters import dead_letter_batch
+from lightrail.shard.journal.record import Append
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.queue import effects
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.queues import Queues
+from lightrail.shard.shard_queue import Queue
+from lightrail.telemetry.families import ShardCounts
+
+log = logging.getLogger("lightrail.shard.performer")
+
+
+class DeadLettering:
+    """Moves dead letters; keeps those that the store has no room for.
+
+    Args:
+        enqueue: adds a batch, whose record is appended, to a queue.
+    """
+
+    __slots__ = ("_counts", "_enqueue", "_queues", "_store", "unwritten")
+
+    def __init__(
+        self, queues: Queues, store: Store, counts: ShardCounts, enqueue: Callable[[Queue, Batch, int], None]
+    ) -> None:
+        self._queues = queues
+        self._store = store
+        self._counts = counts
+        self._enqueue = enqueue
+        self.unwritten: list[tuple[Queue, effects.DeadLetter]] = []
+        """Dead letters that the store had no room for: in no queue now, on disk still in their own."""
+
+    def move(self, queue: Queue, effect: effects.DeadLetter, now_ms: int) -> None:
+        """Moves messages to `NAME/$dlq`, annotated with the reason: one group in the journal."""
+        run = effect.run
+        count = run.last - run.first
+        target = self._queues.get(dead_letter_name(queue.name), now_ms)
+        if target is None:
+            self._postpone(queue, effect, "its dead-letter queue could not be made")
+            return
+        batch = dead_letter_batch(run, queue.name, effect, now_ms)
+        durable = batch.durable
+        if durable or queue.captured or target.captured:
+            copied = Append(
+                [(target.id, target.machine.next_sequence)],
+                *(0, 0, batch, 0, count, run.attempts),
+                flags=CONTINUED if durable else CONTINUED | SPILLED,
+            )
+            settled = Settle(
+                queue.id, [(run.sequence, run.end)], record.Outcome.DEAD_LETTERED, str(effect.reason)
+            )
+            try:
+                batch.place = self._store.append(copied, now_ms)
+            except StoreError as error:
+                self._postpone(queue, effect, str(error))
+                return
+            try:
+                self._store.append(settled, now_ms)
+            except StoreError as error:
+                # After a restart they are in both queues: delivered twice at worst, never lost.
+                self._counts.store_failures += 1
+                log.error("dead letters of queue %s could not be settled: %s", queue.name, error)
+        place = run.batch.place
+        if place is not None:
+            self._store.release(place.segment, run.size)
+        reasons = self._counts.dead_lettered
+        reasons[effect.reason] = reasons.get(effect.reason, 0) + count
+        self._enqueue(target, batch, now_ms)
+
+    def _postpone(self, queue: Queue, effect: effects.DeadLetter, why: str) -> None:
+        """Keeps messages that have left their queue and can't be written to the dead-letter queue now."""
+        if not self.unwritten:
+            log.error("dead letters of queue %s wait: %s", queue.name, why)
+        self._counts.store_failures += 1
+        self.unwritten.append((queue, effect))
+
+    def write_again(self, now_ms: int) -> None:
+        """Tries again to move the dead letters that the store had no room for."""
+        unwritten, self.unwritten = self.unwritten, []
+        for queue, effect in unwritten:
+            self.move(queue, effect, now_ms)
+
+    def forget(self, queue: Queue) -> None:
+        """Drops the unwritten dead letters of a queue that was deleted."""
+        for source, effect in self.unwritten:
+            place = effect.run.batch.place
+            if source is queue and place is not None:
+                self._store.release(place.segment, effect.run.size)
+        self.unwritten = [each for each in self.unwritten if each[0] is not queue]

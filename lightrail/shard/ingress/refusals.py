@@ -1,0 +1,35 @@
+"""Refusals of batches by the policy of a queue."""
+
+from lightrail.model import conditions, limits
+from lightrail.shard.queue import bounds
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.shard_queue import Queue
+from lightrail.wire.messages import Refusal
+
+
+def queue_full(queue: Queue) -> Refusal:
+    """Why a batch does not fit into a queue."""
+    machine = queue.machine
+    description = bounds.said(machine.policy, queue.name, machine.held, machine.held_bytes)
+    return Refusal(conditions.RESOURCE_LIMIT_EXCEEDED, description)
+
+
+def too_large(queue: Queue, batch: Batch, index: int) -> Refusal:
+    """Why a queue does not take a message, by its index in the batch."""
+    policy = queue.machine.policy
+    largest = bounds.largest(policy)
+    return Refusal(
+        conditions.MESSAGE_SIZE_EXCEEDED,
+        f"queue {queue.name} takes messages of at most {largest} bytes, this one has "
+        f"{len(batch.message(index))}",
+    )
+
+
+def index_full(queue: Queue) -> Refusal:
+    """Why a queue that reads its messages takes none now."""
+    return Refusal(
+        conditions.RESOURCE_LIMIT_EXCEEDED,
+        f"queue {queue.name} looks into its messages, and what its shard keeps of such messages in memory "
+        f"has reached its share, memory_mark divided by {limits.INDEX_SHARE}: send again when receivers have "
+        "taken some, or give the shard a larger memory_mark",
+    )

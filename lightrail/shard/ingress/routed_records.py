@@ -1,0 +1,100 @@
+"""The records of a routed batch whose queues store different shares of it: one group in the journal."""
+
+import logging
+from collections.abc import Sequence
+
+from lightrail.journal.record import CONTINUED, SPILLED, Ids, Outcome, Settle, Taken
+from lightrail.shard.ingress.selection import Share
+from lightrail.shard.journal.record import Append, Record
+from lightrail.shard.journal.store import Store, StoreError
+from lightrail.shard.peers import RouteProducer
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue.runs import Batch
+from lightrail.shard.shard_queue import Queue
+from lightrail.telemetry.families import ShardCounts
+
+log = logging.getLogger("lightrail.shard.ingress.routes")
+
+
+def ids_until_ms(queue: Queue, now_ms: int) -> int:
+    """When the message-ids of a batch that arrives now are forgotten."""
+    return now_ms + (queue.machine.policy.duplicate_window_ms or 0)
+
+
+class RoutedRecords:
+    """Writes the group of records of a batch for several queues: after a crash all of it is there or none."""
+
+    __slots__ = ("_counts", "_performer", "_store")
+
+    def __init__(self, store: Store, performer: Performer, counts: ShardCounts) -> None:
+        self._store = store
+        self._performer = performer
+        self._counts = counts
+
+    def write(
+        self,
+        producer: RouteProducer,
+        number: int,
+        batch: Batch,
+        found: list[Share],
+        now_ms: int,
+        *,
+        cut: bool,
+    ) -> bool:
+        """Writes the records; returns whether the answer waits for a commit. Raises StoreError.
+
+        Args:
+            cut: the batch has only the first messages of the one with this number.
+        """
+        records: list[Append | Ids | Taken] = []
+        captured: list[Append] = []
+        """Of transient messages; recovery does not need their number, so they are first in the group."""
+        together = [each.queue for each in found if each.batch is batch]
+        if together:
+            places = [(queue.id, queue.machine.next_sequence) for queue in together]
+            records.append(Append(places, producer.id, number, batch, 0, batch.count))
+        for queue, mine, digests, _, _ in found:
+            place = (queue.id, queue.machine.next_sequence)
+            if mine.durable and mine.count and mine is not batch:
+                records.append(Append([place], producer.id, number, mine, 0, mine.count))
+            elif queue.captured and mine.count and mine is not batch:
+                captured.append(Append([place], producer.id, number, mine, 0, mine.count, 0, SPILLED))
+            if digests and mine.durable:
+                records.append(Ids(queue.id, ids_until_ms(queue, now_ms), b"".join(digests)))
+        for each_ in [record for record in records if isinstance(record, Append)][:-1]:
+            # Only the last record names the batch: it proves that all of them were written.
+            each_.producer = each_.number = 0
+        if cut and records:
+            records.append(Taken(producer.id, number, batch.count))
+        records = [*captured, *records]
+        for record in records[:-1]:
+            record.flags |= CONTINUED
+        for at, record in enumerate(records):
+            try:
+                place_ = self._store.append(record, now_ms)
+            except StoreError:
+                self._take_back(records[:at], now_ms)
+                raise
+            if isinstance(record, Append):
+                record.batch.place = place_
+                if record.flags & SPILLED:
+                    self._performer.captured_bytes += record.batch.size
+                else:
+                    self._performer.messages_unsynced += record.batch.count
+        durable = batch.durable or any(each.batch.durable for each in found)
+        return durable or bool(captured and self._performer.capture_lags)
+
+    def _take_back(self, records: Sequence[Record], now_ms: int) -> None:
+        """Settles the messages of a group whose other records had no room."""
+        for record in records:
+            if not isinstance(record, Append) or record.batch.place is None:
+                continue
+            for queue, first in record.targets:
+                self._store.release(record.batch.place.segment, record.batch.size)
+                settled = Settle(queue, [(first, first + record.batch.count)], Outcome.PURGED)
+                try:
+                    self._store.append(settled, now_ms)
+                except StoreError as error:
+                    self._counts.store_failures += 1
+                    log.error("a batch that was refused may be in a queue after a restart: %s", error)
+            record.batch.place = None

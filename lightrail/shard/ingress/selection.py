@@ -1,0 +1,103 @@
+"""Which messages of a batch a queue stores by its policy."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from lightrail.shard.ingress.refusals import queue_full, too_large
+from lightrail.shard.queue import bounds
+from lightrail.shard.queue.machine import Policy
+from lightrail.shard.queue.runs import Batch, Run, joined
+from lightrail.shard.shard_queue import Queue
+from lightrail.wire.messages import Refusal
+
+
+class Chosen:
+    """The messages of a batch that are no duplicates: `first` to before `stop` of `source`."""
+
+    __slots__ = ("digests", "first", "source", "stop", "where")
+
+    def __init__(self, queue: Queue, batch: Batch, first: int, end: int, now_ms: int) -> None:
+        self.source = batch
+        self.first = first
+        self.stop = end
+        self.where: list[int] | None = None
+        """Their indexes in the batch, if they differ from those in `source`."""
+        self.digests: list[bytes | None] | None = None
+        """Digests of their ids, from `first` on; None without a window of duplicates."""
+        duplicates = queue.machine.duplicates
+        if duplicates is None or queue.machine.policy.duplicate_window_ms is None:
+            return
+        fresh = duplicates.fresh(batch, first, end, now_ms)
+        self.digests = [each.digest for each in fresh]
+        if len(fresh) < end - first:
+            self.where = [each.at for each in fresh]
+            runs = [Run(batch, at, at + 1, 0) for at in self.where]
+            self.source = joined(runs, None) if runs else batch
+            self.first = 0
+            self.stop = len(runs)
+
+    def after(self, count: int, end: int) -> int:
+        """How many messages of the batch are done when `count` of these are; the next one is no duplicate."""
+        if count == self.stop - self.first:
+            return end
+        return self.first + count if self.where is None else self.where[count]
+
+    def cut(self, count: int) -> Batch:
+        """The first `count` of them as a batch of their own."""
+        if not self.first and count == self.source.count:
+            return self.source
+        return joined([Run(self.source, self.first, self.first + count, 0)], None)
+
+
+class Share(NamedTuple):
+    """The messages of a routed batch that one queue stores."""
+
+    queue: Queue
+    batch: Batch
+    """The routed batch itself if the policy changes nothing about it."""
+    digests: list[bytes]
+    duplicates: int
+    dropped: int
+
+
+def fitting(queue: Queue, batch: Batch, now_ms: int) -> tuple[int, Refusal | None]:
+    """How many of the first messages of a routed batch fit into a queue now, and why not all of them."""
+    machine = queue.machine
+    policy = machine.policy
+    large = bounds.too_large(policy, batch, 0)
+    end = batch.count if large is None else large
+    if bounds.refuses(policy) and policy.overflow != bounds.DISCARD_INCOMING:
+        chosen = Chosen(queue, batch, 0, end, now_ms)
+        room = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+        if room < chosen.stop - chosen.first:
+            return chosen.after(room, end), queue_full(queue)
+    return end, None if large is None else too_large(queue, batch, large)
+
+
+def share(queue: Queue, batch: Batch, now_ms: int) -> Share:
+    """The messages that a queue stores of a routed batch that fits."""
+    machine = queue.machine
+    policy = machine.policy
+    mine = replace(batch)
+    conform(policy, mine, now_ms)
+    chosen = Chosen(queue, mine, 0, mine.count, now_ms)
+    wanted = fits = chosen.stop - chosen.first
+    if bounds.refuses(policy):
+        fits = bounds.room(policy, machine.held, machine.held_bytes, chosen.source, chosen.first)
+        fits = min(fits, wanted)
+    digests = [digest for digest in (chosen.digests or ())[:fits] if digest is not None]
+    same = (mine.durable, mine.expires_at_ms) == (batch.durable, batch.expires_at_ms)
+    if fits != batch.count:
+        mine = chosen.cut(fits) if fits else replace(mine, count=0, size=0)
+    elif same and batch.durable:
+        mine = batch
+    return Share(queue, mine, digests, batch.count - wanted, wanted - fits)
+
+
+def conform(policy: Policy, batch: Batch, now_ms: int) -> None:
+    """Applies what the policy says of every message: its latest expiry, whether it is durable."""
+    if policy.max_age_ms is not None:
+        expires_at_ms = now_ms + policy.max_age_ms
+        batch.expires_at_ms = min(batch.expires_at_ms or expires_at_ms, expires_at_ms)
+    if policy.durable != "default":
+        batch.durable = policy.durable == "always"

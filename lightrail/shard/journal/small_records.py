@@ -1,0 +1,97 @@
+"""Small records: all but Append; what they change in the tables and the segment that is written."""
+
+from collections.abc import Iterable
+
+from lightrail.journal.record import (
+    REWRITTEN,
+    Delivered,
+    Epoch,
+    Ids,
+    Numbers,
+    Queue,
+    QueueEvent,
+    Seal,
+    Settle,
+    Taken,
+)
+from lightrail.shard.journal.segment import Segment
+from lightrail.shard.journal.space import Space
+from lightrail.shard.journal.store import (
+    only_tells,
+)
+from lightrail.shard.journal.tables import Group, Tables
+from lightrail.shard.journal.tail import Tail
+
+
+class SmallRecords:
+    """Appends small records at the tail of a journal."""
+
+    __slots__ = ("_segments", "_space", "_tables", "_tail")
+
+    def __init__(self, tail: Tail, tables: Tables, space: Space, segments: dict[int, Segment]) -> None:
+        self._tail = tail
+        self._tables = tables
+        self._space = space
+        self._segments = segments
+
+    def append(
+        self, record: Settle | Delivered | Queue | Ids | Taken | Numbers | Seal | Epoch, now_ms: int
+    ) -> None:
+        """Appends a record. Raises StoreError, OSError and ValueError."""
+        if isinstance(record, Queue):
+            if record.event != QueueEvent.DECLARED and record.queue not in self._tables.queues:
+                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            offset = self._tail.small(record, now_ms)
+            segment = self._tail.segment
+            segment.index.queues.append(offset)
+            if record.event == QueueEvent.DELETED and record.queue in self._tables.ids:
+                self._release(self._tables.ids[record.queue].groups)
+            if record.queue in self._tables.captured:
+                segment.touched = True
+            self._tables.queue(record)
+            if record.queue in self._tables.captured:
+                segment.captured = True
+                entry = self._tables.queues[record.queue]
+                segment.captured_from.setdefault(record.queue, entry.next_sequence)
+        elif isinstance(record, Epoch | Seal):
+            self._tail.small(record, now_ms)
+            self._tables.epoch = record.epoch
+        elif isinstance(record, Ids):
+            self._tail.small(record, now_ms)
+            self._tail.segment.holds_ids(record)
+            self._tail.segment.live += len(record.digests)
+            self._release(self._tables.remember(record, self._tail.segment.number, now_ms))
+        elif isinstance(record, Taken):
+            self._tail.small(record, now_ms)
+            self._tables.take(record)
+        elif isinstance(record, Numbers):
+            if record.queue not in self._tables.queues:
+                raise ValueError(f"queue {record.queue} was not declared: append its Queue record first")
+            self._tail.small(record, now_ms)
+            self._tables.learn(record)
+        else:
+            if self._space.full and only_tells(record):
+                self._space.ensure(now_ms)
+            self._tail.small(record, now_ms)
+            captured = self._tables.captured
+            if captured and record.queue in captured:
+                self._tail.segment.touched = True
+
+    def move_ids(self, segment: int, now_ms: int) -> None:
+        """Appends the message-ids of a segment again that are still within their window."""
+        for queue, known in self._tables.ids.items():
+            self._release(known.forget(now_ms))
+            for group in known.groups:
+                if group.segment == segment:
+                    record = Ids(queue, group.until_ms, group.digests, REWRITTEN)
+                    self._tail.small(record, now_ms)
+                    self._tail.segment.holds_ids(record)
+                    self._tail.segment.live += group.size
+                    self._segments[segment].live -= group.size
+                    group.segment = self._tail.segment.number
+
+    def _release(self, groups: Iterable[Group]) -> None:
+        """Message-ids that were forgotten are no more live in their segments."""
+        for group in groups:
+            if (segment := self._segments.get(group.segment)) is not None:
+                segment.live -= group.size

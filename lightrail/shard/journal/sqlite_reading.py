@@ -1,0 +1,77 @@
+"""Reads records of a SQLite store."""
+
+import sqlite3
+import threading
+
+from lightrail.journal.layout import SEGMENT_HEADER_SIZE
+from lightrail.journal.scan import Scan
+from lightrail.model import limits
+from lightrail.shard.journal.batches import lay_over, runs_of
+from lightrail.shard.journal.commit import Entry, record_bytes
+from lightrail.shard.journal.store import (
+    JournalDamaged,
+    StoreError,
+)
+from lightrail.shard.queue.runs import Place, Run
+
+
+def read_place(
+    connection: sqlite3.Connection,
+    lock: threading.Lock,
+    waiting: dict[int, Entry],
+    path: str,
+    place: Place,
+    queue: int,
+    first: int,
+    last: int,
+) -> list[Run]:
+    """The runs of a place in a queue, between two sequences.
+
+    Args:
+        lock: of the connection.
+        waiting: records that are not committed yet, by number.
+        path: of the file, for errors.
+
+    Raises:
+        StoreError: there is no record at this place.
+        JournalDamaged: a record has a wrong checksum.
+        sqlite3.Error: SQLite could not read them.
+    """
+    end = place.offset + place.length
+    # Records that wait are read first: one that is committed meanwhile is found twice and counts once.
+    entries = {
+        number: record_bytes(entry, 0)
+        for number, entry in list(waiting.items())
+        if place.offset <= number < end
+    }
+    with lock:
+        rows = connection.execute(
+            "SELECT id, bytes FROM record WHERE id >= ? AND id < ? ORDER BY id", (place.offset, end)
+        ).fetchall()
+    entries.update(rows)
+    if not entries:
+        raise StoreError(f"expected records {place.offset} to {end} in {path}, they are not there")
+    runs: list[Run] = []
+    for number, data in sorted(entries.items()):
+        scan = Scan(_Whole(data), 0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + len(data), None)
+        found = next(iter(scan), None)
+        if found is None:
+            raise JournalDamaged(path, number, scan.found)
+        for run in runs_of(found, number // limits.STORE_RECORDS_AT_ONCE, queue, first, last):
+            run.batch.place = Place(number // limits.STORE_RECORDS_AT_ONCE, number, 1)
+            lay_over(runs, run)
+    return runs
+
+
+class _Whole:
+    """One record as a file for a scan."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See `Readable`."""
+        start = offset - SEGMENT_HEADER_SIZE
+        return self._data[start : start + length]

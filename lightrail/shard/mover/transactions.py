@@ -1,0 +1,113 @@
+"""The transactions of a move that its destination makes, and the one by which a source takes a queue back."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from lightrail.cluster import moves
+from lightrail.cluster.coordinator import Conflict, Coordinator, CoordinatorError, Write
+from lightrail.cluster.map import PLACEMENT, Move, Placed
+from lightrail.model import limits
+from lightrail.shard.tenancy import Places
+
+log = logging.getLogger("lightrail.shard.mover")
+
+
+class MoveEndedError(Exception):
+    """The move has no next step: it was cancelled, or another one took its place."""
+
+    def __init__(self, result: str, why: str) -> None:
+        super().__init__(why)
+        self.result = result
+
+
+class Transactions:
+    """What the mover writes to the coordinator.
+
+    Args:
+        sleep: seconds.
+    """
+
+    def __init__(
+        self, shard: int, coordinator: Coordinator, places: Places, sleep: Callable[[float], Awaitable[None]]
+    ) -> None:
+        self._shard = shard
+        self._coordinator = coordinator
+        self._places = places
+        self._sleep = sleep
+
+    async def begin(self, queue: str) -> tuple[Move, Placed]:
+        """The move and the placement that it starts from. Raises MoveEndedError where they do not match."""
+        move, placed = self._places.moves.get(queue), self._places.placed(queue)
+        if move is None or move.to != self._shard:
+            raise MoveEndedError("cancelled", "it was cancelled")
+        if placed is not None and (placed.shard, placed.epoch) == (move.source, move.epoch):
+            return move, placed
+        # The queue is elsewhere, or was dropped: nobody else deletes this entry.
+        try:
+            await self._coordinator.write([Write(move.key, None, move.revision)])
+        except Conflict as error:
+            raise CoordinatorError(str(error)) from error
+        raise MoveEndedError(
+            "cancelled", f"{queue} is not at shard {move.source} in epoch {move.epoch} any more"
+        )
+
+    async def freeze(self, move: Move) -> Move:
+        """Writes that the queue is frozen from now on. Raises CoordinatorError."""
+        try:
+            return await moves.freeze(self._coordinator, move)
+        except Conflict as error:
+            # Cancelled, or frozen by an attempt whose answer was lost: the map shows which.
+            raise CoordinatorError(str(error)) from error
+
+    async def commit(self, move: Move, placed: Placed) -> None:
+        """Makes this shard the queue's owner. Raises MoveEndedError where another shard owns it.
+
+        Whatever the answer to the transaction was, the coordinator may have made it: the transaction is
+        repeated, or the placement is read, until the owner is known.
+        """
+        pause_ms = limits.MOVE_AGAIN_MS
+        while True:
+            try:
+                await moves.commit(self._coordinator, move, placed)
+                return
+            except Conflict:
+                pass
+            except CoordinatorError as error:
+                log.warning("the owner of %s is not known yet: %s", move.queue, error)
+                await self._sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, limits.MOVE_AGAIN_MS_MAX)
+            try:
+                if await self._is_committed(move, placed):
+                    return
+            except CoordinatorError:
+                continue
+
+    async def _is_committed(self, move: Move, placed: Placed) -> bool:
+        """Whether the transaction was made; False where it may be repeated. Raises MoveEndedError."""
+        entry = await self._coordinator.entry(PLACEMENT + move.queue)
+        found = None if entry is None else Placed.decode(entry)
+        if found is not None and found.placement == (move.to, move.epoch + 1):
+            return True
+        if found is None or found.revision != placed.revision:
+            raise MoveEndedError("cancelled", f"{move.queue} went on at its source, or elsewhere")
+        again = await self._coordinator.entry(move.key)
+        if again is None or again.revision != move.revision:
+            raise MoveEndedError("cancelled", "it was cancelled, or begun anew")
+        return False
+
+    async def take_back(self, queue: str) -> bool:
+        """Gives this shard a queue back that it has frozen and that no shard took.
+
+        False where it is at another shard. Raises CoordinatorError.
+        """
+        placed, move = self._places.placed(queue), self._places.moves.get(queue)
+        if placed is None or placed.shard != self._shard:
+            return False
+        if move is None:
+            # Its entry was deleted by hand; the queue is frozen in this epoch nevertheless.
+            value = Placed.encode(self._shard, placed.epoch + 2, placed.lost)
+            await self._coordinator.write([Write(PLACEMENT + queue, value, placed.revision)])
+        else:
+            await moves.give_up(self._coordinator, replace(move, phase="frozen"), placed)
+        return True

@@ -1,0 +1,304 @@
+"""The state of a queue that moves: everything that its destination needs beside the messages.
+
+Which sequences are in the queue and how often they were delivered, what each consumer holds, locks, owners of
+groups, message-ids, and the numbers of producers' batches. The source encodes it, the destination decodes it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from lightrail.filters.errors import FilterError
+from lightrail.filters.looks import Looks
+from lightrail.shard.awaited import Origin
+from lightrail.shard.links import Known, Links, options_of
+from lightrail.shard.moving.columns import BadColumns, Columns, pack, put, rows, unpack
+from lightrail.shard.moving.contents import Contents
+from lightrail.shard.performer import Performer
+from lightrail.shard.queue.commands import ConsumerOptions, Holder, Past
+from lightrail.shard.queue.consumers import Consumer
+from lightrail.shard.queue.copying import Stretch
+from lightrail.shard.queue.duplicates import DIGEST_BYTES
+from lightrail.shard.queue.runs import Run
+from lightrail.shard.shard_queue import Queue
+from lightrail.wire.messages import ConsumerOpen
+
+
+@dataclass(slots=True)
+class QueueState:
+    """A state as the destination reads it; the default is that of a queue that nobody uses."""
+
+    stretches: list[Stretch] = field(default_factory=list)
+    next_sequence: int = 0
+    holders: list[Holder] = field(default_factory=list)
+    origins: dict[int, Origin] = field(default_factory=dict)
+    """The link of each consumer at the source, by the number that the consumer has here."""
+    locks: list[tuple[int, int, int, int]] = field(default_factory=list)
+    past: Past = field(default_factory=Past)
+    known: Known = field(default_factory=lambda: Known({}, {}, {}))
+    ids: list[tuple[int, bytes]] = field(default_factory=list)
+    seen_to: int = 0
+    redelivered_before: int = 0
+    source_ms: int = 0
+    """The source's time when it sent the state."""
+
+
+def encode_state(contents: Contents, performer: Performer, links: Links) -> tuple[dict[str, Any], bytes]:
+    """The fields of the JSON and the blob of a queue's state."""
+    queue = contents.queue
+    machine = queue.machine
+    consumers = _consumers(queue, performer, links)
+    index_of = {consumer.id: index for index, (consumer, _) in enumerate(consumers)}
+    pasts, stretches = _stretches(contents, index_of)
+    past = machine.special.known() if machine.special is not None else Past()
+    columns: Columns = {}
+    put(columns, "there", {"first": "Q", "count": "Q", "past": "I"}, stretches)
+    _put_deliveries(columns, queue, [consumer for consumer, _ in consumers], index_of)
+    owners = (past.owners or {}).items()
+    put(
+        columns,
+        "owners",
+        {"sequence": "Q", "consumer": "I"},
+        ((sequence, index_of[owner]) for sequence, owner in owners if owner in index_of),
+    )
+    put(columns, "newest", {"sequence": "Q", "above": "Q"}, (past.newest or {}).items())
+    _put_producers(columns, links.numbers_of(queue))
+    groups = list(machine.duplicates.groups()) if machine.duplicates is not None else []
+    sizes = ((until_ms, len(digests)) for until_ms, digests in groups)
+    put(columns, "ids", {"until_ms": "q", "size": "I"}, sizes)
+    columns["digests"] = [digests for _, digests in groups]
+    described, blob = pack(columns)
+    header = {
+        "next_sequence": machine.next_sequence,
+        "seen_to": machine.deliveries.seen_to,
+        "redelivered_before": queue.redelivered_before,
+        "messages": machine.held,
+        "bytes": machine.held_bytes,
+        "pasts": pasts,
+        "consumers": [each for _, each in consumers],
+        "groups": past.owners is not None,
+        "last_values": past.newest is not None,
+        **described,
+    }
+    return header, blob
+
+
+def _put_deliveries(
+    columns: Columns, queue: Queue, consumers: list[Consumer], index_of: dict[int, int]
+) -> None:
+    """Adds what each consumer holds, and its locks."""
+    put(
+        columns,
+        "held",
+        {"consumer": "I", "number": "Q", "sequence": "Q", "count": "I"},
+        (
+            (index, number, run.sequence, run.count)
+            for index, consumer in enumerate(consumers)
+            for number, run in _in_flight(consumer)
+        ),
+    )
+    put(
+        columns,
+        "locks",
+        {"until_ms": "q", "consumer": "I", "first": "Q", "last": "Q"},
+        (
+            (until_ms, index_of[id], first, last)
+            for until_ms, id, first, last in queue.machine.locks.heap
+            if id in index_of
+        ),
+    )
+    put(
+        columns,
+        "renewed",
+        {"consumer": "I", "number": "Q", "until_ms": "q"},
+        (
+            (index, number, until_ms)
+            for index, consumer in enumerate(consumers)
+            for number, until_ms in consumer.renewed.items()
+        ),
+    )
+
+
+def _put_producers(columns: Columns, known: Known) -> None:
+    """Adds the numbers of the last batches of each producer."""
+    put(
+        columns,
+        "producers",
+        {"id": "Q", "number": "Q", "part": "I"},
+        ((id, number, known.parts.get(id, 0)) for id, number in known.numbers.items()),
+    )
+    put(
+        columns,
+        "stored",
+        {"id": "Q", "number": "Q", "sequence": "Q"},
+        (
+            (id, number, sequence)
+            for id, stored in known.sequences.items()
+            for number, sequence in stored.items()
+        ),
+    )
+
+
+def _consumers(queue: Queue, performer: Performer, links: Links) -> list[tuple[Consumer, dict[str, Any]]]:
+    """Consumers in the order of their attaches, then those that detached and still have locks."""
+    machine = queue.machine
+    found = []
+    for consumer in machine.consumers:
+        fields: dict[str, Any] = {
+            "next": consumer.next,
+            "lock_ms": consumer.lock_ms,
+            "lock_ms_before": consumer.lock_ms_before,
+        }
+        peer = performer.consumers.get(consumer.id)
+        if consumer.departed:
+            fields |= {"departed": True, "lock_key": consumer.options.lock_key}
+        elif peer is not None and peer.opened is not None:
+            fields |= {"boot": peer.peer.boot, "link": peer.link, "opened": asdict(peer.opened)}
+        elif (origin := links.adopted.get(consumer.id)) is not None:
+            fields |= {"boot": origin.boot, "link": origin.link, "opened": asdict(origin.opened)}
+        else:
+            # No link would claim what it holds.
+            continue
+        if consumer.ring is None:
+            fields["cursor"] = consumer.cursor
+        elif machine.consumers.single_active and not consumer.standby and not consumer.departed:
+            fields["active"] = True
+        found.append((consumer, fields))
+    return found
+
+
+def _stretches(contents: Contents, index_of: dict[int, int]) -> tuple[list[Any], list[tuple[int, int, int]]]:
+    """The pasts that messages have, and (first sequence, count, past) of all messages, in order."""
+    pasts: dict[tuple[int, tuple[int, ...]], int] = {}
+    rows: list[tuple[int, int, int]] = []
+    first = end = 0
+    last: Run | None = None
+    for run in contents.runs():
+        if last is not None:
+            if run.sequence == end and run.attempts == last.attempts and run.barred == last.barred:
+                end = run.end
+                continue
+            rows.append((first, end - first, _past_of(last, pasts, index_of)))
+        first, end, last = run.sequence, run.end, run
+    if last is not None:
+        rows.append((first, end - first, _past_of(last, pasts, index_of)))
+    return [[attempts, list(barred)] for attempts, barred in pasts], rows
+
+
+def _past_of(run: Run, pasts: dict[tuple[int, tuple[int, ...]], int], index_of: dict[int, int]) -> int:
+    barred = tuple(index_of[each] for each in run.barred if each in index_of)
+    return pasts.setdefault((run.attempts, barred), len(pasts))
+
+
+def _in_flight(consumer: Consumer) -> Iterable[tuple[int, Run]]:
+    line = consumer.in_flight
+    return zip(line.keys[line.head :], line.runs[line.head :], strict=True)
+
+
+def decode_state(
+    header: dict[str, Any], blob: bytes, next_consumer: Callable[[], int], looks: Looks
+) -> QueueState:
+    """Reads a state; its consumers get numbers of this shard.
+
+    Raises:
+        BadColumns: the blob is not what its JSON says.
+        KeyError, IndexError, TypeError, ValueError: a field is missing, or is not what it should be.
+    """
+    columns = unpack(header, blob)
+    origins: dict[int, Origin] = {}
+    holders = _holders(header["consumers"], columns, next_consumer, looks, origins)
+    numbers = [holder.consumer for holder in holders]
+    pasts = [(int(attempts), tuple(numbers[each] for each in barred)) for attempts, barred in header["pasts"]]
+    locks = rows(columns, "locks.until_ms", "locks.consumer", "locks.first", "locks.last")
+    owners = rows(columns, "owners.sequence", "owners.consumer")
+    newest = rows(columns, "newest.sequence", "newest.above")
+    return QueueState(
+        [
+            Stretch(first, first + count, *pasts[past])
+            for first, count, past in rows(columns, "there.first", "there.count", "there.past")
+        ],
+        header["next_sequence"],
+        holders,
+        origins,
+        [(until_ms, numbers[index], first, last) for until_ms, index, first, last in locks],
+        Past(
+            {sequence: numbers[index] for sequence, index in owners} if header["groups"] else None,
+            dict(newest) if header["last_values"] else None,  # type: ignore[arg-type]  # rows of two
+        ),
+        _known(columns),
+        _ids(columns),
+        header["seen_to"],
+        # Shards of former versions do not send it.
+        int(header.get("redelivered_before", 0)),
+        header["now_ms"],
+    )
+
+
+def _holders(
+    consumers: list[dict[str, Any]],
+    columns: Columns,
+    next_consumer: Callable[[], int],
+    looks: Looks,
+    origins: dict[int, Origin],
+) -> list[Holder]:
+    """The source's consumers under numbers of this shard; adds the link of each to `origins`."""
+    deliveries: list[list[tuple[int, int, int]]] = [[] for _ in consumers]
+    for index, number, sequence, count in rows(
+        columns, "held.consumer", "held.number", "held.sequence", "held.count"
+    ):
+        deliveries[index].append((number, sequence, count))
+    renewed: list[dict[int, int]] = [{} for _ in consumers]
+    for index, number, until_ms in rows(columns, "renewed.consumer", "renewed.number", "renewed.until_ms"):
+        renewed[index][number] = until_ms
+    holders = []
+    for each, held, anew in zip(consumers, deliveries, renewed, strict=True):
+        id = next_consumer()
+        if each.get("departed"):
+            options = ConsumerOptions(first=each["next"], lock_key=each["lock_key"])
+        else:
+            opened = ConsumerOpen(**each["opened"])
+            origins[id] = Origin(each["boot"], each["link"], opened)
+            try:
+                options = replace(options_of(opened, looks), first=each["next"])
+            except FilterError as error:
+                raise ValueError(f"a consumer's filter can't be used: {error}") from error
+        holders.append(
+            Holder(
+                id,
+                options,
+                each["next"],
+                held,
+                each["lock_ms"],
+                each["lock_ms_before"],
+                anew,
+                each.get("cursor", 0),
+                each.get("departed", False),
+                each.get("active", False),
+            )
+        )
+    return holders
+
+
+def _known(columns: Columns) -> Known:
+    """The numbers of producers' last batches at the source."""
+    known = Known({}, {}, {})
+    for id, number, part in rows(columns, "producers.id", "producers.number", "producers.part"):
+        known.numbers[id] = number
+        if part:
+            known.parts[id] = part
+    for id, number, sequence in rows(columns, "stored.id", "stored.number", "stored.sequence"):
+        known.sequences.setdefault(id, {})[number] = sequence
+    return known
+
+
+def _ids(columns: Columns) -> list[tuple[int, bytes]]:
+    """Digests of message-ids in the window of duplicates, by when they are forgotten."""
+    found: list[tuple[int, bytes]] = []
+    digests = columns["digests"]
+    position = 0
+    for until_ms, size in rows(columns, "ids.until_ms", "ids.size"):
+        found.append((until_ms, bytes(digests[position : position + size])))
+        position += size
+    if position != len(digests) or any(len(each) % DIGEST_BYTES for _, each in found):
+        raise BadColumns(f"the digests have {position} bytes, {len(digests)} came")
+    return found

@@ -1,0 +1,29 @@
+"""A group: the messages of a queue with one group-id."""
+
+from collections.abc import Hashable
+from typing import Final
+
+NOTHING: Final = -1
+"""No sequence."""
+
+
+class Group:
+    """The messages of one group-id, and their owner."""
+
+    __slots__ = ("foreign", "in_flight", "key", "offered", "owner", "ready", "refused")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.ready: list[int] = []
+        """Sequences; a heap."""
+        self.owner: int | None = None
+        self.in_flight = 0
+        """Messages in flight at the owner."""
+        self.foreign = 0
+        """Messages in flight at others: from before the queue had groups, or from before the owner gave it
+        up."""
+        self.offered = NOTHING
+        """The first ready sequence, once it is in the heap of those who may take it."""
+        self.refused = False
+        """Whether the owner can't take the first message; it gives the group up when it has nothing in
+        flight."""

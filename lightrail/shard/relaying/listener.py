@@ -1,0 +1,143 @@
+"""The listeners of a connection point."""
+
+from bisect import bisect_right
+from typing import Final
+
+from lightrail.shard.peers import Peer
+from lightrail.shard.queue.commands import UNBOUNDED
+from lightrail.shard.relaying.sender import Sender
+from lightrail.shard.relaying.sent import Sent
+from lightrail.wire.frames import (
+    Kind,
+    OutcomeCode,
+    frame,
+)
+from lightrail.wire.messages import ConsumerOpen, SettleDetail
+
+EVERYTHING: Final = 1 << 62
+"""Above every delivery number."""
+
+
+class Part:
+    """Messages of a sender's batch that a listener has received and not settled."""
+
+    __slots__ = ("batch", "count", "first", "sender")
+
+    def __init__(self, sender: Sender, batch: int, first: int, messages: int) -> None:
+        self.sender = sender
+        self.batch = batch
+        self.first = first
+        self.count = messages
+
+
+class Listener:
+    """The link of a listener: its credit, and its unsettled messages by delivery number."""
+
+    __slots__ = (
+        "_exact",
+        "_numbers",
+        "_parts",
+        "_room",
+        "default",
+        "draining",
+        "expects_window",
+        "is_full",
+        "limit",
+        "link",
+        "next",
+        "peer",
+        "presettled",
+    )
+
+    def __init__(self, peer: Peer, link: int, options: ConsumerOpen) -> None:
+        self.peer = peer
+        self.link = link
+        self.limit = self.next = options.first
+        self.presettled = options.presettled
+        self.default = (
+            options.default_outcome,
+            SettleDetail(delivery_failed=options.default_failed).encode()
+            if options.default_outcome in (OutcomeCode.REJECTED, OutcomeCode.MODIFIED)
+            else b"",
+        )
+        self._numbers: list[int] = []
+        self._parts: list[Part] = []
+        self._room = UNBOUNDED
+        """Bytes that it may be sent before its next CREDIT."""
+        self._exact = 0
+        """Half of the bytes of that CREDIT; 0 where one message may be larger than what is left of them."""
+        self.is_full = False
+        """Whether the next message is larger than what is left of them."""
+        self.draining = False
+        self.expects_window = False
+        """Whether its client has given credit beyond `limit`, for which another CREDIT follows."""
+
+    @property
+    def credit(self) -> int:
+        """Messages that it has credit for, whatever their size."""
+        return self.limit - self.next
+
+    @property
+    def is_ready(self) -> bool:
+        return self.limit > self.next and not self.is_full
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is left of the messages or the bytes of its CREDIT."""
+        return self.next >= self.limit or self.is_full
+
+    def allow(self, limit: int, size: int, *, exact: bool, more: bool) -> None:
+        """Sets its credit: up to a delivery number, and so many bytes; `more` credit of the client
+        follows."""
+        self.limit = max(limit, self.next)
+        self.expects_window = more
+        self._room = size
+        self._exact = size >> 1 if exact else 0
+        self.is_full = False
+
+    def fitting(self, sent: Sent, last: int) -> int:
+        """The end of those messages before `last` that it may be sent now; reports one that is too large."""
+        found = sent.fitting(last, self._room)
+        if found > sent.first:
+            return found
+        if not self._exact and self._room > 0:
+            return sent.first + 1
+        self.is_full = True
+        # One that was sent half of its bytes gets new credit without a report.
+        if self._room > self._exact or self.draining:
+            kib = -(-sent.size_to(sent.first + 1) >> 10)
+            self.peer.out.append(frame(Kind.LARGER, link=self.link, count=kib, number=self.next))
+        return sent.first
+
+    def used(self, size: int) -> None:
+        """Uses so many bytes of its credit."""
+        self._room -= size
+
+    def hold(self, part: Part) -> None:
+        """Adds messages that were sent to it."""
+        if not self.presettled:
+            self._numbers.append(self.next)
+            self._parts.append(part)
+        self.next += part.count
+
+    def settle(self, first: int, last: int, code: int, body: bytes) -> None:
+        """Sends the outcome of delivery numbers from `first` to before `last` to their senders."""
+        numbers, parts = self._numbers, self._parts
+        low = max(bisect_right(numbers, first) - 1, 0)
+        high = low
+        kept: list[tuple[int, Part]] = []
+        while high < len(numbers) and numbers[high] < last:
+            number, part = numbers[high], parts[high]
+            high += 1
+            start, stop = max(first, number), min(last, number + part.count)
+            if start >= stop:
+                kept.append((number, part))
+                continue
+            part.sender.outcome(part.batch, part.first + start - number, stop - start, code, body)
+            if number < start:
+                kept.append((number, Part(part.sender, part.batch, part.first, start - number)))
+            if stop < number + part.count:
+                left = number + part.count - stop
+                kept.append((stop, Part(part.sender, part.batch, part.first + stop - number, left)))
+        numbers[low:high] = [number for number, _ in kept]
+        parts[low:high] = [part for _, part in kept]

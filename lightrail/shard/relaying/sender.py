@@ -1,0 +1,47 @@
+"""The senders of a connection point."""
+
+from lightrail.shard.peers import Peer
+from lightrail.wire.frames import (
+    Kind,
+    frame,
+)
+
+
+class Sender:
+    """The link of a sender: how many messages it may send, and how many it has sent."""
+
+    __slots__ = ("granted", "link", "peer", "sent", "used_ms")
+
+    def __init__(self, peer: Peer, link: int, now_ms: int) -> None:
+        self.peer = peer
+        self.link = link
+        self.granted = 0
+        """Messages that it may send, counted from its opening."""
+        self.sent = 0
+        self.used_ms = now_ms
+        """When it last sent a message, or was opened."""
+
+    @property
+    def open(self) -> int:
+        """Messages that it may still send."""
+        return max(self.granted - self.sent, 0)
+
+    def grant(self, granted: int) -> None:
+        """Sends a GRANT, if this one is another."""
+        if granted != self.granted:
+            self.granted = granted
+            self.peer.out.append(frame(Kind.GRANT, link=self.link, number=granted))
+
+    def outcome(self, number: int, first: int, messages: int, code: int, body: bytes) -> None:
+        """Sends the outcome of messages of one of its batches."""
+        self.peer.out.append(
+            frame(
+                Kind.OUTCOME,
+                flags=code,
+                epoch=first,
+                link=self.link,
+                count=messages,
+                number=number,
+                body=body,
+            )
+        )

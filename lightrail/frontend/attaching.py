@@ -34,7 +34,7 @@ from lightrail.wire.messages import Refusal
 if TYPE_CHECKING:
     from lightrail.frontend.connection import ClientConnection
     from lightrail.frontend.engine import Frontend
-    from lightrail.wire.home import Home
+    from lightrail.wire.owner import Owner
 
 log = logging.getLogger("lightrail.frontend.attaching")
 
@@ -100,7 +100,7 @@ class Attach:
         )
         self.connection.bound(bound, self.terms)
 
-    async def place(self) -> "Home | None":
+    async def place(self) -> "Owner | None":
         """Where the name is, for a link that is opened before the loop turns.
 
         None when the client has gone meanwhile.
@@ -270,13 +270,13 @@ async def _to_queue(attach: Attach) -> None:
         return
     if policy["delay"]:
         attach.terms.offered.append(DELAYED_DELIVERY)
-    home = await _to_send(attach)
-    if home is None:
+    queue_owner = await _to_send(attach)
+    if queue_owner is None:
         return
     producer = ProducerLink(
         attach.connection,
         link,
-        home,
+        queue_owner,
         number=attach.number,
         queue=attach.record.name,
         label=label_of(link),
@@ -284,26 +284,26 @@ async def _to_queue(attach: Attach) -> None:
     link.mix_headers()
     link.take_pieces()
     attach.bind(producer)
-    home.open_producer(producer)
+    queue_owner.open_producer(producer)
 
 
 async def _to_connection_point(attach: Attach) -> None:
     if attach.link.is_sender:
         await _consume(attach, relay=True)
         return
-    home = await _to_send(attach)
-    if home is None:
+    queue_owner = await _to_send(attach)
+    if queue_owner is None:
         return
     relay = RelayLink(
         attach.connection,
         attach.link,
-        home,
+        queue_owner,
         number=attach.number,
         name=attach.record.name,
         label=label_of(attach.link),
     )
     attach.bind(relay)
-    home.open_producer(relay)
+    queue_owner.open_producer(relay)
 
 
 async def _to_router(attach: Attach) -> None:
@@ -322,7 +322,7 @@ async def _to_router(attach: Attach) -> None:
     router.start()
 
 
-async def _to_send(attach: Attach) -> "Home | None":
+async def _to_send(attach: Attach) -> "Owner | None":
     """The place of what the client sends to."""
     _bound_size(attach)
     return await attach.place()
@@ -340,14 +340,14 @@ async def _consume(attach: Attach, *, relay: bool = False) -> None:
     options = consumer_options(link, attach.record.name)
     options.relay = relay
     options.filter, attach.terms.filter = source_filter(link.source)
-    home = await attach.place()
-    if home is None:
+    queue_owner = await attach.place()
+    if queue_owner is None:
         return
-    consumer = ConsumerLink(attach.connection, link, home, number=attach.number, options=options)
+    consumer = ConsumerLink(attach.connection, link, queue_owner, number=attach.number, options=options)
     attach.bind(consumer)
     # Credit often comes with the attach, before we know where the queue is.
     consumer.start(link.limit, link.drain)
-    home.open_consumer(consumer)
+    queue_owner.open_consumer(consumer)
 
 
 async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> ToAddress:
@@ -362,7 +362,7 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     try:
         asked = node_of_message(message)
         record = await resolve(connection, name_of(address), Right.SEND, owner, asked)
-        home = await frontend.place(record.name) if record.role is Role.QUEUE else None
+        queue_owner = await frontend.place(record.name) if record.role is Role.QUEUE else None
     except (service.Refused, InvalidPolicy) as refusal:
         raise Refused(_condition_of(refusal), str(refusal)) from None
     except CoordinatorError as error:
@@ -373,8 +373,8 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
             frontend.lifetimes.ended(connection.owner)
     name, number, label = record.name, frontend.next_link(), label_of(link)
     made: AddressProducer | AddressRouter
-    if home is not None:
-        made = AddressProducer(connection, link, home, number=number, queue=name, label=label)
+    if queue_owner is not None:
+        made = AddressProducer(connection, link, queue_owner, number=number, queue=name, label=label)
     elif record.role is Role.ROUTER:
         made = AddressRouter(connection, link, number=number, router=name, label=label)
     else:
@@ -387,8 +387,8 @@ async def open_address(sender: AnonymousLink, address: str, message: Buffer) -> 
     made.belongs(sender, hold, link.max_message_size if most is None else min(most, link.max_message_size))
     if isinstance(made, AddressRouter):
         made.start()
-    elif home is not None:
-        home.open_producer(made)
+    elif queue_owner is not None:
+        queue_owner.open_producer(made)
     return made
 
 

@@ -31,8 +31,8 @@ from lightrail.wire.frames import (
     delivered_at,
     frame,
 )
-from lightrail.wire.home import Home
 from lightrail.wire.messages import ConsumerOpen, Refusal
+from lightrail.wire.owner import Owner
 from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 log = logging.getLogger("lightrail.gateway.receiving")
@@ -129,13 +129,13 @@ class Receivers:
             raise
 
     async def _open(self, record: Name) -> "QueueConsumer":
-        home = await self.shards.route(record.name)
+        owner = await self.shards.route(record.name)
         consumer = self._consumers.get(record.name)
         if consumer is None or consumer.created != record.created:
             # One of a queue of this name that was deleted is ended by its shard.
-            consumer = QueueConsumer(self, home, self.shards.next_link(), record)
+            consumer = QueueConsumer(self, owner, self.shards.next_link(), record)
             self._consumers[record.name] = consumer
-            home.open_consumer(consumer)
+            owner.open_consumer(consumer)
         return consumer
 
     def changed(self, records: Iterable[Name]) -> None:
@@ -164,7 +164,6 @@ class QueueConsumer(Consumer):
         "_drain_waiters",
         "_draining",
         "_handed_out",
-        "_home",
         "_idle_since",
         "_idle_timer",
         "_key",
@@ -172,6 +171,7 @@ class QueueConsumer(Consumer):
         "_lock_ms",
         "_loop",
         "_next",
+        "_owner",
         "_receivers",
         "_said",
         "_saying",
@@ -184,7 +184,7 @@ class QueueConsumer(Consumer):
         "queue",
     )
 
-    def __init__(self, receivers: Receivers, home: Home, number: int, record: Name) -> None:
+    def __init__(self, receivers: Receivers, owner: Owner, number: int, record: Name) -> None:
         self.number = number
         self.queue = record.name
         self.created = record.created
@@ -192,7 +192,7 @@ class QueueConsumer(Consumer):
         self.closed = False
         self._receivers = receivers
         self._loop = receivers.loop
-        self._home = home
+        self._owner = owner
         self._lock_ms = 0
         self._selfish = False
         """While it is there it keeps others out: it goes as soon as nobody waits."""
@@ -221,7 +221,7 @@ class QueueConsumer(Consumer):
     @property
     def away(self) -> bool:
         """Whether the shard is not there to say what it has."""
-        return not self._home.is_there
+        return not self._owner.is_there
 
     def _read(self, policy: Policy) -> None:
         self._lock_ms = policy.milliseconds("lock_duration") or int(LOCK_SECONDS_DEFAULT * 1000)
@@ -276,11 +276,11 @@ class QueueConsumer(Consumer):
         before = (self._lock_ms, self._selfish)
         self._read(policy)
         if (self._lock_ms, self._selfish) != before:
-            self._home.close_consumer(self.number)
+            self._owner.close_consumer(self.number)
             self.number = self._receivers.shards.next_link()
             # Under a key of its own, even in the middle of a move.
             self._key = ""
-            self._home.open_consumer(self)
+            self._owner.open_consumer(self)
 
     def close(self) -> None:
         """The gateway ends."""
@@ -292,14 +292,14 @@ class QueueConsumer(Consumer):
                 waiter.set_result(None)
         self._receivers.waiting -= self._live
         self._live = 0
-        self._home.close_consumer(self.number)
+        self._owner.close_consumer(self.number)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
         """Opens this consumer under a new key: what was locked under the former one stays so there. Where its
         queue moved, it goes on under the key that it has."""
-        resumes = self._home.resumes(self.number) and bool(self._key)
+        resumes = self._owner.resumes(self.number) and bool(self._key)
         if not resumes:
             self._key = secrets.token_hex(16)
             self._next = self._handed_out = 0
@@ -317,7 +317,7 @@ class QueueConsumer(Consumer):
             first=self._next,
             resume=resumes,
         ).encode()
-        self._home.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=body))
+        self._owner.post(frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=body))
         self._say()
 
     def ready(self) -> None:
@@ -426,14 +426,14 @@ class QueueConsumer(Consumer):
             self._drain_waiters = asked
         self._said = limit
         flags = DRAIN if asked else 0
-        self._home.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=limit)
+        self._owner.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=limit)
         )
 
     def _post_settle(self, number: int, count: int, code: OutcomeCode) -> None:
-        self._home.post(
+        self._owner.post(
             frame(
-                Kind.SETTLE, flags=code, link=self.number, epoch=self._home.epoch, count=count, number=number
+                Kind.SETTLE, flags=code, link=self.number, epoch=self._owner.epoch, count=count, number=number
             )
         )
 

@@ -43,7 +43,7 @@ class RouterSender:
         """
         carried: Carried = set()
         until = self._loop.time() + limits.REQUEST_MS / 1000
-        pause_ms = limits.HOME_RETRY_MS
+        pause_ms = limits.OWNER_RETRY_MS
         is_repeated = False
         while True:
             plan = await self.plan(record, self._routing)
@@ -61,8 +61,8 @@ class RouterSender:
                 # It was nowhere just then: what is not stored goes where the queues are now.
                 if self._loop.time() + pause_ms / 1000 > until:
                     raise unknown(record.name)
-                await self._shards.fleet.homes.change(pause_ms)
-                pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+                await self._shards.fleet.owners.change(pause_ms)
+                pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
                 continue
             if refusal.condition not in QUEUE_AWAY or is_repeated:
                 break

@@ -21,8 +21,8 @@ from lightrail.model.policy import Role
 from lightrail.namespace.directory import Directory
 from lightrail.namespace.records import Name
 from lightrail.wire.frames import Kind, enqueue, frame
-from lightrail.wire.home import Home
 from lightrail.wire.messages import ProducerOpen, Refusal
+from lightrail.wire.owner import Owner
 from lightrail.wire.shards import Producer
 
 log = logging.getLogger("lightrail.gateway.sending")
@@ -72,7 +72,7 @@ class Sender:
             return None
         producer = self._producers.get(record.name)
         if producer is None or not producer.knows(record) or self._shards.looks_up(record.name):
-            home = await self._shards.route(record.name)
+            owner = await self._shards.route(record.name)
             producer = self._producers.get(record.name)
             if producer is None or not producer.knows(record):
                 # Shards look at the directory when a producer is opened. Through the former one the message
@@ -80,9 +80,9 @@ class Sender:
                 if producer is not None:
                     producer.retire()
                 producer = self._producers[record.name] = QueueProducer(
-                    self, home, self._shards.next_link(), record, self._loop
+                    self, owner, self._shards.next_link(), record, self._loop
                 )
-                home.open_producer(producer)
+                owner.open_producer(producer)
                 self._watch()
         wait_ms = limits.REQUEST_MS + (record.policy.milliseconds("enqueue_timeout") or 0)
         return await producer.send(message, wait_ms)
@@ -136,9 +136,9 @@ class QueueProducer(Producer):
 
     __slots__ = (
         "_held",
-        "_home",
         "_loop",
         "_next",
+        "_owner",
         "_refused",
         "_retired",
         "_revision",
@@ -152,7 +152,7 @@ class QueueProducer(Producer):
     def __init__(
         self,
         sender: Sender,
-        home: Home,
+        owner: Owner,
         number: int,
         record: Name,
         loop: asyncio.AbstractEventLoop,
@@ -163,7 +163,7 @@ class QueueProducer(Producer):
         self.idle_since: float | None = monotonic()
         """When the last answer was given, or None while messages are under way."""
         self._sender = sender
-        self._home = home
+        self._owner = owner
         self._loop = loop
         self._next = 1
         self._said_to = 0
@@ -209,7 +209,7 @@ class QueueProducer(Producer):
         self._next = number + 1
         batch.part = enqueue(
             self.number,
-            self._home.epoch,
+            self._owner.epoch,
             number,
             array("I", (size,)).tobytes(),
             (message.message,),
@@ -221,24 +221,24 @@ class QueueProducer(Producer):
             size=size,
         )
         self._unanswered[number] = batch
-        self._home.post(batch.part)
+        self._owner.post(batch.part)
 
     # --- from the shard --------------------------------------------------------------------------------
 
     def say_all(self) -> None:
         """Opens this producer, and sends again what has no answer and is still waited for."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.PRODUCER_OPEN,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 number=self._next,
                 body=body,
             )
         )
         for batch in self._unanswered.values():
-            self._home.post(batch.part)
+            self._owner.post(batch.part)
         self._said_to = self._next
 
     def away(self) -> None:
@@ -282,7 +282,7 @@ class QueueProducer(Producer):
     def close(self) -> None:
         """Whoever still waits is told that nothing is known."""
         self._sender.forget(self)
-        self._home.close_producer(self.number)
+        self._owner.close_producer(self.number)
         self._fail(unknown(self.queue))
 
     def _turn(self) -> None:
@@ -296,7 +296,7 @@ class QueueProducer(Producer):
         if not self._unanswered:
             self.idle_since = monotonic()
             if self._retired:
-                self._home.close_producer(self.number)
+                self._owner.close_producer(self.number)
 
     def _fail(self, problem: Problem) -> None:
         for batch in (*self._unanswered.values(), *self._held):
@@ -307,5 +307,5 @@ class QueueProducer(Producer):
 
     def _late(self, batch: _Batch) -> None:
         if not batch.answer.done():
-            never_said = not batch.number or (not self._home.is_there and batch.number >= self._said_to)
+            never_said = not batch.number or (not self._owner.is_there and batch.number >= self._said_to)
             batch.answer.set_exception(away(self.queue) if never_said else unknown(self.queue))

@@ -10,9 +10,9 @@ from lightrail.cluster.fleet import Fleet
 from lightrail.model import limits
 from lightrail.model.clock import wall_ms
 from lightrail.wire.bulk import BulkPeers
-from lightrail.wire.home import Home
 from lightrail.wire.keys import WireKey
 from lightrail.wire.messages import Answer
+from lightrail.wire.owner import Owner
 from lightrail.wire.shards import ShardAway, ShardPeer
 
 
@@ -83,10 +83,10 @@ class Shards:
         """A number for a link, unique over the life of this process."""
         return next(self._links)
 
-    async def route(self, name: str) -> Home:
-        """The home of a queue or relay, for a link that is opened there before the loop turns; one that is
+    async def route(self, name: str) -> Owner:
+        """The owner of a queue or relay, for a link that is opened there before the loop turns; one that is
         nowhere yet is placed. Raises CoordinatorError."""
-        return self.fleet.homes.at(name, await self.find(name))
+        return self.fleet.owners.at(name, await self.find(name))
 
     async def find(self, name: str) -> tuple[int, int]:
         """The shard and the epoch of the same."""

@@ -151,7 +151,7 @@ class ShardRefused(Exception):
 
 
 class Watch:
-    """Who follows the peers of a process: the homes of queues (wire/homes.py); this one follows nothing."""
+    """Who follows the peers of a process: the owners of queues (wire/owners.py); this one follows nothing."""
 
     def lost(self, peer: "ShardPeer") -> None:
         """The shard is not there any more; links stay, and are said again when it is."""
@@ -268,7 +268,7 @@ class ShardPeer:
         self._loop = loop
         self._context = context
         self._flush = flush
-        # Homes have a length, and are empty at first: they would not count as true.
+        # Owners have a length, and are empty at first: they would not count as true.
         self._watch = Watch() if watch is None else watch
         self._socket = self._connected(address)
         self._timer: asyncio.TimerHandle | None = None

@@ -171,7 +171,7 @@ class Said:
 
 
 class FakeShard:
-    """The side of a home or of a ShardPeer that links see."""
+    """The side of an owner or of a ShardPeer that links see."""
 
     def __init__(self, shard: int = 0) -> None:
         self.shard = shard

@@ -203,7 +203,7 @@ def play(test: Callable[[Scene], Any], **settings: Any) -> None:
         try:
             await test(scene)
         finally:
-            scene.frontend.fleet.homes.close()
+            scene.frontend.fleet.owners.close()
             scene.frontend.fleet.end()
             if scene.frontend._timer is not None:
                 scene.frontend._timer.cancel()

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from lightrail.gateway.couriers.letters import Delivery
 from lightrail.wire.frames import DELIVER_COLUMNS, DELIVER_ENDS, DRAIN, HEADER_SIZE, Kind, OutcomeCode, frame
-from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, ConsumerOpen, Refusal, SettleDetail
+from lightrail.wire.owner import Owner
 from lightrail.wire.shards import Consumer, DeliveriesMissing
 
 
@@ -21,8 +21,8 @@ class Links(Protocol):
         """A number for a link, unique over the life of this process."""
         ...
 
-    async def route(self, name: str) -> Home:
-        """The home of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
+    async def route(self, name: str) -> Owner:
+        """The owner of a queue, for a link that is opened before the loop turns. Raises CoordinatorError."""
         ...
 
     async def request(self, name: str, op: str, fields: dict[str, object]) -> Answer:
@@ -57,12 +57,12 @@ class Source(Consumer):
         options: of the consumer; its queue, browsing, filter, label.
     """
 
-    __slots__ = ("_drains", "_home", "_is_closed", "_next", "_options", "_said", "_taker", "generation")
+    __slots__ = ("_drains", "_is_closed", "_next", "_options", "_owner", "_said", "_taker", "generation")
 
-    def __init__(self, number: int, home: Home, options: ConsumerOpen, taker: Taker) -> None:
+    def __init__(self, number: int, owner: Owner, options: ConsumerOpen, taker: Taker) -> None:
         self.number = number
         self.generation = 0
-        self._home = home
+        self._owner = owner
         self._options = options
         self._options.default_outcome = OutcomeCode.RELEASED
         self._options.default_failed = False
@@ -75,7 +75,7 @@ class Source(Consumer):
 
     def open(self) -> None:
         """Opens now, or when the shard comes."""
-        self._home.open_consumer(self)
+        self._owner.open_consumer(self)
 
     def grant(self, count: int, *, drain: bool = False) -> None:
         """Lets so many more messages come, beyond those that have arrived; credit is never taken back."""
@@ -88,8 +88,8 @@ class Source(Consumer):
 
     def _say(self) -> None:
         flags = DRAIN if self._drains else 0
-        self._home.post(
-            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._home.epoch, number=self._said)
+        self._owner.post(
+            frame(Kind.CREDIT, flags=flags, link=self.number, epoch=self._owner.epoch, number=self._said)
         )
 
     @property
@@ -121,15 +121,15 @@ class Source(Consumer):
         """Nothing more comes; what was not settled goes back."""
         if not self._is_closed:
             self._is_closed = True
-            self._home.close_consumer(self.number)
+            self._owner.close_consumer(self.number)
 
     def _post_settle(self, first: int, count: int, code: OutcomeCode, body: bytes) -> None:
-        self._home.post(
+        self._owner.post(
             frame(
                 Kind.SETTLE,
                 flags=code,
                 link=self.number,
-                epoch=self._home.epoch,
+                epoch=self._owner.epoch,
                 count=count,
                 number=first,
                 body=body,
@@ -140,10 +140,10 @@ class Source(Consumer):
 
     def say_all(self) -> None:
         """Opens the consumer; what was held is in the queue again, but where the queue has moved."""
-        resumes = self._options.resume = self._home.resumes(self.number) and self.generation > 0
+        resumes = self._options.resume = self._owner.resumes(self.number) and self.generation > 0
         self._options.first = self._next
-        self._home.post(
-            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._home.epoch, body=self._options.encode())
+        self._owner.post(
+            frame(Kind.CONSUMER_OPEN, link=self.number, epoch=self._owner.epoch, body=self._options.encode())
         )
         if resumes:
             if self._drains or self._said > self._next:

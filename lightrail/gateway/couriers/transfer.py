@@ -153,7 +153,7 @@ class Transfer:
         task = self.task
         try:
             figures = (await self._links.request(task.source, "queue", {})).fields
-            home = await self._links.route(task.source)
+            owner = await self._links.route(task.source)
         except (ShardAway, ShardRefused, CoordinatorError) as error:
             self._end(State.FAILED, f"{task.source} can't be read now: {error}")
             return
@@ -167,7 +167,7 @@ class Transfer:
             filter=task.filter,
             label=f"transfer {self.id}",
         )
-        self._source = Source(self._links.next_link(), home, options, self)
+        self._source = Source(self._links.next_link(), owner, options, self)
         if self.state is State.RUNNING:
             self._source.open()
 

@@ -82,7 +82,7 @@ NOT_FROM_OUTSIDE = {
     "LOADING_BYTES": MODELLED,
     "LOADING_LOOKS": OWN_WORK,
     "RELAY_IDLE_MS": OWN_PACE,
-    # couriers, moves, homes
+    # couriers, moves, owners
     "TRANSFER_CANCEL_MS": OWN_PACE,
     "FORWARD_PAUSE_MS": OWN_PACE,
     "FORWARD_PAUSE_MS_MAX": OWN_PACE,
@@ -92,8 +92,8 @@ NOT_FROM_OUTSIDE = {
     "MOVE_SOURCE_AGAIN_MS_MAX": OWN_PACE,
     "MOVE_THROTTLED_CHUNK_BYTES_MIN": OWN_WORK,
     "MOVES_SHOWN_MAX": "the maxlen of a deque, which keeps to it",
-    "HOME_RETRY_MS": OWN_PACE,
-    "HOME_RETRY_MS_MAX": OWN_PACE,
+    "OWNER_RETRY_MS": OWN_PACE,
+    "OWNER_RETRY_MS_MAX": OWN_PACE,
     # etcd
     "ETCD_CALL_MS": ETCD,
     "ETCD_ATTEMPT_MS": ETCD,

@@ -1,16 +1,16 @@
-"""Home: where one queue is, as the links of this process see it, and what a link has in the place of a shard.
+"""Owner: the shard that owns one queue, as the links of this process see it; links use it as a shard.
 
-Links know their home, and the home knows the shard. When the queue moves, the shard says MOVED: the home
+Links know their owner, and the owner knows the shard. When the queue moves, the shard says MOVED: the owner
 leaves it and says everything where the placement says that the queue is, or, as long as that says nothing
 new, once more where it was. Nothing is lost meanwhile: batches without an answer are with their links, within
-their credit; settlements and closes that no shard is there for wait in the home. Those are kept, too, until a
-shard has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is
+their credit; settlements and closes that no shard is there for wait in the owner. Those are kept, too, until
+a shard has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is
 harmless.
 
 Each link leaves a shard only behind the answer to what it said last there: a READY or MOVED that is on its
 way would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So
-links may be behind for a moment, at the shard that the home has left. A consumer that goes on elsewhere holds
-what it held (`resumes`). Only where its shard was started again, everything is back in the queue.
+links may be behind for a moment, at the shard that the owner has left. A consumer that goes on elsewhere
+holds what it held (`resumes`). Only where its shard was started again, everything is back in the queue.
 """
 
 import logging
@@ -23,13 +23,13 @@ from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.places import Place, Registry
 from lightrail.wire.shards import Consumer, Producer, ShardAway, ShardPeer, ShardRefused, State
 
-log = logging.getLogger("lightrail.wire.home")
+log = logging.getLogger("lightrail.wire.owner")
 
 KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
 """Kinds of frames that nobody would say again."""
 
 
-class Home:
+class Owner:
     """Where one queue is.
 
     `post` sends a frame to the shard; see ShardPeer.post for what is dropped.
@@ -39,9 +39,9 @@ class Home:
         "_behind",
         "_came_by_move",
         "_held",
-        "_homes",
         "_loose",
         "_overflowed",
+        "_owners",
         "_pause_ms",
         "_probing",
         "_ready",
@@ -62,7 +62,7 @@ class Home:
         "taken",
     )
 
-    def __init__(self, homes: Registry, queue: str, place: Place) -> None:
+    def __init__(self, owners: Registry, queue: str, place: Place) -> None:
         self.queue = queue
         self.shard, self.epoch = place
         self.peer: ShardPeer | None = None
@@ -82,9 +82,9 @@ class Home:
         """Where the shard is has to be heard yet."""
         self.late_at: int | None = None
         """When the shard is left that has not said MOVED to all."""
-        self._homes = homes
+        self._owners = owners
         self._behind: dict[int, ShardPeer] = {}
-        """Links at a shard that the home has left, or that has not answered them yet."""
+        """Links at a shard that the owner has left, or that has not answered them yet."""
         self._loose: set[int] = set()
         """Links that are at no shard."""
         self._ready: set[int] = set()
@@ -96,7 +96,7 @@ class Home:
         self._held: dict[bytes, None] = {}
         self._overflowed = False
         """More was to be held than may be, and the log says so."""
-        self._pause_ms = limits.HOME_RETRY_MS
+        self._pause_ms = limits.OWNER_RETRY_MS
         self._probing = False
 
     @property
@@ -116,7 +116,7 @@ class Home:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody needs this home."""
+        """Whether nobody needs this owner."""
         return self.is_empty and not self._held
 
     @property
@@ -131,12 +131,12 @@ class Home:
     # --- links -----------------------------------------------------------------------------------------
 
     def open_producer(self, producer: Producer) -> None:
-        self._homes.bind(self, producer.number)
+        self._owners.bind(self, producer.number)
         self.producers[producer.number] = producer
         self._open(producer.number)
 
     def open_consumer(self, consumer: Consumer) -> None:
-        self._homes.bind(self, consumer.number)
+        self._owners.bind(self, consumer.number)
         self.consumers[consumer.number] = consumer
         self._open(consumer.number)
 
@@ -170,12 +170,12 @@ class Home:
         self._loose.discard(number)
         self._ready.discard(number)
         self._resuming.discard(number)
-        self._homes.unbind(number)
+        self._owners.unbind(number)
         if self.is_empty:
             self._probe()
 
     def _open(self, number: int) -> None:
-        """A link is said at the shard of this home, or as soon as there is one."""
+        """A link is said at the shard of this owner, or as soon as there is one."""
         peer = self.peer
         if peer is None:
             self._loose.add(number)
@@ -191,7 +191,7 @@ class Home:
             self._open(number)
 
     def _links_here(self) -> list[int]:
-        """Links at the shard of this home."""
+        """Links at the shard of this owner."""
         every = [*self.producers, *self.consumers]
         if not self._behind and not self._loose:
             return every
@@ -200,8 +200,8 @@ class Home:
     async def request(
         self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
     ) -> Answer:
-        """See Homes.request."""
-        return await self._homes.request(self.queue, op, fields, blob, wait_ms=wait_ms)
+        """See Owners.request."""
+        return await self._owners.request(self.queue, op, fields, blob, wait_ms=wait_ms)
 
     # --- frames that must not get lost -----------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class Home:
             peer.post(part)
 
     def _hold(self, part: bytes) -> None:
-        if len(self._held) < limits.HOME_HELD_MAX:
+        if len(self._held) < limits.OWNER_HELD_MAX:
             self._held[part] = None
             self._overflowed = False
             return
@@ -230,7 +230,7 @@ class Home:
             self._overflowed = True
             log.error(
                 "%d settlements wait for the shard of %s; what is settled beyond them is delivered again",
-                limits.HOME_HELD_MAX,
+                limits.OWNER_HELD_MAX,
                 self.queue,
             )
 
@@ -261,7 +261,7 @@ class Home:
         self.shard, self.epoch = place
         self.due = self.late_at = None
         self.taken = False
-        peer = self.peer = self._homes.places.peer(self.shard)
+        peer = self.peer = self._owners.places.peer(self.shard)
         self.lacks_peer = peer is None
         if peer is None:
             self.post = self._keep
@@ -286,7 +286,7 @@ class Home:
         peer.producers.pop(number, None)
         peer.consumers.pop(number, None)
         self._leaves(number)
-        self._homes.departed(self, peer)
+        self._owners.departed(self, peer)
         if self._behind.pop(number, None) is None:
             for other in self._links_here():
                 if other != number:
@@ -299,9 +299,9 @@ class Home:
         if self.peer is None:
             self._look_anew()
         elif self.due is None:
-            # The home is here again, or still; this one was late to be told.
-            self.due = self._homes.now_ms() + limits.HOME_RETRY_MS
-            self._homes.wake(self)
+            # The owner is here again, or still; this one was late to be told.
+            self.due = self._owners.now_ms() + limits.OWNER_RETRY_MS
+            self._owners.wake(self)
 
     def _leaves(self, number: int) -> None:
         """A link that its shard had taken holds on to what it got there; one that was only said did not."""
@@ -319,7 +319,7 @@ class Home:
         self.went_away()
 
     def _look_anew(self) -> None:
-        self._homes.places.refresh()
+        self._owners.places.refresh()
         if self.is_nowhere:
             self.look()
 
@@ -377,8 +377,8 @@ class Home:
     def went_away(self) -> None:
         self.taken = False
         if self.away_since is None:
-            self.away_since = self.given_up_at = self.checked_at = self._homes.now_ms()
-        self._homes.wake(self)
+            self.away_since = self.given_up_at = self.checked_at = self._owners.now_ms()
+        self._owners.wake(self)
 
     def _told_away(self) -> None:
         for producer in list(self.producers.values()):
@@ -403,7 +403,7 @@ class Home:
         self._came_by_move = False
         self.post = peer.post
         self.away_since = None
-        self._pause_ms = limits.HOME_RETRY_MS
+        self._pause_ms = limits.OWNER_RETRY_MS
         self._held.clear()
         if self._loose:
             self.due = None
@@ -413,20 +413,20 @@ class Home:
 
     def look(self) -> None:
         """The queue is nowhere: go where it is now, or say everything again in a while."""
-        place = self._homes.places.where(self.queue)
+        place = self._owners.places.where(self.queue)
         if place is not None and place != (self.shard, self.epoch):
-            self._pause_ms = limits.HOME_RETRY_MS
+            self._pause_ms = limits.OWNER_RETRY_MS
             self.go(place)
         elif self.due is None:
-            self.due = self._homes.now_ms() + self._pause_ms
-            self._pause_ms = min(2 * self._pause_ms, limits.HOME_RETRY_MS_MAX)
+            self.due = self._owners.now_ms() + self._pause_ms
+            self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
 
     def replaced(self) -> None:
         """The placement may be another one."""
         if self.peer is None:
             self.look()
             return
-        place = self._homes.places.where(self.queue)
+        place = self._owners.places.where(self.queue)
         if place is None or place == (self.shard, self.epoch):
             return
         if self.peer.state is not State.SERVING:
@@ -441,8 +441,8 @@ class Home:
 
     def _expect_moved(self) -> None:
         if self.late_at is None:
-            self.late_at = self._homes.now_ms() + limits.HOME_LATE_MS
-        self._homes.wake(self)
+            self.late_at = self._owners.now_ms() + limits.OWNER_LATE_MS
+        self._owners.wake(self)
 
     def tick(self, now_ms: int) -> None:
         """What is due."""
@@ -453,14 +453,14 @@ class Home:
             self.go((self.shard, self.epoch))
         elif self.peer is None and self.due is None:
             self.look()
-        if self.peer is None and now_ms - self.checked_at >= limits.HOME_LOST_MS:
+        if self.peer is None and now_ms - self.checked_at >= limits.OWNER_LOST_MS:
             self.checked_at = now_ms
-            self._homes.spawn(self._check())
+            self._owners.spawn(self._check())
 
     def _be_late(self) -> None:
         """A shard has lost the queue and has not said so: it stands still, or can't be reached."""
         self.late_at = None
-        place = self._homes.places.where(self.queue)
+        place = self._owners.places.where(self.queue)
         if place is None or place == (self.shard, self.epoch):
             if self._behind and self.peer is not None:
                 self._go_without()
@@ -471,7 +471,7 @@ class Home:
                 self._leaves(number)
             if self.peer is not None:
                 # What was settled there meanwhile comes back from it, or it is lost with it (see `unsure`).
-                self._homes.departed(self, self.peer)
+                self._owners.departed(self, self.peer)
             self._abandon(self.peer)
             self._left()
             self.go(place)
@@ -484,7 +484,7 @@ class Home:
                 peer.producers.pop(number, None)
                 peer.consumers.pop(number, None)
                 self._leaves(number)
-                self._homes.departed(self, peer)
+                self._owners.departed(self, peer)
                 self._open(number)
 
     def give_up(self, now_ms: int, wait_ms: int) -> None:
@@ -511,7 +511,7 @@ class Home:
         self.look()
 
     async def _check(self) -> None:
-        refusal = await self._homes.places.lost(self.queue)
+        refusal = await self._owners.places.lost(self.queue)
         if refusal is not None and self.away_since is not None and not self.taken:
             log.info("%s is nowhere any more: %s", self.queue, refusal.description)
             self.end(refusal)
@@ -522,7 +522,7 @@ class Home:
         """No link is there whose answer would say that the shard has the queue: it is asked."""
         if self._held and not self._probing and not self.taken and self.is_there:
             self._probing = True
-            self._homes.spawn(self._asked())
+            self._owners.spawn(self._asked())
 
     async def _asked(self) -> None:
         peer = self.peer
@@ -545,7 +545,7 @@ class Home:
             return
         if not refusal:
             for part in self._held:
-                self._homes.said_last(peer, part)
+                self._owners.said_last(peer, part)
                 peer.post(part)
         self._held.clear()
-        self._homes.drop(self)
+        self._owners.drop(self)

@@ -1,6 +1,6 @@
-"""Homes: the homes of all queues that links of this process are at, and how they are found when they move.
+"""Owners: the owners of all queues that links of this process are at, and how they are found when they move.
 
-They follow the peers (Watch) and are told of placements and shards that changed. A home that is nowhere is
+They follow the peers (Watch) and are told of placements and shards that changed. An owner that is nowhere is
 looked after every few milliseconds; senders that have waited for too long get their messages back.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from lightrail.model import conditions, limits, names
-from lightrail.wire.home import Home
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.owner import Owner
 from lightrail.wire.places import Place, Places
 from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
 
-log = logging.getLogger("lightrail.wire.homes")
+log = logging.getLogger("lightrail.wire.owners")
 
 TICK_MS: Final = 10
 """How often is looked where queues are that are nowhere."""
@@ -25,8 +25,8 @@ AWAY_TICK_MS: Final = 1_000
 """How often is looked which senders have waited long enough."""
 
 
-class Homes(Watch):
-    """All homes of a process; they follow its peers.
+class Owners(Watch):
+    """All owners of a process; they follow its peers.
 
     Args:
         shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
@@ -44,12 +44,12 @@ class Homes(Watch):
         self.now_ms = now_ms
         self._loop = loop
         self._shard_wait_ms = shard_wait_ms
-        self._homes: dict[str, Home] = {}
-        self._of_link: dict[int, Home] = {}
-        self._away: dict[Home, None] = {}
-        """Homes that no shard has taken, or that should have been left; looked at by each tick."""
-        self._former: dict[ShardPeer, dict[Home, int]] = {}
-        """Homes that have left a shard which may not have heard, or sent back, their last settlements yet;
+        self._owners: dict[str, Owner] = {}
+        self._of_link: dict[int, Owner] = {}
+        self._away: dict[Owner, None] = {}
+        """Owners that no shard has taken, or that should have been left; looked at by each tick."""
+        self._former: dict[ShardPeer, dict[Owner, int]] = {}
+        """Owners that have left a shard which may not have heard, or sent back, their last settlements yet;
         when it answers the PING of this number, it has."""
         self._peers_away: dict[ShardPeer, int] = {}
         """Since when, or when its lanes were given up last."""
@@ -63,50 +63,50 @@ class Homes(Watch):
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    # --- homes and links -------------------------------------------------------------------------------
+    # --- owners and links -------------------------------------------------------------------------------
 
-    def at(self, queue: str, place: Place) -> Home:
-        """The home of a queue, which is made there if there is none. Links are to be opened before the
-        loop turns: nobody keeps a home without them."""
-        home = self._homes.get(queue)
-        if home is None:
-            if len(self._homes) >= limits.QUEUES_MAX:
-                for each in [each for each in self._homes.values() if each.is_idle]:
+    def at(self, queue: str, place: Place) -> Owner:
+        """The owner of a queue, which is made there if there is none. Links are to be opened before the
+        loop turns: nobody keeps an owner without them."""
+        owner = self._owners.get(queue)
+        if owner is None:
+            if len(self._owners) >= limits.QUEUES_MAX:
+                for each in [each for each in self._owners.values() if each.is_idle]:
                     self.drop(each)
-            home = self._homes[queue] = Home(self, queue, place)
-            home.go(place)
-        elif (home.is_idle and place != (home.shard, home.epoch)) or (home.is_idle and home.peer is None):
-            home.go(place)
-        return home
+            owner = self._owners[queue] = Owner(self, queue, place)
+            owner.go(place)
+        elif owner.is_idle and (owner.peer is None or place != (owner.shard, owner.epoch)):
+            owner.go(place)
+        return owner
 
-    def find(self, queue: str) -> Home | None:
-        return self._homes.get(queue)
+    def find(self, queue: str) -> Owner | None:
+        return self._owners.get(queue)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._owners)
 
-    def bind(self, home: Home, link: int) -> None:
-        """A link is at a home from now on."""
-        self._homes.setdefault(home.queue, home)
-        self._of_link[link] = home
-        if not home.is_there:
-            home.went_away()
+    def bind(self, owner: Owner, link: int) -> None:
+        """A link is at an owner from now on."""
+        self._owners.setdefault(owner.queue, owner)
+        self._of_link[link] = owner
+        if not owner.is_there:
+            owner.went_away()
 
     def unbind(self, link: int) -> None:
-        home = self._of_link.pop(link, None)
-        if home is not None and home.is_idle:
-            self.drop(home)
+        owner = self._of_link.pop(link, None)
+        if owner is not None and owner.is_idle:
+            self.drop(owner)
 
-    def drop(self, home: Home) -> None:
+    def drop(self, owner: Owner) -> None:
         """Nobody needs it."""
-        if self._homes.get(home.queue) is home and home.is_idle:
-            del self._homes[home.queue]
-            self._away.pop(home, None)
+        if self._owners.get(owner.queue) is owner and owner.is_idle:
+            del self._owners[owner.queue]
+            self._away.pop(owner, None)
 
     # --- from the peers --------------------------------------------------------------------------------
 
     def joined(self, peer: ShardPeer) -> None:
-        """There is a link to a shard now; homes that wait for one go there."""
+        """There is a link to a shard now; owners that wait for one go there."""
         self._peers_away[peer] = self.now_ms()
         self.look_again()
         self._wake()
@@ -115,36 +115,36 @@ class Homes(Watch):
         """A shard is no part of the installation any more; what is at it without a queue ends."""
         self._peers_away.pop(peer, None)
         self._peers_silent.pop(peer, None)
-        for home in self._former.pop(peer, ()):
-            home.unsure(peer)
-        for home in self._at(peer):
-            home.leave_for_good()
+        for owner in self._former.pop(peer, ()):
+            owner.unsure(peer)
+        for owner in self._at(peer):
+            owner.leave_for_good()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
         for producer in list(peer.producers.values()):
             producer.gone(refusal)
         peer.producers.clear()
 
-    def departed(self, home: Home, peer: ShardPeer) -> None:
-        """Links of a home have left a shard."""
-        self._former.setdefault(peer, {})[home] = peer.ping()
+    def departed(self, owner: Owner, peer: ShardPeer) -> None:
+        """Links of an owner have left a shard."""
+        self._former.setdefault(peer, {})[owner] = peer.ping()
 
     def heard(self, peer: ShardPeer, ping: int) -> None:
         """See Watch."""
         former = self._former.get(peer)
         if former is not None:
-            for home in [home for home, awaited in former.items() if awaited <= ping]:
-                del former[home]
+            for owner in [owner for owner, awaited in former.items() if awaited <= ping]:
+                del former[owner]
             if not former:
                 del self._former[peer]
 
     def lost(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_silent.pop(peer, None)
-        for home in self._former.pop(peer, ()):
-            home.unsure(peer)
+        for owner in self._former.pop(peer, ()):
+            owner.unsure(peer)
         self._peers_away[peer] = self.now_ms()
-        for home in list(self._homes.values()):
-            home.lost(peer)
+        for owner in list(self._owners.values()):
+            owner.lost(peer)
         for number, producer in list(peer.producers.items()):
             if number not in self._of_link:
                 producer.away()
@@ -153,10 +153,10 @@ class Homes(Watch):
     def welcomed(self, peer: ShardPeer) -> None:
         """See Watch."""
         self._peers_away.pop(peer, None)
-        for home in self._at(peer):
-            home.welcomed()
-            if home.is_idle:
-                self.drop(home)
+        for owner in self._at(peer):
+            owner.welcomed()
+            if owner.is_idle:
+                self.drop(owner)
 
     def silent(self, peer: ShardPeer, silent_ms: int) -> None:
         """See Watch. To senders a shard that stands still is as good as away; what was said may be there."""
@@ -175,42 +175,42 @@ class Homes(Watch):
 
     def taken(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is None:
+        owner = self._of_link.get(link)
+        if owner is None:
             if (lane := peer.producers.get(link)) is not None:
                 lane.back()
         else:
-            home.was_taken(peer, link)
+            owner.was_taken(peer, link)
 
     def left(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is not None:
-            home.forget(link)
+        owner = self._of_link.get(link)
+        if owner is not None:
+            owner.forget(link)
 
     def moved(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
-        home = self._of_link.get(link)
-        if home is not None:
-            home.moved(peer, link)
+        owner = self._of_link.get(link)
+        if owner is not None:
+            owner.moved(peer, link)
 
     def bounced(self, peer: ShardPeer, queue: str, part: bytes) -> None:
         """See Watch."""
         if (peer, part) in self._said_last:
             del self._said_last[peer, part]
             return
-        home = self._homes.get(queue)
-        if home is None:
+        owner = self._owners.get(queue)
+        if owner is None:
             place = self.places.where(queue)
             if place is None:
                 return
-            home = self.at(queue, place)
-        home.bounced(part, peer)
+            owner = self.at(queue, place)
+        owner.bounced(part, peer)
 
     def said_last(self, peer: ShardPeer, part: bytes) -> None:
-        """See Registry; limits.HOME_LAST_MAX of them are remembered."""
+        """See Registry; limits.OWNER_LAST_MAX of them are remembered."""
         self._said_last[peer, part] = None
-        if len(self._said_last) > limits.HOME_LAST_MAX:
+        if len(self._said_last) > limits.OWNER_LAST_MAX:
             del self._said_last[next(iter(self._said_last))]
 
     # --- from the map ----------------------------------------------------------------------------------
@@ -219,18 +219,18 @@ class Homes(Watch):
         """These may be elsewhere, with what is theirs."""
         for queue in queues:
             for name in (queue, names.dead_letter_name(queue)):
-                home = self._homes.get(name)
-                if home is not None:
-                    home.replaced()
+                owner = self._owners.get(name)
+                if owner is not None:
+                    owner.replaced()
         self.look_again()
 
     def look_again(self) -> None:
         """Something is known of placements or shards that was not before."""
-        for home in list(self._away):
-            if home.peer is None:
-                home.look()
-            if home.peer is None and home.lacks_peer and self.places.peer(home.shard) is not None:
-                home.go((home.shard, home.epoch))
+        for owner in list(self._away):
+            if owner.peer is None:
+                owner.look()
+            if owner.peer is None and owner.lacks_peer and self.places.peer(owner.shard) is not None:
+                owner.go((owner.shard, owner.epoch))
         change, self._change = self._change, None
         if change is not None and not change.done():
             change.set_result(None)
@@ -261,7 +261,7 @@ class Homes(Watch):
             CoordinatorError: nobody knows where the queue is.
         """
         until = self._loop.time() + wait_ms / 1000
-        pause_ms = limits.HOME_RETRY_MS
+        pause_ms = limits.OWNER_RETRY_MS
         while True:
             shard, _ = await self.places.place(queue)
             peer = self.places.peer(shard)
@@ -276,13 +276,13 @@ class Homes(Watch):
             if self._loop.time() + pause_ms / 1000 > until:
                 raise ShardAway(f"{queue} is moving to another shard; try again")
             await self.change(pause_ms)
-            pause_ms = min(2 * pause_ms, limits.HOME_RETRY_MS_MAX)
+            pause_ms = min(2 * pause_ms, limits.OWNER_RETRY_MS_MAX)
 
     # --- time ------------------------------------------------------------------------------------------
 
-    def wake(self, home: Home) -> None:
-        """A home waits for something."""
-        self._away[home] = None
+    def wake(self, owner: Owner) -> None:
+        """An owner waits for something."""
+        self._away[owner] = None
         self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -305,18 +305,18 @@ class Homes(Watch):
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("the shard of a queue could not be asked", exc_info=error)
 
-    def _at(self, peer: ShardPeer) -> list[Home]:
-        return [home for home in self._homes.values() if home.peer is peer]
+    def _at(self, peer: ShardPeer) -> list[Owner]:
+        return [owner for owner in self._owners.values() if owner.peer is peer]
 
     def _wake(self) -> None:
         if self._closed:
             return
         wait_ms = AWAY_TICK_MS
-        wanders = [home for home in self._away if home.is_nowhere or home.late_at or home.due]
+        wanders = [owner for owner in self._away if owner.is_nowhere or owner.late_at or owner.due]
         if wanders:
             # One that has been nowhere for long waits for a shard or the coordinator to come back.
-            recent = self.now_ms() - limits.HOME_LOST_MS
-            is_fresh = any(home.away_since is None or home.away_since > recent for home in wanders)
+            recent = self.now_ms() - limits.OWNER_LOST_MS
+            is_fresh = any(owner.away_since is None or owner.away_since > recent for owner in wanders)
             wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
         elif not self._away and not self._peers_away:
             return
@@ -328,18 +328,18 @@ class Homes(Watch):
         self._timer = self._loop.call_later(wait_ms / 1000, self.tick)
 
     def tick(self) -> None:
-        """Looks where homes are that are nowhere, and who has waited long enough."""
+        """Looks where owners are that are nowhere, and who has waited long enough."""
         self._timer = None
         self.places.refresh()
         now_ms = self.now_ms()
-        for home in list(self._away):
-            if home.is_idle or not home.waits:
-                self._away.pop(home, None)
-                self.drop(home)
+        for owner in list(self._away):
+            if owner.is_idle or not owner.waits:
+                self._away.pop(owner, None)
+                self.drop(owner)
                 continue
-            home.tick(now_ms)
+            owner.tick(now_ms)
             if self._shard_wait_ms:
-                home.give_up(now_ms, self._shard_wait_ms)
+                owner.give_up(now_ms, self._shard_wait_ms)
         if self._shard_wait_ms:
             for peer, since in list(self._peers_away.items()):
                 if now_ms - since >= self._shard_wait_ms:

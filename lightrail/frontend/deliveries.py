@@ -238,7 +238,7 @@ class ConsumerLink(Consumer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this consumer at the shard with the credit that is left.
 
         Where its queue moved, the client holds what it held. Where the shard was started again, all of that

@@ -102,7 +102,7 @@ class Posting(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens at the shard, and sends what has no answer."""
         opening = ProducerOpen(self.queue).encode()
         self._owner.post(

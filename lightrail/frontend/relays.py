@@ -116,7 +116,7 @@ class RelayLink(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this relay at the shard; what has no outcome will never get one."""
         for number in list(self._passing):
             self._end(number, RELEASED)

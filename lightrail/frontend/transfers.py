@@ -105,7 +105,7 @@ class ProducerLink(IncomingLink):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this producer at the shard and sends what was never answered, in order and unchanged."""
         self._owner.post(
             frame(

@@ -132,7 +132,7 @@ class NumberedProducer(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """See Producer."""
         queue = self._owner.queue
         opened = ProducerOpen(queue, True, label="http batch", identity=self._batch.identity(queue))

@@ -296,7 +296,7 @@ class QueueConsumer(Consumer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this consumer under a new key: what was locked under the former one stays so there. Where its
         queue moved, it goes on under the key that it has."""
         resumes = self._owner.resumes(self.number) and bool(self._key)

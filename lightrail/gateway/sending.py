@@ -225,7 +225,7 @@ class QueueProducer(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this producer, and sends again what has no answer and is still waited for."""
         body = ProducerOpen(self.queue, sequences=True, label="http").encode()
         self._owner.post(

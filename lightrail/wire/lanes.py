@@ -223,7 +223,7 @@ class Lane(Producer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens this lane at the shard and sends what was never answered, in order."""
         body = ProducerOpen("", label=self._label).encode()
         self._peer.post(frame(Kind.PRODUCER_OPEN, link=self.number, number=self._next, body=body))

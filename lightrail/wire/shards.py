@@ -47,7 +47,7 @@ class Producer:
     number: int
     """Of the link, unique over the life of this process."""
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """The shard has greeted us: open there, and send what has no answer."""
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class Consumer:
     number: int
     """Of the link, unique over the life of this process."""
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """The shard has greeted us: open there with the credit that is left."""
         raise NotImplementedError
 
@@ -349,12 +349,12 @@ class ShardPeer:
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
         if self.state is State.SERVING:
-            producer.say_all()
+            producer.reopen()
 
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         if self.state is State.SERVING:
-            consumer.say_all()
+            consumer.reopen()
 
     def close_producer(self, number: int) -> None:
         if self.producers.pop(number, None) is not None:
@@ -474,9 +474,9 @@ class ShardPeer:
         self.greetings += 1
         log.info("shard %d serves (boot %08x)", self.shard, welcome.boot)
         for producer in list(self.producers.values()):
-            producer.say_all()
+            producer.reopen()
         for consumer in list(self.consumers.values()):
-            consumer.say_all()
+            consumer.reopen()
         self._watch.welcomed(self)
         self._schedule_flush()
 

@@ -68,7 +68,7 @@ class FakePeer:
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
         self.opened_ever += 1
-        consumer.say_all()
+        consumer.reopen()
 
     def close_consumer(self, number: int) -> None:
         self.consumers.pop(number, None)
@@ -83,7 +83,7 @@ class FakePeer:
             self._give_back(left)
         self.open.clear()
         for consumer in list(self.consumers.values()):
-            consumer.say_all()
+            consumer.reopen()
 
     def drop(self, queue: str) -> None:
         """The queue is deleted."""

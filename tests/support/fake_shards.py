@@ -34,11 +34,11 @@ class FakePeer:
 
     def open_producer(self, producer: Producer) -> None:
         self.producers[producer.number] = producer
-        producer.say_all()
+        producer.reopen()
 
     def open_consumer(self, consumer: Consumer) -> None:
         self.consumers[consumer.number] = consumer
-        consumer.say_all()
+        consumer.reopen()
 
     def close_producer(self, number: int) -> None:
         if self.producers.pop(number, None) is not None:

@@ -192,7 +192,7 @@ class FakeShard:
     def open_producer(self, producer: Any) -> None:
         self.opened[producer.number] = producer
         if self.serving:
-            producer.say_all()
+            producer.reopen()
 
     def close_producer(self, number: int) -> None:
         self.opened.pop(number, None)

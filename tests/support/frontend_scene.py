@@ -81,11 +81,11 @@ class Shard(FakeShard):
 
     def open_producer(self, producer: ProducerLink) -> None:
         self.producers[producer.number] = producer
-        producer.say_all()
+        producer.reopen()
 
     def open_consumer(self, consumer: ConsumerLink) -> None:
         self.consumers[consumer.number] = consumer
-        consumer.say_all()
+        consumer.reopen()
 
     def ready(self) -> None:
         """Everything that waits is ready."""

@@ -53,7 +53,7 @@ class Sender(Producer):
         self.unanswered[number] = part
         self.owner.post(part)
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         body = ProducerOpen(self.queue).encode()
         self.owner.post(
             frame(Kind.PRODUCER_OPEN, link=self.number, epoch=self.owner.epoch, number=self.next, body=body)
@@ -92,7 +92,7 @@ class Receiver(Consumer):
         self.held: dict[int, Id] = {}
         self.closed = False
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         if self.closed:
             return
         self.options.first = self.sent

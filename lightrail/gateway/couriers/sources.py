@@ -138,7 +138,7 @@ class Source(Consumer):
 
     # --- from the shard --------------------------------------------------------------------------------
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         """Opens the consumer; what was held is in the queue again, but where the queue has moved."""
         resumes = self._options.resume = self._owner.resumes(self.number) and self.generation > 0
         self._options.first = self._next

@@ -64,7 +64,7 @@ def test_a_shard_that_is_there_again_hears_what_has_no_answer() -> None:
     async def check(owner: Owner, task: "asyncio.Task[Stored]") -> None:
         owner.producer.stored(FIRST, 1)
         owner.said()
-        owner.producer.say_all()
+        owner.producer.reopen()
         assert [number for _, _, number in owner.said(Kind.ENQUEUE)] == [FIRST + 1, FIRST + 2]
         owner.producer.answered(FIRST + 1, 2)
         assert await task == Stored(2)

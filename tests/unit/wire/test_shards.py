@@ -72,7 +72,7 @@ class FakeLinkEnd:
         self.fails = False
         self.misses = False
 
-    def say_all(self) -> None:
+    def reopen(self) -> None:
         self.told.append("say all")
         self.peer.post(frame(Kind.PRODUCER_OPEN, link=self.number))
 

@@ -1,118 +1,65 @@
 """Owner: the shard that owns one queue, as the links of this process see it; links use it as a shard.
 
-Links know their owner, and the owner knows the shard. When the queue moves, the shard says MOVED: the owner
-leaves it and says everything where the placement says that the queue is, or, as long as that says nothing
-new, once more where it was. Nothing is lost meanwhile: batches without an answer are with their links, within
-their credit; settlements and closes that no shard is there for wait in the owner. Those are kept, too, until
-a shard has taken a link of the queue: one that is not the owner (yet) passes over them. To say one twice is
+Links know their owner, and the owner knows the shard. When the queue moves, the shard sends MOVED: the owner
+leaves the shard and opens the links where the placement says that the queue is, or, as long as the placement
+says nothing new, at the same shard again. Nothing is lost meanwhile: batches without an answer are with their
+links, within their credit; settlements and closes wait here (held.py) until a shard has confirmed that it
+owns the queue by opening a link, for a shard that does not own it passes over them. To send one twice is
 harmless.
 
-Each link leaves a shard only behind the answer to what it said last there: a READY or MOVED that is on its
-way would otherwise be taken for the answer to what it says next, and deliveries on their way be lost. So
-links may be behind for a moment, at the shard that the owner has left. A consumer that goes on elsewhere
-holds what it held (`resumes`). Only where its shard was started again, everything is back in the queue.
+Which link is open at which shard is the table in assignments.py; what is due when is owner_timers.py.
 """
 
 import logging
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from lightrail.model import conditions, limits
+from lightrail.model import limits
+from lightrail.wire.assignments import Event
 from lightrail.wire.frames import HEADER, Kind, frame
+from lightrail.wire.held import KEPT, HeldFrames
 from lightrail.wire.messages import Answer, Refusal
+from lightrail.wire.owner_timers import OwnerTimers
 from lightrail.wire.places import Place, Registry
-from lightrail.wire.shards import Consumer, Producer, ShardAway, ShardPeer, ShardRefused, State
+from lightrail.wire.queue_links import QueueLinks
+from lightrail.wire.shards import Consumer, Producer, ShardAway, ShardPeer, State
 
 log = logging.getLogger("lightrail.wire.owner")
 
-KEPT: Final = frozenset({int(Kind.SETTLE), int(Kind.CONSUMER_CLOSE)})
-"""Kinds of frames that nobody would say again."""
-
 
 class Owner:
-    """Where one queue is.
-
-    `post` sends a frame to the shard; see ShardPeer.post for what is dropped.
-    """
+    """The owner of one queue: no shard, a shard that may own it, or one that has confirmed that it does."""
 
     __slots__ = (
-        "_behind",
-        "_came_by_move",
-        "_held",
-        "_loose",
-        "_overflowed",
-        "_owners",
-        "_pause_ms",
-        "_probing",
-        "_ready",
-        "_resuming",
-        "away_since",
-        "checked_at",
-        "consumers",
-        "due",
-        "epoch",
-        "given_up_at",
-        "lacks_peer",
-        "late_at",
-        "peer",
-        "post",
-        "producers",
-        "queue",
-        "shard",
-        "taken",
+        "_came_by_move", "_held", "_links", "_owners", "_probing", "confirmed", "epoch", "lacks_peer", "peer",
+        "queue", "shard", "timers",
     )
 
-    def __init__(self, owners: Registry, queue: str, place: Place) -> None:
+    def __init__(self, owners: "Registry[Owner]", queue: str, place: Place) -> None:
         self.queue = queue
         self.shard, self.epoch = place
         self.peer: ShardPeer | None = None
-        """None while the queue is nowhere."""
-        self.producers: dict[int, Producer] = {}
-        self.consumers: dict[int, Consumer] = {}
-        self.taken = False
-        """The shard has taken a link since we came or since it was there last: it owns the queue."""
-        self.post: Callable[[bytes], None] = self._keep
-        self.away_since: int | None = None
-        """Since when no shard has had the queue for us, or None."""
-        self.given_up_at = 0
-        self.checked_at = 0
-        self.due: int | None = None
-        """When everything is said again at a shard that did not have the queue."""
+        """Where links are opened; None while no shard is known that may own the queue."""
+        self.confirmed: ShardPeer | None = None
+        """The same shard, once it has opened a link since the owner came to it or since it was lost last."""
         self.lacks_peer = False
-        """Where the shard is has to be heard yet."""
-        self.late_at: int | None = None
-        """When the shard is left that has not said MOVED to all."""
+        """The placement names a shard whose address is not known yet."""
         self._owners = owners
-        self._behind: dict[int, ShardPeer] = {}
-        """Links at a shard that the owner has left, or that has not answered them yet."""
-        self._loose: set[int] = set()
-        """Links that are at no shard."""
-        self._ready: set[int] = set()
-        """Links that a shard has taken since they were last said."""
-        self._resuming: set[int] = set()
-        """Links that were sent away and have not been taken since."""
+        self._links = QueueLinks()
+        self.timers = OwnerTimers()
+        self._held = HeldFrames(queue)
         self._came_by_move = False
-        """What is held is for the shard that we go to, even if it is greeted first."""
-        self._held: dict[bytes, None] = {}
-        self._overflowed = False
-        """More was to be held than may be, and the log says so."""
-        self._pause_ms = limits.OWNER_RETRY_MS
+        """Held frames are for the next shard, even if it is greeted first."""
         self._probing = False
 
     @property
     def is_there(self) -> bool:
-        """Whether a shard is there that is, or may be, the owner."""
+        """Whether a shard serves that owns, or may own, the queue."""
         return self.peer is not None and self.peer.state is State.SERVING
 
     @property
-    def is_nowhere(self) -> bool:
-        """Whether no shard is known that may be the owner."""
-        return self.peer is None
-
-    @property
     def is_empty(self) -> bool:
-        """Whether no link is here."""
-        return not self.producers and not self.consumers
+        """Whether the queue has no links here."""
+        return not self._links
 
     @property
     def is_idle(self) -> bool:
@@ -120,82 +67,33 @@ class Owner:
         return self.is_empty and not self._held
 
     @property
-    def waits(self) -> bool:
-        """Whether something is due some time, or senders wait."""
-        return self.away_since is not None or self.late_at is not None or self.due is not None
+    def wanders(self) -> bool:
+        """Whether it looks for a shard: it has none, or will retry or leave soon."""
+        return self.peer is None or self.timers.is_soon
 
     def resumes(self, number: int) -> bool:
-        """Whether a consumer that is opened now holds what it held before."""
-        return number in self._resuming
+        """Whether a consumer that is opened now keeps its unsettled deliveries."""
+        link = self._links.get(number)
+        return link is not None and link.resumes
 
-    # --- links -----------------------------------------------------------------------------------------
+    def post(self, part: bytes) -> None:
+        """Sends a frame to the shard; see ShardPeer.post for what is dropped."""
+        confirmed = self.confirmed
+        if confirmed is not None:
+            confirmed.post(part)
+        else:
+            self._post_unconfirmed(part)
 
-    def open_producer(self, producer: Producer) -> None:
-        self._owners.bind(self, producer.number)
-        self.producers[producer.number] = producer
-        self._open(producer.number)
-
-    def open_consumer(self, consumer: Consumer) -> None:
-        self._owners.bind(self, consumer.number)
-        self.consumers[consumer.number] = consumer
-        self._open(consumer.number)
-
-    def close_producer(self, number: int) -> None:
-        if self.producers.pop(number, None) is not None:
-            at = self._behind.get(number, self.peer)
-            if at is not None:
-                at.close_producer(number)
-            self._unbound(number)
-
-    def close_consumer(self, number: int) -> None:
-        if self.consumers.pop(number, None) is not None:
-            behind = self._behind.get(number)
-            if behind is not None:
-                behind.consumers.pop(number, None)
-            if behind is None and self.peer is not None:
-                self.peer.close_consumer(number)
-                if not self.taken:
-                    self._hold(frame(Kind.CONSUMER_CLOSE, link=number, epoch=self.epoch))
-            else:
-                self.post(frame(Kind.CONSUMER_CLOSE, link=number, epoch=self.epoch))
-            self._unbound(number)
-
-    def forget(self, number: int) -> None:
-        """A link is gone without a word of ours."""
-        if self.producers.pop(number, None) or self.consumers.pop(number, None):
-            self._unbound(number)
-
-    def _unbound(self, number: int) -> None:
-        self._behind.pop(number, None)
-        self._loose.discard(number)
-        self._ready.discard(number)
-        self._resuming.discard(number)
-        self._owners.unbind(number)
-        if self.is_empty:
-            self._probe()
-
-    def _open(self, number: int) -> None:
-        """A link is said at the shard of this owner, or as soon as there is one."""
-        peer = self.peer
-        if peer is None:
-            self._loose.add(number)
-        elif (producer := self.producers.get(number)) is not None:
-            peer.open_producer(producer)
-        elif (consumer := self.consumers.get(number)) is not None:
-            peer.open_consumer(consumer)
-
-    def _open_loose(self) -> None:
-        loose, self._loose = self._loose, set()
-        # In the order of their numbers: producers of one client keep theirs, and so do consumers in line.
-        for number in sorted(loose):
-            self._open(number)
-
-    def _links_here(self) -> list[int]:
-        """Links at the shard of this owner."""
-        every = [*self.producers, *self.consumers]
-        if not self._behind and not self._loose:
-            return every
-        return [number for number in every if number not in self._behind and number not in self._loose]
+    def _post_unconfirmed(self, part: bytes) -> None:
+        """A link that a shard has not released yet may be opened there after all, so its frames go there."""
+        if part[0] in KEPT:
+            self._held.add(part)
+            if self.peer is None:
+                return
+        link = self._links.get(HEADER.unpack_from(part)[4])
+        peer = link.peer if link is not None and link.is_behind else self.peer
+        if peer is not None:
+            peer.post(part)
 
     async def request(
         self, op: str, fields: dict[str, Any], blob: bytes = b"", *, wait_ms: int = limits.REQUEST_MS
@@ -203,223 +101,142 @@ class Owner:
         """See Owners.request."""
         return await self._owners.request(self.queue, op, fields, blob, wait_ms=wait_ms)
 
-    # --- frames that must not get lost -----------------------------------------------------------------
+    # --- links come and end ----------------------------------------------------------------------------
 
-    def _keep(self, part: bytes) -> None:
-        """`post` while the queue is nowhere: a link that is behind may yet be taken there."""
-        if part[0] in KEPT:
-            self._hold(part)
-        elif (behind := self._behind.get(HEADER.unpack_from(part)[4])) is not None:
-            behind.post(part)
+    def open_producer(self, producer: Producer) -> None:
+        self._owners.bind(self, producer.number)
+        self._links.open(self._links.add_producer(producer), self.peer)
 
-    def _try(self, part: bytes) -> None:
-        """`post` while nobody knows whether the shard has the queue."""
-        if part[0] in KEPT:
-            self._hold(part)
-        peer = self._behind.get(HEADER.unpack_from(part)[4], self.peer) if self._behind else self.peer
-        if peer is not None:
-            peer.post(part)
+    def open_consumer(self, consumer: Consumer) -> None:
+        self._owners.bind(self, consumer.number)
+        self._links.open(self._links.add_consumer(consumer), self.peer)
 
-    def _hold(self, part: bytes) -> None:
-        if len(self._held) < limits.OWNER_HELD_MAX:
-            self._held[part] = None
-            self._overflowed = False
+    def close_producer(self, number: int) -> None:
+        link = self._links.get(number)
+        if link is not None:
+            if link.peer is not None:
+                link.peer.close_producer(number)
+            self.ended(number)
+
+    def close_consumer(self, number: int) -> None:
+        link = self._links.get(number)
+        if link is None:
             return
-        if not self._overflowed:
-            # Once: a client settles as often as it likes.
-            self._overflowed = True
-            log.error(
-                "%d settlements wait for the shard of %s; what is settled beyond them is delivered again",
-                limits.OWNER_HELD_MAX,
-                self.queue,
-            )
+        close = frame(Kind.CONSUMER_CLOSE, link=number, epoch=self.epoch)
+        if link.is_behind or self.peer is None:
+            if link.peer is not None:
+                link.peer.consumers.pop(number, None)
+            self.post(close)
+        else:
+            self.peer.close_consumer(number)
+            if self.confirmed is None:
+                self._held.add(close)
+        self.ended(number)
 
-    def bounced(self, part: bytes, by: ShardPeer) -> None:
-        """A shard that does not own the queue any more was told this; it is for the one that does."""
-        peer = self.peer
-        if peer is not None and self.taken:
-            # Its number, not its epoch, says which delivery it means. The owner itself sends back what is for
-            # a consumer that is gone.
-            if peer is not by:
-                peer.post(part)
-            return
-        self._hold(part)
-        if self.is_empty:
-            self._came_by_move = True
-            if peer is by:
-                self._left()
-                self._look_anew()
-            else:
+    def ended(self, number: int) -> None:
+        """A link has ended: the client closed it, or the shard ended it."""
+        if self._links.remove(number):
+            self._owners.unbind(number)
+            if self.is_empty:
                 self._probe()
-        elif peer is not None and peer is not by:
-            peer.post(part)
 
-    # --- coming and going ------------------------------------------------------------------------------
+    def end(self, refusal: Refusal) -> None:
+        """The queue does not exist any more: its links end."""
+        self._held.clear()
+        for link in self._links.withdraw_all():
+            self.ended(link.number)
+            link.gone(refusal)
+
+    # --- links and shards ------------------------------------------------------------------------------
+
+    def link_ready(self, peer: ShardPeer, number: int) -> None:
+        """A shard opened a link: it owns the queue, and what it got need not be sent again."""
+        link = self._links[number]
+        if self.peer is not None and self.peer is not peer:
+            link.apply(Event.READY_LATE)
+            return
+        link.apply(Event.READY)
+        if self.peer is None:
+            self.go((peer.shard, self.epoch))
+        if self.confirmed is not None or self.peer is not peer:
+            return
+        self.confirmed = peer
+        self._came_by_move = False
+        self.timers.confirmed()
+        self._held.clear()
+        if self._links.unassigned():
+            self.timers.cancel_retry()
+            self._links.open_unassigned(self.peer)
+        self._links.back()
+
+    def link_moved(self, peer: ShardPeer, number: int) -> None:
+        """A shard answered a link that it does not own the queue, or not in the epoch that the link named."""
+        link = self._links[number]
+        was_at_owner = link.is_at_owner
+        self._links.withdraw(link, Event.MOVED)
+        self._owners.departed(self, peer)
+        if was_at_owner:
+            for other in self._links.at_owner():
+                other.apply(Event.LEFT)
+            self._leave()
+        if self.peer is None:
+            self._look_anew()
+        elif self.peer is not peer:
+            self._links.open(link, self.peer)
+        else:
+            # The owner has come back to this shard, whose answer to this link was to the former epoch.
+            self.timers.retry_once(self._owners.now_ms())
+            self._owners.wake(self)
+
+    # --- the owner changes -----------------------------------------------------------------------------
 
     def go(self, place: Place) -> None:
-        """Loose links are said at a shard from now on; at once where it serves, else when it greets us."""
+        """Unassigned links are opened at a shard; at once where it serves, else when it is greeted."""
         self.shard, self.epoch = place
-        self.due = self.late_at = None
-        self.taken = False
+        self.timers.arrived()
+        self.confirmed = None
         peer = self.peer = self._owners.places.peer(self.shard)
         self.lacks_peer = peer is None
         if peer is None:
-            self.post = self._keep
             return
-        self.post = self._try
-        self._open_loose()
-        if any(each is not peer for each in self._behind.values()):
+        self._links.open_unassigned(peer)
+        if self._links.behind(peer):
             self._expect_moved()
         if peer.state is State.SERVING:
-            self.say_held()
+            self._send_held()
 
-    def say_held(self) -> None:
-        """What waits is said behind the links; without any, once the shard is known to have the queue."""
-        if self.is_empty:
-            self._probe()
-        elif self.peer is not None:
-            for part in self._held:
-                self.peer.post(part)
-
-    def moved(self, peer: ShardPeer, number: int) -> None:
-        """A shard says to a link that the queue is elsewhere, or not there in the epoch that it said."""
-        peer.producers.pop(number, None)
-        peer.consumers.pop(number, None)
-        self._leaves(number)
-        self._owners.departed(self, peer)
-        if self._behind.pop(number, None) is None:
-            for other in self._links_here():
-                if other != number:
-                    self._behind[other] = peer
-            self._left()
-        if self.peer is not None and self.peer is not peer:
-            self._open(number)
-            return
-        self._loose.add(number)
-        if self.peer is None:
-            self._look_anew()
-        elif self.due is None:
-            # The owner is here again, or still; this one was late to be told.
-            self.due = self._owners.now_ms() + limits.OWNER_RETRY_MS
-            self._owners.wake(self)
-
-    def _leaves(self, number: int) -> None:
-        """A link that its shard had taken holds on to what it got there; one that was only said did not."""
-        if number in self._ready:
-            self._ready.discard(number)
-            self._resuming.add(number)
-
-    def _left(self) -> None:
+    def _leave(self) -> None:
         """The shard is not the owner."""
         if self.is_there:
-            self._told_away()
-        self.peer = None
-        self.post = self._keep
+            self._links.away()
+        self.peer = self.confirmed = None
         self._came_by_move = True
         self.went_away()
 
-    def _look_anew(self) -> None:
-        self._owners.places.refresh()
-        if self.is_nowhere:
-            self.look()
-
-    def _abandon(self, peer: ShardPeer | None) -> None:
-        """A shard that does not answer, or is not there: the links at it go without its word."""
-        if peer is None:
-            return
-        here = self._links_here() if peer is self.peer else []
-        for number in here + [number for number, at in self._behind.items() if at is peer]:
-            peer.producers.pop(number, None)
-            peer.consumers.pop(number, None)
-            self._behind.pop(number, None)
-            self._loose.add(number)
-
-    def unsure(self, former: ShardPeer) -> None:
-        """A shard that links have just left is not there any more.
-
-        A settlement that was on its way to it, or back, is lost, and the shard that has the queue now would
-        wait for it as long as the link lives. So nothing that is held goes on: it is delivered again.
-        """
-        if not self.consumers:
-            return
-        self._resuming.clear()
-        if self.peer is not None and self.peer is not former:
-            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, went away too early")
-
-    def lost(self, peer: ShardPeer) -> None:
-        """A shard is not there; when it is again, what it had given out is back in the queue."""
-        for number, at in list(self._behind.items()):
-            if at is peer:
-                del self._behind[number]
-                self._ready.discard(number)
-                if peer is not self.peer:
-                    peer.producers.pop(number, None)
-                    peer.consumers.pop(number, None)
-                    self._open(number)
-        if peer is not self.peer:
-            return
-        self._ready.clear()
-        if self.taken:
-            self.taken = self._came_by_move = False
-        self.post = self._try
-        self._told_away()
-        self.went_away()
-        self.replaced()
-
-    def welcomed(self) -> None:
-        """The shard is there again, and all links have been said."""
-        if self._came_by_move:
-            self.say_held()
-        else:
-            self._held.clear()
-        self._open_loose()
-
     def went_away(self) -> None:
-        self.taken = False
-        if self.away_since is None:
-            self.away_since = self.given_up_at = self.checked_at = self._owners.now_ms()
+        """No shard that owns the queue serves."""
+        self.timers.away(self._owners.now_ms())
         self._owners.wake(self)
 
-    def _told_away(self) -> None:
-        for producer in list(self.producers.values()):
-            producer.away()
-
-    def was_taken(self, peer: ShardPeer, number: int) -> None:
-        """A shard took a link: it has the queue, and what was said to it is said for good."""
-        self._ready.add(number)
-        if self._behind.get(number) is peer:
-            if self.peer is not None and self.peer is not peer:
-                # It was about to move away, and will say so.
-                return
-            del self._behind[number]
-            if self.peer is None:
-                self.go((peer.shard, self.epoch))
-        if self.peer is not peer:
-            return
-        self._resuming.discard(number)
-        if self.taken:
-            return
-        self.taken = True
-        self._came_by_move = False
-        self.post = peer.post
-        self.away_since = None
-        self._pause_ms = limits.OWNER_RETRY_MS
-        self._held.clear()
-        if self._loose:
-            self.due = None
-            self._open_loose()
-        for producer in list(self.producers.values()):
-            producer.back()
+    def leave_removed(self) -> None:
+        """The shard is no part of the installation any more."""
+        self._links.withdraw_from(self.peer, Event.LOST)
+        self._leave()
+        self.look()
 
     def look(self) -> None:
-        """The queue is nowhere: go where it is now, or say everything again in a while."""
+        """No shard is known: goes where the placement says, or opens everything again in a while."""
         place = self._owners.places.where(self.queue)
         if place is not None and place != (self.shard, self.epoch):
-            self._pause_ms = limits.OWNER_RETRY_MS
+            self.timers.placed_anew()
             self.go(place)
-        elif self.due is None:
-            self.due = self._owners.now_ms() + self._pause_ms
-            self._pause_ms = min(2 * self._pause_ms, limits.OWNER_RETRY_MS_MAX)
+        else:
+            self.timers.retry(self._owners.now_ms())
+
+    def _look_anew(self) -> None:
+        self._owners.places.refresh()  # It may call `replaced`.
+        if self.peer is None:
+            self.look()
 
     def replaced(self) -> None:
         """The placement may be another one."""
@@ -430,122 +247,153 @@ class Owner:
         if place is None or place == (self.shard, self.epoch):
             return
         if self.peer.state is not State.SERVING:
-            self._abandon(self.peer)
-            self._left()
+            self._links.withdraw_from(self.peer, Event.LOST)
+            self._leave()
             self.go(place)
         elif self.is_idle:
             self.go(place)
-        else:
-            # Deliveries may be on their way. Behind them comes MOVED.
+        else:  # Deliveries may be under way, with MOVED behind them.
             self._expect_moved()
 
-    def _expect_moved(self) -> None:
-        if self.late_at is None:
-            self.late_at = self._owners.now_ms() + limits.OWNER_LATE_MS
-        self._owners.wake(self)
+    # --- a shard is lost or greeted --------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """What is due."""
-        if self.late_at is not None and now_ms >= self.late_at:
-            self._be_late()
-        if self.due is not None and now_ms >= self.due:
-            self.due = None
-            self.go((self.shard, self.epoch))
-        elif self.peer is None and self.due is None:
-            self.look()
-        if self.peer is None and now_ms - self.checked_at >= limits.OWNER_LOST_MS:
-            self.checked_at = now_ms
-            self._owners.spawn(self._check())
-
-    def _be_late(self) -> None:
-        """A shard has lost the queue and has not said so: it stands still, or can't be reached."""
-        self.late_at = None
-        place = self._owners.places.where(self.queue)
-        if place is None or place == (self.shard, self.epoch):
-            if self._behind and self.peer is not None:
-                self._go_without()
+    def lost(self, peer: ShardPeer) -> None:
+        """A shard does not serve; when it does again, what it had delivered is back in the queue."""
+        if peer is not self.peer:
+            for link in self._links.at(peer):
+                self._links.withdraw(link, Event.LOST)
+                self._links.open(link, self.peer)
             return
-        if place[0] != self.shard:
-            log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
-            for number in self._links_here():
-                self._leaves(number)
-            if self.peer is not None:
-                # What was settled there meanwhile comes back from it, or it is lost with it (see `unsure`).
-                self._owners.departed(self, self.peer)
-            self._abandon(self.peer)
-            self._left()
-            self.go(place)
+        for link in self._links:
+            link.apply(Event.RESTARTED if link.peer is peer else Event.OWNER_LOST)
+        self.confirmed = None
+        self._links.away()
+        self.went_away()
+        self.replaced()
 
-    def _go_without(self) -> None:
-        """Links that are behind follow without the word of their shard."""
-        for number, peer in list(self._behind.items()):
-            if peer is not self.peer:
-                del self._behind[number]
-                peer.producers.pop(number, None)
-                peer.consumers.pop(number, None)
-                self._leaves(number)
-                self._owners.departed(self, peer)
-                self._open(number)
+    def welcomed(self) -> None:
+        """The owner's shard was greeted, and the links there were opened again."""
+        if self._came_by_move:
+            self._send_held()
+        else:
+            self._held.clear()
+        self._links.open_unassigned(self.peer)
 
-    def give_up(self, now_ms: int, wait_ms: int) -> None:
-        """Senders that have waited for the shard for so long are told."""
-        if self.away_since is not None and now_ms - self.given_up_at >= wait_ms:
-            self.given_up_at = now_ms
-            for producer in list(self.producers.values()):
-                producer.give_up()
+    def unsure(self, former: ShardPeer) -> None:
+        """A shard that links have just left was lost before it answered what they sent last.
 
-    def end(self, refusal: Refusal) -> None:
-        """The queue is nowhere any more, and so are its links."""
-        self._held.clear()
-        for peer in {self.peer, *self._behind.values()}:
-            self._abandon(peer)
-        links: list[Producer | Consumer] = [*self.producers.values(), *self.consumers.values()]
-        for link in links:
-            self.forget(link.number)
-            link.gone(refusal)
+        A settlement on its way to that shard, or back, is lost, and the shard that owns the queue now would
+        wait for it as long as the link lives. So all unsettled deliveries are given up and delivered again.
+        """
+        if not self._links.consumers:
+            return
+        for link in self._links:
+            link.resumes = False
+        if self.peer is not None and self.peer is not former:
+            self.peer.greet_again(f"shard {former.shard}, where {self.queue} was, went away too early")
 
-    def leave_for_good(self) -> None:
-        """The shard is no part of the installation any more."""
-        self._abandon(self.peer)
-        self._left()
-        self.look()
+    # --- frames that must not get lost -----------------------------------------------------------------
 
-    async def _check(self) -> None:
-        refusal = await self._owners.places.lost(self.queue)
-        if refusal is not None and self.away_since is not None and not self.taken:
-            log.info("%s is nowhere any more: %s", self.queue, refusal.description)
-            self.end(refusal)
+    def _send_held(self) -> None:
+        """Sends held frames behind the links; without links, once the shard is known to own the queue."""
+        if self.is_empty:
+            self._probe()
+        elif self.peer is not None:
+            for part in self._held:
+                self.peer.post(part)
 
-    # --- without links ---------------------------------------------------------------------------------
+    def bounced(self, part: bytes, by: ShardPeer) -> None:
+        """A shard that does not own the queue any more returned a frame, which is for the shard that does."""
+        peer = self.peer
+        if self.confirmed is not None:
+            # The number, not the epoch, says which delivery is meant. From the owner's shard itself bounces
+            # only what is for a consumer that has ended.
+            if self.confirmed is not by:
+                self.confirmed.post(part)
+            return
+        self._held.add(part)
+        if self.is_empty:
+            self._came_by_move = True
+            if peer is by:
+                self._leave()
+                self._look_anew()
+            else:
+                self._probe()
+        elif peer is not None and peer is not by:
+            peer.post(part)
 
     def _probe(self) -> None:
-        """No link is there whose answer would say that the shard has the queue: it is asked."""
-        if self._held and not self._probing and not self.taken and self.is_there:
-            self._probing = True
-            self._owners.spawn(self._asked())
-
-    async def _asked(self) -> None:
+        """Asks the shard whether it owns the queue: there is no link whose answer would confirm it."""
         peer = self.peer
-        refusal = ""
+        if peer is None or peer.state is not State.SERVING or self.confirmed is not None:
+            return
+        if self._held and not self._probing:
+            self._probing = True
+            self._owners.spawn(self._ask(peer))
+
+    async def _ask(self, peer: ShardPeer) -> None:
         try:
-            if peer is not None:
-                await peer.request("queue", {"queue": self.queue})
-        except ShardRefused as refused:
-            refusal = refused.condition
-        except ShardAway:
-            # It is asked again after the next greeting.
+            owns = await peer.owns(self.queue)
+        except ShardAway:  # It is asked again after the next greeting.
             return
         finally:
             self._probing = False
-        if self.taken or not self.is_empty or peer is None or peer is not self.peer:
+        if self.confirmed is not None or not self.is_empty or peer is not self.peer:
             return
-        if refusal == conditions.MOVED:
-            self._left()
+        if owns is False:
+            self._leave()
             self._look_anew()
             return
-        if not refusal:
+        if owns:
             for part in self._held:
-                self._owners.said_last(peer, part)
+                self._owners.sent_last(peer, part)
                 peer.post(part)
         self._held.clear()
         self._owners.drop(self)
+
+    # --- time ------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Does what is due."""
+        if self.timers.take_late(now_ms):
+            self._go_without_answers()
+        if self.timers.take_retry(now_ms):
+            self.go((self.shard, self.epoch))
+        elif self.peer is None and not self.timers.retries:
+            self.look()
+        if self.peer is None and self.timers.take_check(now_ms):
+            self._owners.spawn(self._check())
+
+    def give_up(self, now_ms: int, wait_ms: int) -> None:
+        """Senders that have waited for the shard for `wait_ms` get their messages back."""
+        if self.timers.take_give_up(now_ms, wait_ms):
+            self._links.give_up()
+
+    def _expect_moved(self) -> None:
+        self.timers.expect_moved(self._owners.now_ms())
+        self._owners.wake(self)
+
+    def _go_without_answers(self) -> None:
+        """A shard has lost the queue and has not sent MOVED: it stands still, or cannot be reached."""
+        place = self._owners.places.where(self.queue)
+        if place is None or place == (self.shard, self.epoch):
+            if self.peer is not None:
+                for link, peer in self._links.behind(self.peer):
+                    self._links.withdraw(link, Event.MOVED)
+                    self._owners.departed(self, peer)
+                    self._links.open(link, self.peer)
+        elif place[0] != self.shard:
+            log.warning("shard %d has not said that %s moved away; it is left", self.shard, self.queue)
+            if self.peer is not None:
+                # What was settled there meanwhile bounces, or is lost with that shard (see `unsure`).
+                self._owners.departed(self, self.peer)
+                self._links.withdraw_from(self.peer, Event.MOVED)
+            self._leave()
+            self.go(place)
+
+    async def _check(self) -> None:
+        """Ends the links of a queue that does not exist, by the coordinator's word."""
+        refusal = await self._owners.places.lost(self.queue)
+        if refusal is not None and self.timers.away_ms is not None and self.confirmed is None:
+            log.info("%s is nowhere any more: %s", self.queue, refusal.description)
+            self.end(refusal)

@@ -1,7 +1,8 @@
-"""Owners: the owners of all queues that links of this process are at, and how they are found when they move.
+"""Owners: the owner of each queue that has links here, and how its shard is found again after a move.
 
-They follow the peers (Watch) and are told of placements and shards that changed. An owner that is nowhere is
-looked after every few milliseconds; senders that have waited for too long get their messages back.
+Owners follow the connections to shards (Watch) and learn which placements and shards have changed. As long as
+an owner knows no shard, it looks for one every few milliseconds; senders that have waited for too long get
+their messages back.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from lightrail.wire.shards import ShardAway, ShardPeer, ShardRefused, Watch
 log = logging.getLogger("lightrail.wire.owners")
 
 TICK_MS: Final = 10
-"""How often is looked where queues are that are nowhere."""
+"""How often owners without a shard look for one."""
 LOST_TICK_MS: Final = 100
-"""The same when all have been nowhere for long."""
+"""The same when all of them have been without a shard for long."""
 AWAY_TICK_MS: Final = 1_000
-"""How often is looked which senders have waited long enough."""
+"""How often senders are looked for that have waited long enough."""
 
 
 class Owners(Watch):
-    """All owners of a process; they follow its peers.
+    """All owners of a process.
 
     Args:
-        shard_wait_ms: how long senders wait for a shard that is away; 0: for ever.
+        shard_wait_ms: how long senders wait for a shard that does not serve; 0: for ever.
     """
 
     def __init__(
@@ -47,15 +48,15 @@ class Owners(Watch):
         self._owners: dict[str, Owner] = {}
         self._of_link: dict[int, Owner] = {}
         self._away: dict[Owner, None] = {}
-        """Owners that no shard has taken, or that should have been left; looked at by each tick."""
+        """Owners that wait for something; each tick looks at them."""
         self._former: dict[ShardPeer, dict[Owner, int]] = {}
-        """Owners that have left a shard which may not have heard, or sent back, their last settlements yet;
-        when it answers the PING of this number, it has."""
+        """Owners by the shard that they have left and that may not have received, or bounced, their last
+        settlements yet: it has when it answers the PING of this number."""
         self._peers_away: dict[ShardPeer, int] = {}
-        """Since when, or when its lanes were given up last."""
+        """Since when a shard does not serve, or when its lanes gave up last."""
         self._peers_silent: dict[ShardPeer, int] = {}
-        """How long they had been silent when what waits for them was given up last."""
-        self._said_last: dict[tuple[ShardPeer, bytes], None] = {}
+        """How long a shard had been silent when the senders that wait for it gave up last."""
+        self._sent_last: dict[tuple[ShardPeer, bytes], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._change: asyncio.Future[None] | None = None
@@ -66,8 +67,8 @@ class Owners(Watch):
     # --- owners and links -------------------------------------------------------------------------------
 
     def at(self, queue: str, place: Place) -> Owner:
-        """The owner of a queue, which is made there if there is none. Links are to be opened before the
-        loop turns: nobody keeps an owner without them."""
+        """The owner of a queue, made at `place` where there is none yet. Open a link before the loop turns:
+        an owner without links is dropped."""
         owner = self._owners.get(queue)
         if owner is None:
             if len(self._owners) >= limits.QUEUES_MAX:
@@ -86,19 +87,20 @@ class Owners(Watch):
         return len(self._owners)
 
     def bind(self, owner: Owner, link: int) -> None:
-        """A link is at an owner from now on."""
+        """See Registry."""
         self._owners.setdefault(owner.queue, owner)
         self._of_link[link] = owner
         if not owner.is_there:
             owner.went_away()
 
     def unbind(self, link: int) -> None:
+        """See Registry."""
         owner = self._of_link.pop(link, None)
         if owner is not None and owner.is_idle:
             self.drop(owner)
 
     def drop(self, owner: Owner) -> None:
-        """Nobody needs it."""
+        """See Registry."""
         if self._owners.get(owner.queue) is owner and owner.is_idle:
             del self._owners[owner.queue]
             self._away.pop(owner, None)
@@ -106,26 +108,26 @@ class Owners(Watch):
     # --- from the peers --------------------------------------------------------------------------------
 
     def joined(self, peer: ShardPeer) -> None:
-        """There is a link to a shard now; owners that wait for one go there."""
+        """A connection to a shard was made; owners that wait for that shard go there."""
         self._peers_away[peer] = self.now_ms()
         self.look_again()
         self._wake()
 
     def removed(self, peer: ShardPeer) -> None:
-        """A shard is no part of the installation any more; what is at it without a queue ends."""
+        """A shard was removed from the installation: its lanes end, its queues look for another shard."""
         self._peers_away.pop(peer, None)
         self._peers_silent.pop(peer, None)
         for owner in self._former.pop(peer, ()):
             owner.unsure(peer)
         for owner in self._at(peer):
-            owner.leave_for_good()
+            owner.leave_removed()
         refusal = Refusal(conditions.RESOURCE_DELETED, f"shard {peer.shard} was removed")
         for producer in list(peer.producers.values()):
             producer.gone(refusal)
         peer.producers.clear()
 
     def departed(self, owner: Owner, peer: ShardPeer) -> None:
-        """Links of an owner have left a shard."""
+        """See Registry."""
         self._former.setdefault(peer, {})[owner] = peer.ping()
 
     def heard(self, peer: ShardPeer, ping: int) -> None:
@@ -159,7 +161,7 @@ class Owners(Watch):
                 self.drop(owner)
 
     def silent(self, peer: ShardPeer, silent_ms: int) -> None:
-        """See Watch. To senders a shard that stands still is as good as away; what was said may be there."""
+        """See Watch. To senders a shard that stands still is as good as lost, but may store what it got."""
         wait_ms = self._shard_wait_ms
         if wait_ms and silent_ms - self._peers_silent.get(peer, 0) >= wait_ms:
             self._peers_silent[peer] = silent_ms
@@ -180,24 +182,24 @@ class Owners(Watch):
             if (lane := peer.producers.get(link)) is not None:
                 lane.back()
         else:
-            owner.was_taken(peer, link)
+            owner.link_ready(peer, link)
 
     def left(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         owner = self._of_link.get(link)
         if owner is not None:
-            owner.forget(link)
+            owner.ended(link)
 
     def moved(self, peer: ShardPeer, link: int) -> None:
         """See Watch."""
         owner = self._of_link.get(link)
         if owner is not None:
-            owner.moved(peer, link)
+            owner.link_moved(peer, link)
 
     def bounced(self, peer: ShardPeer, queue: str, part: bytes) -> None:
         """See Watch."""
-        if (peer, part) in self._said_last:
-            del self._said_last[peer, part]
+        if (peer, part) in self._sent_last:
+            del self._sent_last[peer, part]
             return
         owner = self._owners.get(queue)
         if owner is None:
@@ -207,16 +209,16 @@ class Owners(Watch):
             owner = self.at(queue, place)
         owner.bounced(part, peer)
 
-    def said_last(self, peer: ShardPeer, part: bytes) -> None:
+    def sent_last(self, peer: ShardPeer, part: bytes) -> None:
         """See Registry; limits.OWNER_LAST_MAX of them are remembered."""
-        self._said_last[peer, part] = None
-        if len(self._said_last) > limits.OWNER_LAST_MAX:
-            del self._said_last[next(iter(self._said_last))]
+        self._sent_last[peer, part] = None
+        if len(self._sent_last) > limits.OWNER_LAST_MAX:
+            del self._sent_last[next(iter(self._sent_last))]
 
     # --- from the map ----------------------------------------------------------------------------------
 
     def changed(self, queues: Iterable[str]) -> None:
-        """These may be elsewhere, with what is theirs."""
+        """The placements of these queues, and so of their dead-letter queues, may be others."""
         for queue in queues:
             for name in (queue, names.dead_letter_name(queue)):
                 owner = self._owners.get(name)
@@ -225,7 +227,7 @@ class Owners(Watch):
         self.look_again()
 
     def look_again(self) -> None:
-        """Something is known of placements or shards that was not before."""
+        """Placements or addresses of shards have changed."""
         for owner in list(self._away):
             if owner.peer is None:
                 owner.look()
@@ -236,7 +238,7 @@ class Owners(Watch):
             change.set_result(None)
 
     async def change(self, wait_ms: int) -> None:
-        """Waits until a placement or a shard changes, or for so long."""
+        """Waits until a placement or a shard changes, at most `wait_ms`."""
         if self._change is None:
             self._change = self._loop.create_future()
         await asyncio.wait([self._change], timeout=wait_ms / 1000)
@@ -253,10 +255,10 @@ class Owners(Watch):
         *,
         wait_ms: int = limits.REQUEST_MS,
     ) -> Answer:
-        """Asks the shard of a queue; while the queue moves, again where it is then.
+        """Asks the shard of a queue; while the queue moves, asks again where it is then.
 
         Raises:
-            ShardAway: the shard is not there or did not answer within `wait_ms`, or the queue still moves.
+            ShardAway: the shard does not serve or did not answer within `wait_ms`, or the queue still moves.
             ShardRefused: it answered with an error.
             CoordinatorError: nobody knows where the queue is.
         """
@@ -281,18 +283,18 @@ class Owners(Watch):
     # --- time ------------------------------------------------------------------------------------------
 
     def wake(self, owner: Owner) -> None:
-        """An owner waits for something."""
+        """See Registry."""
         self._away[owner] = None
         self._wake()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs what has to wait."""
+        """See Registry."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._spawned)
 
     def close(self) -> None:
-        """The process ends."""
+        """Stops the timer and all requests, for the process ends."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -312,11 +314,11 @@ class Owners(Watch):
         if self._closed:
             return
         wait_ms = AWAY_TICK_MS
-        wanders = [owner for owner in self._away if owner.is_nowhere or owner.late_at or owner.due]
+        wanders = [owner for owner in self._away if owner.wanders]
         if wanders:
-            # One that has been nowhere for long waits for a shard or the coordinator to come back.
+            # An owner that has had no shard for long waits for a shard or the coordinator to come back.
             recent = self.now_ms() - limits.OWNER_LOST_MS
-            is_fresh = any(owner.away_since is None or owner.away_since > recent for owner in wanders)
+            is_fresh = any(owner.timers.away_ms is None or owner.timers.away_ms > recent for owner in wanders)
             wait_ms = TICK_MS if is_fresh else LOST_TICK_MS
         elif not self._away and not self._peers_away:
             return
@@ -328,12 +330,12 @@ class Owners(Watch):
         self._timer = self._loop.call_later(wait_ms / 1000, self.tick)
 
     def tick(self) -> None:
-        """Looks where owners are that are nowhere, and who has waited long enough."""
+        """Lets every owner that waits do what is due, and senders give up that have waited long enough."""
         self._timer = None
         self.places.refresh()
         now_ms = self.now_ms()
         for owner in list(self._away):
-            if owner.is_idle or not owner.waits:
+            if owner.is_idle or not owner.timers.is_set:
                 self._away.pop(owner, None)
                 self.drop(owner)
                 continue

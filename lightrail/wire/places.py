@@ -1,13 +1,12 @@
 """Places: what owners of queues (owner.py) ask of the rest of their process: where queues and shards are."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lightrail.wire.messages import Answer, Refusal
 from lightrail.wire.shards import ShardPeer
 
-if TYPE_CHECKING:
-    from lightrail.wire.owner import Owner
+OwnerT_contra = TypeVar("OwnerT_contra", contravariant=True)
 
 Place = tuple[int, int]
 """A shard and an epoch."""
@@ -37,34 +36,34 @@ class Places(Protocol):
         ...
 
 
-class Registry(Protocol):
-    """What an owner needs of all owners."""
+class Registry(Protocol[OwnerT_contra]):
+    """What an owner needs of all owners (owners.py)."""
 
     places: Places
     now_ms: Callable[[], int]
 
-    def bind(self, owner: "Owner", link: int) -> None:
-        """A link is at an owner from now on."""
+    def bind(self, owner: OwnerT_contra, link: int) -> None:
+        """A link belongs to an owner from now on."""
         ...
 
     def unbind(self, link: int) -> None:
-        """It is no longer."""
+        """A link has ended."""
         ...
 
-    def drop(self, owner: "Owner") -> None:
-        """Nobody needs an owner."""
+    def drop(self, owner: OwnerT_contra) -> None:
+        """Forgets an owner that has no links and holds nothing."""
         ...
 
-    def departed(self, owner: "Owner", peer: ShardPeer) -> None:
+    def departed(self, owner: OwnerT_contra, peer: ShardPeer) -> None:
         """Links of an owner have left a shard."""
         ...
 
-    def wake(self, owner: "Owner") -> None:
+    def wake(self, owner: OwnerT_contra) -> None:
         """An owner waits for something: it is to be ticked."""
         ...
 
-    def said_last(self, peer: ShardPeer, part: bytes) -> None:
-        """The owner of a queue was told this: if it sends it back, it is of no use to anybody."""
+    def sent_last(self, peer: ShardPeer, part: bytes) -> None:
+        """The owner of a queue without links got this frame: should the frame bounce, nobody needs it."""
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

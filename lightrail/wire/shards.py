@@ -388,6 +388,14 @@ class ShardPeer:
         finally:
             self._requests.pop(number, None)
 
+    async def owns(self, queue: str) -> bool | None:
+        """Whether the shard owns a queue; None where the queue does not exist. Raises ShardAway."""
+        try:
+            await self.request("queue", {"queue": queue})
+        except ShardRefused as refused:
+            return False if refused.condition == conditions.MOVED else None
+        return True
+
     def _answer(self, number: int, part: bytes, apart: memoryview | None = None) -> None:
         waiting = self._requests.get(number)
         if waiting is None or waiting.done():

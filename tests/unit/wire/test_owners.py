@@ -166,7 +166,7 @@ def test_a_former_shard_that_goes_before_it_has_answered_takes_what_is_held_with
     play(check)
 
 
-def test_a_former_shard_that_has_answered_what_was_said_last_takes_nothing_with_it(play: Play) -> None:
+def test_a_former_shard_that_has_answered_what_was_sent_last_takes_nothing_with_it(play: Play) -> None:
     async def check(scene: OwnerScene) -> None:
         queue, _, receiver = await holding(scene, 2)
         move(scene, queue, 1)
@@ -318,7 +318,7 @@ def test_a_link_that_is_answered_late_is_not_said_again_before(play: Play) -> No
         scene.shards[0].open(ModelQueue("q"), 1)
         await scene.settle()
         assert len(scene.connection.accepted) == 2
-        assert scene.owner().taken
+        assert scene.owner().confirmed is not None
 
     play(check)
 
@@ -577,7 +577,7 @@ def test_at_most_so_many_last_words_are_remembered(play: Play, monkeypatch: pyte
 
     async def check(scene: OwnerScene) -> None:
         for number in range(5):
-            scene.owners.said_last(scene.peers[0], b"%d" % number)
-        assert [part for _, part in scene.owners._said_last] == [b"3", b"4"]
+            scene.owners.sent_last(scene.peers[0], b"%d" % number)
+        assert [part for _, part in scene.owners._sent_last] == [b"3", b"4"]
 
     play(check)

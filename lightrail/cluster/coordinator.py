@@ -11,15 +11,12 @@ writes. A deleted entry is remembered for a while, so that whoever follows hears
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
+from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.placement import Placement
 from lightrail.cluster.users import UserRecord
-
-if TYPE_CHECKING:
-    from lightrail.cluster.counts import CoordinatorCounts
-    from lightrail.cluster.history import PutBack
-
 
 WRITES_MAX: Final = 100
 """Writes of one transaction; etcd allows 128 operations (its --max-txn-ops)."""
@@ -103,11 +100,30 @@ class SetBack(NamedTuple):
     """What shows it."""
 
 
+@dataclass(slots=True)
+class PutBack:
+    """What has to be written to give a coordinator back what it has lost, and what came of it."""
+
+    writes: list[Write] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Keys with another value that was written since: that one stays."""
+    again: list[str] = field(default_factory=list)
+    """Keys that are not known: they were deleted before, or were made since."""
+
+    def shown(self) -> dict[str, object]:
+        """As HTTP shows it."""
+        return {
+            "written": sorted(each.key for each in self.writes),
+            "kept": sorted(self.kept),
+            "again": sorted(self.again),
+        }
+
+
 class Coordinator(Protocol):
     """Safe to be called by many tasks at once; names of queues are decoded and checked (model/names.py)."""
 
     @property
-    def counts(self) -> "CoordinatorCounts":
+    def counts(self) -> CoordinatorCounts:
         """How this process gets on with it."""
 
     async def cluster_id(self) -> str:
@@ -201,7 +217,7 @@ class Coordinator(Protocol):
         written.
         """
 
-    async def put_back(self) -> "PutBack":
+    async def put_back(self) -> PutBack:
         """Writes what this process knows and a coordinator that was set back has lost; then all go on with
         it.
 

@@ -32,13 +32,14 @@ from lightrail.cluster.coordinator import (
     Entry,
     News,
     NotSetBack,
+    PutBack,
     SetBack,
     Write,
 )
 from lightrail.cluster.etcd_channels import EtcdSettings, EtcdTimes, LeaseLost, NotAsked
 from lightrail.cluster.etcd_client import EtcdClient, WatchEnded, WatchLost
 from lightrail.cluster.etcd_view import Change, View
-from lightrail.cluster.history import HISTORY, History, PutBack, doubt, restoring
+from lightrail.cluster.history import HISTORY, History, doubt, restoring
 from lightrail.cluster.keyed import KeyedCoordinator
 from lightrail.model import limits
 

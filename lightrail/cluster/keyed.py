@@ -20,6 +20,7 @@ from lightrail.cluster.coordinator import (
     Entry,
     News,
     NotSetBack,
+    PutBack,
     SetBack,
     ShardsInUse,
     UserExists,
@@ -27,7 +28,6 @@ from lightrail.cluster.coordinator import (
     Write,
 )
 from lightrail.cluster.counts import CoordinatorCounts
-from lightrail.cluster.history import PutBack
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
 from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
 from lightrail.cluster.users import UserRecord

@@ -38,7 +38,7 @@ from lightrail.model.settings import Settings
 from lightrail.namespace.directory import Changes, Directory
 from lightrail.namespace.records import Name
 from lightrail.namespace.service import Service
-from lightrail.telemetry.families import FrontendCounts
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.telemetry.strangers import Strangers
 from lightrail.wire.control import ControlServer
 from lightrail.wire.keys import WireKey

@@ -13,7 +13,7 @@ from lightrail.shard.journal.store import Store, StoreError
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.runs import Run, ends_of
 from lightrail.shard.queues import Queue, Queues
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.cleaner")
 

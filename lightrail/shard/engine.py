@@ -37,7 +37,7 @@ from lightrail.shard.reading import Read
 from lightrail.shard.relays import Relays
 from lightrail.shard.requests import Operation, Requests
 from lightrail.shard.routes import Routes
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import (
     AFRESH,
     COUNT_MASK,

@@ -11,7 +11,7 @@ from lightrail.shard.memory import Memory
 from lightrail.shard.performer import Performer
 from lightrail.shard.queue.bounds import FLOW_TO_DISK
 from lightrail.shard.queues import Queue, Queues
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.housekeeping")
 

@@ -19,7 +19,7 @@ from lightrail.shard.queue.effects import Effect, Reason
 from lightrail.shard.queue.runs import Run
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import Kind, deliver, frame
 from lightrail.wire.messages import Refusal
 

@@ -8,7 +8,7 @@ from lightrail.model import limits
 from lightrail.model.policy import Policy
 from lightrail.model.settings import Settings
 from lightrail.namespace.records import Name
-from lightrail.telemetry.families import FrontendCounts
+from lightrail.telemetry.frontend import FrontendCounts
 from lightrail.wire.frames import HEADER, HEADER_SIZE, Kind
 from lightrail.wire.messages import Refusal
 from tests.support.places import FakeFleet

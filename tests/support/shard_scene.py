@@ -17,7 +17,7 @@ from lightrail.shard.journal.record import Append, Record
 from lightrail.shard.journal.store import Commit, Recovered, Store, StoreFull
 from lightrail.shard.moving.tenancy import Places
 from lightrail.shard.queue.runs import Place
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import (
     DELIVER_COLUMNS,
     DELIVER_ENDS,

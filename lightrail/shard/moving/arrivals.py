@@ -11,7 +11,7 @@ from lightrail.shard.moving.awaited import AwaitedConsumers, Key
 from lightrail.shard.moving.importing import ImportFailed, Importing
 from lightrail.shard.performer import Performer
 from lightrail.shard.queues import Queue, Queues
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 
 log = logging.getLogger("lightrail.shard.moving.arrivals")
 

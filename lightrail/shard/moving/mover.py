@@ -26,7 +26,7 @@ from lightrail.shard.moving.answering import Later
 from lightrail.shard.moving.arrivals import Arrival
 from lightrail.shard.moving.importing import ImportFailed
 from lightrail.shard.moving.tenancy import Places
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.messages import Answer
 from lightrail.wire.shards import ShardAway, ShardRefused
 

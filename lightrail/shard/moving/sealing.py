@@ -19,7 +19,7 @@ from lightrail.shard.performer import Performer
 from lightrail.shard.queue import commands
 from lightrail.shard.queues import Queue, Queues
 from lightrail.shard.reading import Read
-from lightrail.telemetry.families import ShardCounts
+from lightrail.telemetry.shard import ShardCounts
 from lightrail.wire.frames import HEADER, Kind, frame
 from lightrail.wire.messages import Refusal, encode_request
 

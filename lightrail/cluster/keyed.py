@@ -7,11 +7,10 @@ on a conflict.
 """
 
 import asyncio
-import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from lightrail.cluster.coordinator import (
     WRITES_MAX,
@@ -30,20 +29,13 @@ from lightrail.cluster.coordinator import (
 from lightrail.cluster.counts import CoordinatorCounts
 from lightrail.cluster.map import MOVES, PLACEMENT, SHARD_SETS, Map, Placed, ShardSet
 from lightrail.cluster.placement import NOWHERE, Near, Placement, choose
+from lightrail.cluster.registrations import Registrations
 from lightrail.cluster.users import UserRecord
 from lightrail.model import names
 
 USERS: Final = "users/"
 ATTEMPTS_MAX: Final = 100
 """Conflicts in a row after which a change is given up; each one means that somebody else got through."""
-
-
-class Registration(NamedTuple):
-    """An entry that stands for this process."""
-
-    value: str
-    revision: int
-    displaced: Callable[[str], None]
 
 
 class KeyedCoordinator(ABC):
@@ -55,7 +47,7 @@ class KeyedCoordinator(ABC):
         self._wanted: dict[str, asyncio.Future[Placement]] = {}
         """Queues that are to be placed."""
         self._placer: asyncio.Task[None] | None = None
-        self._registered: dict[str, Registration] = {}
+        self._registrations = Registrations(self)
         self._on_news: list[Callable[[], None]] = []
 
     # --- what a key space is ----------------------------------------------------------------------------
@@ -113,9 +105,9 @@ class KeyedCoordinator(ABC):
 
     def news(self, since: int) -> News | None:
         news = self._changes(since)
-        if news is not None and self._registered:
+        if news is not None and self._registrations.held:
             for entry in news.entries:
-                self._look_for_another(entry)
+                self._registrations.look_for_another(entry)
         return news
 
     def on_news(self, call: Callable[[], None]) -> None:
@@ -126,50 +118,13 @@ class KeyedCoordinator(ABC):
         for call in self._on_news:
             asyncio.get_running_loop().call_soon(call)
 
-    # --- registrations ------------------------------------------------------------------------------------
-
     async def register(
         self, key: str, value: str, displaced: Callable[[str], None], *, guard: int | None = None
     ) -> None:
-        await self._put_registration(key, Registration(value, 0, displaced), guard)
-
-    async def _put_registration(self, key: str, wanted: Registration, guard: int | None = None) -> None:
-        # News of our own new value may come before we know its revision: nobody looks meanwhile.
-        before = self._registered.pop(key, None)
-        try:
-            revision = await self._write_registration(key, wanted.value, guard)
-        except CoordinatorError:
-            if before is not None:
-                self._registered[key] = before
-            raise
-        self._registered[key] = wanted._replace(revision=revision)
-        found = await self.entry(key)
-        if found is not None:
-            self._look_for_another(found)
-
-    async def _write_registration(self, key: str, value: str, guard: int | None) -> int:
-        return await self.write([Write(key, value, guard)])
+        await self._registrations.register(key, value, displaced, guard)
 
     async def unregister(self, key: str) -> None:
-        registration = self._registered.pop(key, None)
-        found = await self.entry(key)
-        if registration is None or found is None or found.value != registration.value:
-            return
-        # On a conflict another process has it by now.
-        with contextlib.suppress(Conflict):
-            await self.write([Write(key, None, found.revision)])
-
-    def _look_for_another(self, entry: Entry) -> None:
-        registration = self._registered.get(entry.key)
-        if (
-            registration is not None
-            and entry.value is not None
-            and entry.value != registration.value
-            and entry.revision > registration.revision
-        ):
-            del self._registered[entry.key]
-            # Not from within `news`: its caller is in the middle of taking it in.
-            asyncio.get_running_loop().call_soon(registration.displaced, entry.value)
+        await self._registrations.unregister(key)
 
     # --- shards -------------------------------------------------------------------------------------------
 
